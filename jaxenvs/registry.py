@@ -1,0 +1,104 @@
+"""make and make_vec: environments by id."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from jaxenvs.environment import Environment
+from jaxenvs.vector import VectorEnv
+from jaxenvs.wrappers import TimeLimit
+
+
+class UnknownEnvironment(KeyError):
+    """No environment is registered under this id."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What `register` was told of an environment.
+
+    Attributes:
+      id: name and version, as "CartPole-v1".
+      entry_point: a class or function that makes the environment from its parameters, or "module:name" of one.
+      max_episode_steps: the limit that `make` puts on an episode, or None.
+      reward_threshold: the mean return at which the task counts as solved, or None.
+      parameters: what `make` passes to the entry point unless told otherwise.
+    """
+
+    id: str
+    entry_point: Callable[..., Environment[Any]] | str
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_specs: dict[str, Spec] = {}
+
+
+def register(
+    id: str,
+    entry_point: Callable[..., Environment[Any]] | str,
+    *,
+    max_episode_steps: int | None = None,
+    reward_threshold: float | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> None:
+    """Make an environment known to `make`, to `bridge.make_vec_env`, and to Gymnasium as "jaxenvs/<id>".
+
+    Registering an id again replaces it, so that a notebook cell can be run twice. The arguments are those of `Spec`.
+    """
+    from jaxenvs.gym import register_in_gymnasium  # here, because jaxenvs.gym makes environments by id
+
+    _specs[id] = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
+    register_in_gymnasium(_specs[id])
+
+
+def registered() -> list[str]:
+    """All ids, sorted."""
+    return sorted(_specs)
+
+
+def spec(id: str) -> Spec:
+    """What is known of an id.
+
+    Raises:
+      UnknownEnvironment: nothing is; the message has the nearest ids.
+    """
+    if id not in _specs:
+        near = difflib.get_close_matches(id, _specs, n=3, cutoff=0.4)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Registered are: {', '.join(registered())}."
+        raise UnknownEnvironment(f"No environment {id!r}. {hint}")
+    return _specs[id]
+
+
+def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) -> Environment[Any]:
+    """The environment of an id, with its time limit.
+
+    Args:
+      max_episode_steps: another limit than the registered one; -1 for none, as in Gymnasium.
+      parameters: fields of the environment, as `make("CartPole-v1", gravity=5.0)`.
+    """
+    known = spec(id)
+    entry_point = known.entry_point
+    if isinstance(entry_point, str):
+        module, _, name = entry_point.partition(":")
+        entry_point = getattr(importlib.import_module(module), name)
+    env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
+    limit = known.max_episode_steps if max_episode_steps is None else max_episode_steps
+    return env if limit in (None, -1) else TimeLimit(env, limit)
+
+
+def make_vec(
+    id: str, num_envs: int, *, autoreset: AutoresetMode = AutoresetMode.SAME_STEP, **parameters: Any
+) -> VectorEnv:
+    """`num_envs` lanes of the environment of an id; the parameters are those of `make`."""
+    return VectorEnv(make(id, **parameters), num_envs, autoreset)

@@ -1,0 +1,59 @@
+"""rollout: scan a policy through a VectorEnv."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
+
+Policy = Callable[[jax.Array, Any], Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """What a rollout saw. Every leaf has the leading axes (num_steps, num_envs).
+
+    Attributes:
+      observation: what the policy acted on.
+      action: what it did.
+      timestep: what came of it. In a jitted function, what of this you do not use is not computed.
+    """
+
+    observation: Any
+    action: Any
+    timestep: VectorTimeStep
+
+
+def rollout(
+    venv: VectorEnv,
+    policy: Policy,
+    key: jax.Array,
+    num_steps: int,
+    start: tuple[VectorState, VectorTimeStep] | None = None,
+) -> tuple[tuple[VectorState, VectorTimeStep], Trajectory]:
+    """Act for `num_steps` steps in every lane.
+
+    Args:
+      policy: `policy(key, observation) -> action`, on the whole batch: leading axis `num_envs`.
+      key: a typed key. It seeds the policy and, without `start`, the environments.
+      start: where to begin: what the rollout before returned, or `venv.reset(key)`.
+
+    Returns:
+      Where the rollout ended, to start the next one from; and its Trajectory.
+    """
+    reset_key, policy_key = jax.random.split(key)
+    if start is None:
+        start = venv.reset(reset_key)
+
+    def step(carry: tuple[VectorState, VectorTimeStep], key: jax.Array) -> Any:
+        state, timestep = carry
+        action = policy(key, timestep.observation)
+        state, stepped = venv.step(state, action)
+        return (state, stepped), Trajectory(timestep.observation, action, stepped)
+
+    return jax.lax.scan(step, start, jax.random.split(policy_key, num_steps))

@@ -1,0 +1,1 @@
+"""Sampling and membership of Gymnasium's spaces inside traced code."""

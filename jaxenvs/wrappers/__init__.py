@@ -1,0 +1,5 @@
+"""Environments that hold an environment."""
+
+from jaxenvs.wrappers.time_limit import TimeLimit, TimeLimitState
+
+__all__ = ["TimeLimit", "TimeLimitState"]

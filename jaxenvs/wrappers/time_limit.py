@@ -1,0 +1,40 @@
+"""TimeLimit: stop the clock after a number of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+
+
+@chex.dataclass(frozen=True)
+class TimeLimitState:
+    """The state of the environment inside, and the steps taken in this episode, int32 ()."""
+
+    inner: Any
+    elapsed_steps: jax.Array
+
+
+@environment
+class TimeLimit(Wrapper[TimeLimitState]):
+    """Sets `truncated` from the step `max_steps` of an episode on, as `gymnasium.wrappers.TimeLimit` does.
+
+    A step that reaches the limit and ends the episode by itself is both truncated and terminated.
+    """
+
+    env: Environment[Any]
+    max_steps: int
+
+    def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
+        inner, timestep = self.env.reset(key)
+        return TimeLimitState(inner=inner, elapsed_steps=jnp.zeros((), jnp.int32)), timestep
+
+    def step(self, state: TimeLimitState, action: Any) -> tuple[TimeLimitState, TimeStep]:
+        inner, timestep = self.env.step(state.inner, action)
+        elapsed_steps = state.elapsed_steps + 1
+        timestep = timestep.replace(truncated=timestep.truncated | (elapsed_steps >= self.max_steps))
+        return TimeLimitState(inner=inner, elapsed_steps=elapsed_steps), timestep
