@@ -5,7 +5,7 @@ from gymnasium.vector import AutoresetMode
 from jaxenvs import spaces
 from jaxenvs.checks import check_env
 from jaxenvs.classic_control import CartPole
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
@@ -34,6 +34,7 @@ __all__ = [
     "spaces",
     "spec",
     "static",
+    "struct",
 ]
 
 register("CartPole-v0", CartPole, max_episode_steps=200, reward_threshold=195.0)

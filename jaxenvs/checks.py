@@ -15,12 +15,13 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
     """Raise where `env` breaks the contract of `Environment`; return None where it keeps it.
 
     Checked are: the spaces; that `reset` and `step` return the same structure, shapes, dtypes and weak types (so
-    that they are a legal scan carry); that observations lie in their space; that the flags are bool () and the
-    reward a float (); that stepping past the end gives no NaN; that the same key gives the same episode; and
-    that `env` is a pytree whose parameters can be traced.
+    that they are a legal scan carry); that observations lie in their space up to the end of the episode; that the
+    flags are bool () and the reward a float (); that stepping past the end gives no NaN; and that `env` is a
+    pytree whose parameters can be traced, under `jit`, `vmap` and `scan`.
 
     Args:
       num_steps: how long to walk, with random actions, without ever resetting.
+      seed: of the episodes and of the actions.
 
     Raises:
       TypeError, ValueError: the contract is broken; the message names the part, what came and what was expected.
@@ -44,19 +45,28 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
         raise ValueError(f"reset must return reward 0 and no flag set, got {timestep}.")
 
     # The parameters go in as data: what works here works under vmap, grad and set_attr too.
-    walk = jax.jit(lambda env, start, actions: jax.lax.scan(lambda c, a: (env.step(c[0], a), c[1]), start, actions))
+    @jax.jit
+    def walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
+        def episode(key: jax.Array) -> Any:
+            return jax.lax.scan(lambda carry, action: (env.step(carry[0], action), carry[1]), env.reset(key), actions)
+
+        return jax.vmap(episode)(keys)
+
     env.action_space.seed(seed)
     samples = [env.action_space.sample() for _ in range(num_steps)]
     actions = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *samples)
-    _, seen = walk(env, (state, timestep), actions)
-    (last_state, last), _ = walk(env, env.reset(key), actions)
-    seen = jax.tree.map(np.asarray, seen)
-    for step in range(num_steps):
-        _require_in_space(env, jax.tree.map(lambda leaf, step=step: leaf[step], seen.observation), step)
-    _require_in_space(env, jax.tree.map(np.asarray, last.observation), num_steps)
-    for path, leaf in jax.tree_util.tree_leaves_with_path((last_state, last)):
+    last, seen = walk(env, jax.random.split(key, NUM_EPISODES), actions)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(last):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
             raise ValueError(f"NaN in {jax.tree_util.keystr(path)} after {num_steps} steps; the end must be harmless.")
+    seen = jax.tree.map(np.asarray, seen)  # seen[i] is what step i found, before it stepped
+    for episode, done in enumerate(seen.done):
+        length = int(done.argmax()) + 1 if done.any() else num_steps
+        for step in range(length):
+            _require_in_space(env, jax.tree.map(lambda leaf, at=(episode, step): leaf[at], seen.observation), step)
+
+
+NUM_EPISODES = 4
 
 
 def _describe(leaf: Any) -> str:

@@ -12,34 +12,40 @@ import jax.numpy as jnp
 import numpy as np
 
 State = TypeVar("State")
-EnvironmentClass = TypeVar("EnvironmentClass", bound=type)
+T = TypeVar("T")
 
 
-def static(default: Any = dataclasses.MISSING) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field that chooses a code path or a shape. It is part of the compiled program, not of its data."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
-def environment(cls: EnvironmentClass) -> EnvironmentClass:
-    """Make a class a frozen dataclass and a pytree: numeric fields are its leaves, `static` fields its structure.
+def struct(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass and a pytree whose leaves are its fields. For states and the like."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def environment(cls: type[T]) -> type[T]:
+    """A `struct` that is an Environment: numeric fields are its leaves, `static` fields its structure.
 
     Raises:
       TypeError: a field that cannot be a leaf (a bool, a string, a function, ...) is not marked `static`.
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    for field in dataclasses.fields(cls):
-        is_leaf = not isinstance(field.default, bool | str | type(None)) and not callable(field.default)
-        if field.default is not dataclasses.MISSING and not field.metadata.get("static") and not is_leaf:
+    cls = struct(cls)
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING or field.metadata.get("static"):
+            continue
+        if isinstance(field.default, bool | str | type(None)) or callable(field.default):
             raise TypeError(
                 f"{cls.__name__}.{field.name} = {field.default!r} is not a number, so it cannot be traced. "
-                f"Mark it as part of the program: {field.name} = static({field.default!r})."
+                f"Mark it as part of the program: {field.name} = static(default={field.default!r})."
             )
-    return jax.tree_util.register_dataclass(cls)
+    return cls
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@struct
 class TimeStep:
     """What an environment shows of one step. `reset` and `step` return the same structure, shapes and dtypes.
 

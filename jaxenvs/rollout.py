@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from jaxenvs.environment import struct
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
 Policy = Callable[[jax.Array, Any], Any]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@struct
 class Trajectory:
     """What a rollout saw. Every leaf has the leading axes (num_steps, num_envs).
 

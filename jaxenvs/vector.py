@@ -7,17 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import chex
 import jax
 import jax.numpy as jnp
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.environment import Environment, TimeStep, static
+from jaxenvs.environment import Environment, TimeStep, static, struct
 
 TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
 
-@chex.dataclass(frozen=True)
+@struct
 class VectorState:
     """The state of a VectorEnv. Every leaf has the leading axis `num_envs`.
 
@@ -36,9 +35,12 @@ class VectorState:
     episode_length: jax.Array
     done: jax.Array
 
+    def replace(self, **changes: Any) -> VectorState:
+        """A copy with some attributes changed."""
+        return dataclasses.replace(self, **changes)
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+
+@struct
 class VectorTimeStep(TimeStep):
     """A TimeStep with the leading axis `num_envs`, and what an auto-reset would otherwise hide.
 
@@ -55,8 +57,7 @@ class VectorTimeStep(TimeStep):
     episode_length: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@struct
 class VectorEnv:
     """`num_envs` lanes of an environment, as two pure functions over a leading batch axis.
 
@@ -75,8 +76,8 @@ class VectorEnv:
 
     env: Environment[Any]
     num_envs: int = static()
-    autoreset: AutoresetMode = static(AutoresetMode.SAME_STEP)
-    env_axis: int | None = static(None)
+    autoreset: AutoresetMode = static(default=AutoresetMode.SAME_STEP)
+    env_axis: int | None = static(default=None)
 
     def __post_init__(self) -> None:
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
@@ -157,7 +158,8 @@ class VectorEnv:
     def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
         """Start the given episodes of as many lanes."""
         key = jax.vmap(jax.random.fold_in)(lane_key, episode)
-        return jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
+        started: tuple[Any, TimeStep] = jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
+        return started
 
     def _restart(
         self, state: VectorState, observation: Any, info: Any, mask: jax.Array

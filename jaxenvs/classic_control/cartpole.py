@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 
-import chex
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.environment import Environment, TimeStep, environment, static
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 
 
-@chex.dataclass(frozen=True)
+@struct
 class CartPoleState:
     """Position [m] and velocity [m/s] of the cart, angle [rad] and angular velocity [rad/s] of the pole.
 
@@ -44,8 +43,8 @@ class CartPole(Environment[CartPoleState]):
     timestep_length: float = 0.02  # s
     position_limit: float = 2.4  # m
     angle_limit: float = 12 * 2 * math.pi / 360  # rad
-    semi_implicit_euler: bool = static(False)
-    sutton_barto_reward: bool = static(False)  # 0 a step and -1 for the fall, instead of 1 a step
+    semi_implicit_euler: bool = static(default=False)
+    sutton_barto_reward: bool = static(default=False)  # 0 a step and -1 for the fall, instead of 1 a step
 
     @property
     def total_mass(self) -> float:

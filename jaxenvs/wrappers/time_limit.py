@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, struct
 
 
-@chex.dataclass(frozen=True)
+@struct
 class TimeLimitState:
     """The state of the environment inside, and the steps taken in this episode, int32 ()."""
 

@@ -1,0 +1,1 @@
+"""PyTorch and Stable-Baselines3 on top of jaxenvs."""
