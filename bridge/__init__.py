@@ -1,1 +1,26 @@
 """PyTorch and Stable-Baselines3 on top of jaxenvs."""
+
+import os
+
+try:
+    import stable_baselines3  # noqa: F401
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f'bridge needs PyTorch and Stable-Baselines3, and {error.name} is not installed: pip install "jaxenvs[sb3]".'
+    ) from error
+
+import jax
+
+# On a CPU, JAX hands every program to another thread, which costs about 40 us a call: more than a step of a small
+# VecEnv takes. The VecEnv waits for each of its steps anyway, so run them in the calling thread. This takes
+# effect if JAX has not run anything yet; JAX_CPU_ENABLE_ASYNC_DISPATCH, if set, is left as it is.
+if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+
+from bridge.checkpoint import load_checkpoint, save_checkpoint
+from bridge.dlpack import to_jax, to_torch
+from bridge.factory import make_vec_env
+from bridge.vec_env import JaxVecEnv
+
+__all__ = ["JaxVecEnv", "load_checkpoint", "make_vec_env", "save_checkpoint", "to_jax", "to_torch"]

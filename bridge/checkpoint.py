@@ -1,0 +1,122 @@
+"""Checkpoints from which a run that was killed continues bit for bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from bridge.vec_env import JaxVecEnv
+
+Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
+
+
+def save_checkpoint(model: BaseAlgorithm, path: str | Path) -> None:
+    """Save a model with all that its training depends on: an SB3 zip that also holds the state of the
+    environments, of the wrappers around them and of the random generators of PyTorch, NumPy and Python.
+
+    Call it between rollouts, as RolloutCheckpoint does: a rollout buffer that is half full is not saved, nor is a
+    replay buffer. The file is replaced at once or not at all, so that being killed here loses nothing.
+
+    Raises:
+      TypeError: the environments of the model are not a JaxVecEnv.
+    """
+    env = model.get_env()
+    checkpoint = {
+        "env": _jax_vec_env(env).get_state(),
+        "wrappers": [_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
+        "random": (torch.get_rng_state(), np.random.get_state(), random.getstate()),  # noqa: NPY002
+    }
+    path = Path(path).with_suffix(".zip")
+    unfinished = path.with_suffix(".unfinished.zip")
+    vars(model)["_checkpoint"] = checkpoint  # SB3 saves every attribute that it does not know
+    try:
+        model.save(unfinished)
+    finally:
+        del vars(model)["_checkpoint"]
+    os.replace(unfinished, path)
+
+
+def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
+    """The model of a checkpoint, ready to go on:
+    `model.learn(total_timesteps - model.num_timesteps, reset_num_timesteps=False)`.
+
+    Args:
+      env: environments like those it was trained on, wrapped in the same wrappers. They continue where it was.
+      kwargs: for `algorithm.load`.
+
+    Raises:
+      ValueError: the file is not a checkpoint, or of other environments or wrappers.
+    """
+    model = algorithm.load(path, env=env, force_reset=False, **kwargs)
+    if not hasattr(model, "_checkpoint"):
+        raise ValueError(f"{path} is a model without a state of its environments: save it with save_checkpoint.")
+    checkpoint = vars(model).pop("_checkpoint")
+    _jax_vec_env(model.get_env()).set_state(checkpoint["env"])
+    wrappers = list(_wrappers(model.get_env()))
+    came, expected = ([name for name, _ in checkpoint["wrappers"]], [type(wrapper).__name__ for wrapper in wrappers])
+    if came != expected:
+        raise ValueError(f"The checkpoint has the wrappers {came}, env has {expected}.")
+    for wrapper, (_, attributes) in zip(wrappers, checkpoint["wrappers"], strict=True):
+        vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
+    torch_state, numpy_state, python_state = checkpoint["random"]
+    torch.set_rng_state(torch_state)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    random.setstate(python_state)
+    return model
+
+
+class RolloutCheckpoint(BaseCallback):
+    """Save a checkpoint before every n-th rollout, over the one before."""
+
+    def __init__(self, path: str | Path, every: int = 1, verbose: int = 0) -> None:
+        """
+        Args:
+          path: of the zip file.
+          every: so many rollouts.
+        """
+        super().__init__(verbose)
+        self.path, self.every, self.rollouts = Path(path), every, 0
+
+    def _on_rollout_start(self) -> None:
+        if self.rollouts % self.every == 0:
+            save_checkpoint(self.model, self.path)
+        self.rollouts += 1
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def _wrappers(env: VecEnv | None) -> Iterator[VecEnvWrapper]:
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
+
+
+def _jax_vec_env(env: VecEnv | None) -> JaxVecEnv:
+    inner = None if env is None else env.unwrapped
+    if not isinstance(inner, JaxVecEnv):
+        raise TypeError(f"A checkpoint needs a model on a JaxVecEnv, got {type(inner).__name__}.")
+    return inner
+
+
+def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]]:
+    """What cannot be pickled is a resource, as an open file, of which the next process has its own."""
+    attributes = {}
+    for name, value in vars(wrapper).items():
+        if name in ("venv", "env", "class_attributes"):
+            continue
+        try:
+            attributes[name] = pickle.dumps(value)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            continue
+    return type(wrapper).__name__, attributes

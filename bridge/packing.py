@@ -1,0 +1,111 @@
+"""Packing: a pytree of many small arrays as one array, for programs that are called from Python every step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Packed(NamedTuple):
+    """The arrays of a pytree: those of 32 bits end to end in one uint32 vector, and the rest as they are."""
+
+    words: Any
+    rest: list[Any]
+
+
+class Packing:
+    """Packs and unpacks pytrees of one structure.
+
+    Every array that enters or leaves a compiled program costs about a microsecond of dispatch. A step of eight
+    CartPoles has thirty of them, and takes 35 us with them and 11 us with three (two CPU cores).
+    """
+
+    def __init__(self, tree: Any) -> None:
+        """
+        Args:
+          tree: a pytree of arrays or of `jax.ShapeDtypeStruct`.
+        """
+        leaves, self.structure = jax.tree.flatten(tree)
+        self._key_impls = [key_impl(leaf) if is_key(leaf) else None for leaf in leaves]
+        self._leaves = [jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf for leaf in leaves]
+        self._in_words = [leaf.dtype.itemsize == 4 or leaf.dtype == bool for leaf in self._leaves]
+        ends = np.cumsum([math.prod(leaf.shape) * packed for leaf, packed in zip(self._leaves, self._in_words)])
+        self._slices = [slice(end - math.prod(leaf.shape), end) for leaf, end in zip(self._leaves, ends.tolist())]
+        self._host_layout = [
+            (at, in_words, leaf.dtype == bool, leaf.dtype, leaf.shape)
+            for leaf, at, in_words in zip(self._leaves, self._slices, self._in_words)
+        ]
+
+    def pack(self, tree: Any) -> Packed:
+        """In traced code."""
+        leaves = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+        words = [_to_words(leaf) for leaf, packed in zip(leaves, self._in_words) if packed]
+        rest = [leaf for leaf, packed in zip(leaves, self._in_words) if not packed]
+        return Packed(jnp.concatenate(words) if words else jnp.zeros(0, jnp.uint32), rest)
+
+    def unpack(self, packed: Packed) -> Any:
+        """In traced code."""
+        rest = iter(packed.rest)
+        leaves = [
+            _from_words(packed.words[at].reshape(leaf.shape), leaf.dtype) if in_words else next(rest)
+            for leaf, at, in_words in zip(self._leaves, self._slices, self._in_words)
+        ]
+        keyed = [
+            leaf if impl is None else jax.random.wrap_key_data(leaf, impl=impl)
+            for leaf, impl in zip(leaves, self._key_impls)
+        ]
+        return jax.tree.unflatten(self.structure, keyed)
+
+    def unpack_on_host(self, packed: Packed) -> list[np.ndarray]:
+        """The leaves, as NumPy arrays that nobody else has, writable; keys as their data."""
+        words, rest = np.array(packed.words), iter(packed.rest)
+        return [
+            (words[at] != 0 if is_bool else words[at].view(dtype)).reshape(shape) if in_words else np.array(next(rest))
+            for at, in_words, is_bool, dtype, shape in self._host_layout
+        ]
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array is one of typed PRNG keys."""
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def key_impl(leaf: Any) -> Any:
+    """The implementation of a key of which only shape and dtype are known; JAX tells it of traced keys only."""
+    impls: list[Any] = []
+    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
+    return impls[0]
+
+
+def _to_words(leaf: jax.Array) -> jax.Array:
+    if leaf.dtype == bool:
+        return leaf.astype(jnp.uint32).ravel()
+    return jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
+
+
+def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
+    return words != 0 if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, dtype)
+
+
+class Stacking:
+    """Arrays of the same shape and dtype stacked into one, weak types kept: for the parameters of environments.
+
+    A weakly typed parameter takes the dtype of the state it meets, as a Python number does. Bits in a Packing
+    would forget that.
+    """
+
+    def __init__(self, leaves: list[jax.Array]) -> None:
+        kinds = [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves]
+        self._groups = [[i for i, kind in enumerate(kinds) if kind == group] for group in dict.fromkeys(kinds)]
+        self._count = len(kinds)
+
+    def stack(self, leaves: list[jax.Array]) -> list[jax.Array]:
+        return [jnp.stack([leaves[i] for i in group]) for group in self._groups]
+
+    def unstack(self, stacks: list[jax.Array]) -> list[jax.Array]:
+        leaves = {i: stack[row] for stack, group in zip(stacks, self._groups) for row, i in enumerate(group)}
+        return [leaves[i] for i in range(self._count)]

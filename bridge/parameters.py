@@ -1,0 +1,65 @@
+"""The numeric parameters of environments that are running: read, replaced, given to some lanes only."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs import Environment, VectorEnv, Wrapper
+
+
+def lane_environment(venv: VectorEnv, lane: int) -> Environment[Any]:
+    """The environment of one lane, with its own parameters if lanes have their own."""
+    if venv.env_axis is None:
+        return venv.env
+    env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], venv.env)
+    return env
+
+
+def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int] | None = None) -> VectorEnv:
+    """`venv` with the parameter `name` changed, in all lanes or in some.
+
+    Raises:
+      AttributeError: there is no such parameter.
+      ValueError: it is static, or `value` is not a number of its kind and shape.
+    """
+    env = venv.env
+    old = _require_numeric(env, name)
+    shape = np.shape(old) if venv.env_axis is None else np.shape(old)[1:]
+    dtype = jnp.result_type(old)
+    new = np.asarray(value)
+    is_number = np.issubdtype(new.dtype, np.number)
+    if new.shape != shape or not is_number or not np.can_cast(new.dtype, dtype, casting="same_kind"):
+        raise ValueError(f"{name} must be {dtype} with shape {shape}, got {value!r}.")
+
+    if venv.env_axis is None and (lanes is None or len(set(lanes)) == venv.num_envs):
+        # Of the type it was, because a program is compiled for types.
+        same_type = type(old)(new) if isinstance(old, int | float) else jnp.asarray(new, dtype)
+        return dataclasses.replace(venv, env=env.replace(**{name: same_type}))
+    if venv.env_axis is None:
+        env = jax.tree.map(lambda leaf: _one_a_lane(leaf, venv.num_envs), env)
+    changed = np.array(env.parameter(name))
+    changed[slice(None) if lanes is None else lanes] = new
+    return dataclasses.replace(venv, env=env.replace(**{name: changed}), env_axis=0)
+
+
+def _one_a_lane(leaf: Any, num_envs: int) -> np.ndarray:
+    return np.broadcast_to(np.asarray(leaf, jnp.result_type(leaf)), (num_envs, *np.shape(leaf))).copy()
+
+
+def _require_numeric(env: Environment[Any], name: str) -> Any:
+    """The present value of a numeric parameter."""
+    owner = env
+    while name not in owner.parameter_names and isinstance(owner, Wrapper):
+        owner = owner.env
+    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    if name not in fields:
+        owner.replace(**{name: None})  # raises, and says which parameters there are
+    value = getattr(owner, name)
+    if fields[name].metadata.get("static") or isinstance(value, Environment):
+        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new JaxVecEnv to change it.")
+    return value

@@ -1,0 +1,131 @@
+"""The compiled programs behind a JaxVecEnv, shared by all that have the same structure."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bridge.packing import Packed, Packing, Stacking
+from jaxenvs import VectorEnv
+from jaxenvs.vector import VectorTimeStep
+
+
+class Now(NamedTuple):
+    """What the host needs of every step."""
+
+    observation: Any
+    reward: Any
+    done: Any
+    final_info: Any
+
+
+class Ends(NamedTuple):
+    """What the host needs only of a step in which an episode ended."""
+
+    terminated: Any
+    final_observation: Any
+    episode_return: Any
+    episode_length: Any
+    info: Any
+
+
+class Programs:
+    """`reset`, `restart` and two kinds of `step`, on a packed state.
+
+    The parameters of the environments go in as data, so that changing one does not compile again. The state is
+    donated; what a step returns beside it is its own, so that it may be handed to others.
+    """
+
+    def __init__(self, venv: VectorEnv) -> None:
+        self._structure = jax.tree.structure(venv)
+        self._stacking = Stacking(_leaves(venv))
+        state, timestep = jax.eval_shape(venv.reset, jax.random.key(0))
+        now, ends = jax.eval_shape(lambda timestep: (_now(timestep), _ends(timestep)), timestep)
+        self.state, self.now, self.ends = Packing(state), Packing(now), Packing(ends)
+        self.observation = timestep.observation
+        self.observation_structure = jax.tree.structure(timestep.observation)
+        self.info_structure = jax.tree.structure(timestep.info)
+        self.reset = jax.jit(self._reset)
+        self.restart = jax.jit(self._restart, donate_argnums=1)
+        self.step = jax.jit(self._step, donate_argnums=1)
+        self.step_on_device = jax.jit(self._step_on_device, donate_argnums=1)
+        self.pack_state = jax.jit(self.state.pack)
+
+    def parameters(self, venv: VectorEnv) -> list[jax.Array]:
+        """The parameters of `venv`, on the device, as the programs take them."""
+        return self._stacking.stack(_leaves(venv))
+
+    def _venv(self, parameters: list[jax.Array]) -> VectorEnv:
+        venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
+        return venv
+
+    def _reset(self, parameters: list[jax.Array], seeds: jax.Array) -> tuple[Packed, Any, Any]:
+        state, timestep = self._venv(parameters).reset(jax.vmap(jax.random.key)(seeds))
+        return self.state.pack(state), timestep.observation, timestep.info
+
+    def _restart(self, parameters: list[jax.Array], packed: Packed) -> tuple[Packed, Any, Any]:
+        """The next episode of every lane."""
+        venv, state = self._venv(parameters), self.state.unpack(packed)
+        _, timestep = venv.reset(state.lane_key)
+        state, timestep = venv.restart(state, timestep, jnp.ones(venv.num_envs, bool))
+        return self.state.pack(state), timestep.observation, timestep.info
+
+    def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed, Packed]:
+        state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
+        return self.state.pack(state), self.now.pack(_now(timestep)), self.ends.pack(_ends(timestep))
+
+    def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
+        state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
+        return self.state.pack(state), (
+            timestep.observation,
+            timestep.reward.astype(jnp.float32),
+            timestep.terminated,
+            timestep.truncated,
+            timestep.final_observation,
+        )
+
+
+def _now(timestep: VectorTimeStep) -> Now:
+    return Now(timestep.observation, timestep.reward, timestep.done, timestep.final_info)
+
+
+def _ends(timestep: VectorTimeStep) -> Ends:
+    return Ends(
+        timestep.terminated,
+        timestep.final_observation,
+        timestep.episode_return,
+        timestep.episode_length,
+        timestep.info,
+    )
+
+
+def programs_for(venv: VectorEnv) -> Programs:
+    """The Programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
+    kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
+    x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    return _programs(jax.tree.structure(venv), kinds, x64, _Unhashed(venv))
+
+
+def _leaves(venv: VectorEnv) -> list[jax.Array]:
+    return [jnp.asarray(leaf) for leaf in jax.tree.leaves(venv)]
+
+
+class _Unhashed:
+    """An argument that a cache does not look at, because others determine it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Unhashed)
+
+
+@functools.lru_cache(maxsize=64)
+def _programs(structure: Any, kinds: Any, x64: bool, venv: _Unhashed) -> Programs:
+    return Programs(venv.value)
