@@ -1,1 +1,287 @@
-"""Sampling and membership of Gymnasium's spaces inside traced code."""
+"""Sampling, membership and flattening of Gymnasium's spaces inside traced code.
+
+Spaces are static: they are closed over, and only keys and values are traced. For a batch, `jax.vmap`:
+`jax.vmap(partial(sample, space))(jax.random.split(key, num_envs))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+Leaf: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
+
+
+def _unsupported(space: object) -> TypeError:
+    return TypeError(
+        f"space must be a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them, got {space!r}."
+    )
+
+
+@singledispatch
+def leaf_bounds(space: Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest member of a space that is neither Dict nor Tuple, element by element.
+
+    Raises:
+      TypeError: another space.
+    """
+    raise _unsupported(space)
+
+
+@leaf_bounds.register
+def _(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    return space.low, space.high
+
+
+@leaf_bounds.register
+def _(space: Discrete) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(int(space.start)), np.asarray(int(space.start) + int(space.n) - 1)
+
+
+@leaf_bounds.register
+def _(space: MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    start = space.start.astype(np.int64)  # in an int8 space, start + nvec may pass 127
+    return start, start + space.nvec.astype(np.int64) - 1
+
+
+@leaf_bounds.register
+def _(space: MultiBinary) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
+
+
+# --- Sampling -------------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def sample(space: Space[Any], key: jax.Array) -> Any:
+    """A random member of a space, with the distribution of `space.sample()`.
+
+    Integers are uniform, the greatest included. An element of a Box is uniform where it is bounded, normal where it
+    is unbounded, and exponential from its bound where it has one.
+
+    Args:
+      key: a typed key, shape ().
+
+    Returns:
+      An array in the shape of the space and in its dtype as JAX has it (int32 for int64 without x64); a dict or
+      tuple of such for a Dict or Tuple.
+
+    Raises:
+      TypeError: the space is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple.
+      ValueError: JAX's dtype cannot hold some members of the space; `jax_enable_x64` helps.
+    """
+    raise _unsupported(space)
+
+
+@sample.register
+def _(space: Dict, key: jax.Array) -> dict[str, Any]:
+    keys = jax.random.split(key, len(space.spaces))
+    return {name: sample(subspace, keys[i]) for i, (name, subspace) in enumerate(space.spaces.items())}
+
+
+@sample.register(Tuple)
+def _(space: Tuple[Any], key: jax.Array) -> tuple[Any, ...]:
+    keys = jax.random.split(key, len(space.spaces))
+    return tuple(sample(subspace, keys[i]) for i, subspace in enumerate(space.spaces))
+
+
+@sample.register(Discrete)
+@sample.register(MultiDiscrete)
+@sample.register(MultiBinary)
+def _(space: Discrete | MultiDiscrete | MultiBinary, key: jax.Array) -> jax.Array:
+    return _sample_integers(space, key)
+
+
+@sample.register
+def _(space: Box, key: jax.Array) -> jax.Array:
+    if space.dtype.kind == "f":
+        return _sample_reals(space, key)
+    bounded = space.bounded_below & space.bounded_above
+    if bounded.all():
+        return _sample_integers(space, key)
+    integer_key, real_key = jax.random.split(key)
+    within = Box(np.where(bounded, space.low, 0), np.where(bounded, space.high, 0), dtype=space.dtype.type)
+    return jnp.where(bounded, _sample_integers(within, integer_key), _sample_reals(space, real_key))
+
+
+def _sample_integers(space: Leaf, key: jax.Array) -> jax.Array:
+    """Uniform over `low`, ..., `high`. Unsigned arithmetic, which wraps, reaches every range that a dtype has."""
+    dtype = _jax_dtype(space)
+    low, high, _ = _bounds_in(space, dtype)
+    if (low != leaf_bounds(space)[0]).any() or (high != leaf_bounds(space)[1]).any():
+        raise ValueError(_too_wide(space, dtype))
+    unsigned = np.dtype(np.uint64 if dtype.itemsize == 8 else np.uint32)
+    count = high.astype(unsigned) - low.astype(unsigned) + unsigned.type(1)  # 0: all values of a 32-bit dtype
+    offset = jax.random.bits(key, low.shape, unsigned)
+    if count.any():
+        below = jax.random.randint(key, low.shape, 0, np.where(count == 0, unsigned.type(1), count), unsigned)
+        offset = jnp.where(count == 0, offset, below)
+    return (offset + low.astype(unsigned)).astype(dtype)
+
+
+def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
+    dtype = _jax_dtype(space)
+    low, high, possible = _bounds_in(space, dtype)
+    if not possible.all():
+        raise ValueError(_too_wide(space, dtype))
+    real = jnp.promote_types(dtype, jnp.float32)
+    from_low = np.where(space.bounded_below, low, 0).astype(real)
+    from_high = np.where(space.bounded_above, high, 0).astype(real)
+    if dtype.kind != "f":
+        from_high += 1  # what lies above `high` is rounded down to it
+    # One draw, strictly inside of (0, 1), serves all distributions through their quantile functions.
+    uniform = jax.random.uniform(key, space.shape, real, minval=np.finfo(real).epsneg)
+    cases = (
+        (space.bounded_below & space.bounded_above, lambda: from_low * (1 - uniform) + from_high * uniform),
+        (space.bounded_below & ~space.bounded_above, lambda: from_low - jnp.log(uniform)),
+        (~space.bounded_below & space.bounded_above, lambda: from_high + jnp.log(uniform)),
+        (~space.bounded_below & ~space.bounded_above, lambda: jax.scipy.special.ndtri(uniform)),
+    )
+    value = jnp.zeros(space.shape, real)
+    for chosen, draw in cases:
+        if chosen.any():
+            value = jnp.where(chosen, draw(), value)
+    if dtype.kind != "f":
+        value = jnp.floor(value)
+    return jnp.clip(value.astype(dtype), low, high)
+
+
+# --- Membership -----------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def contains(space: Space[Any], value: Any) -> jax.Array:
+    """Whether a value lies in a space: bool, shape (). NaN lies in none.
+
+    Args:
+      value: an array in the shape of the space; a dict or tuple of such for a Dict or Tuple. Any width of the
+        dtype will do: an int32 may lie in an int64 or a uint8 space.
+
+    Raises:
+      TypeError: the space is not supported; or the value is of another kind: floats for integers, no dict for a Dict.
+      ValueError: the value has another shape, other keys or another length.
+    """
+    raise _unsupported(space)
+
+
+@contains.register(Dict)
+@contains.register(Tuple)
+def _(space: Dict | Tuple[Any], value: Any) -> jax.Array:
+    parts = [contains(subspace, part) for subspace, part in _parts(space, value)]
+    return jnp.all(jnp.stack(parts)) if parts else jnp.ones((), bool)
+
+
+@contains.register(Box)
+@contains.register(Discrete)
+@contains.register(MultiDiscrete)
+@contains.register(MultiBinary)
+def _(space: Leaf, value: Any) -> jax.Array:
+    value = _as_leaf(space, value)
+    low, high, possible = _bounds_in(space, np.dtype(value.dtype))
+    return jnp.all((value >= low) & (value <= high) & possible)
+
+
+# --- Flattening -----------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def flatten(space: Space[Any], value: Any) -> jax.Array:
+    """A value as one vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
+
+    Discrete and MultiDiscrete are one-hot (all zeros for a value outside of the space), Box and MultiBinary are
+    raveled, Dict and Tuple concatenated.
+
+    Raises:
+      TypeError, ValueError: as `contains`.
+    """
+    raise _unsupported(space)
+
+
+@flatten.register(Dict)
+@flatten.register(Tuple)
+def _(space: Dict | Tuple[Any], value: Any) -> jax.Array:
+    parts = [flatten(subspace, part) for subspace, part in _parts(space, value)]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.float32)
+
+
+@flatten.register(Box)
+@flatten.register(MultiBinary)
+def _(space: Box | MultiBinary, value: Any) -> jax.Array:
+    return _as_leaf(space, value).ravel().astype(jnp.float32)
+
+
+@flatten.register(Discrete)
+@flatten.register(MultiDiscrete)
+def _(space: Discrete | MultiDiscrete, value: Any) -> jax.Array:
+    low, high = (np.ravel(bound) for bound in leaf_bounds(space))
+    columns = [np.arange(first, last + 1) for first, last in zip(low, high)]
+    owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
+    hot = _as_leaf(space, value).ravel()[owner] == np.concatenate(columns)
+    return hot.astype(jnp.float32)
+
+
+# --- What they share ------------------------------------------------------------------------------------------------
+
+
+def _jax_dtype(space: Leaf) -> np.dtype[Any]:
+    return np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
+
+
+def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The least and greatest member of a space that a dtype holds, and whether it holds any, element by element."""
+    low, high = leaf_bounds(space)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            below, above = low.astype(dtype), high.astype(dtype)
+        # Rounding to fewer bits must not step out of the space.
+        below = np.where(below < low, np.nextafter(below, dtype.type(np.inf)), below)
+        above = np.where(above > high, np.nextafter(above, dtype.type(-np.inf)), above)
+        return below, above, below <= above
+    least, greatest = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    low, high = low.astype(object), high.astype(object)  # Python's integers, which no comparison overflows
+    possible = np.asarray((low <= greatest) & (high >= least), bool)
+    return np.asarray(np.clip(low, least, greatest), dtype), np.asarray(np.clip(high, least, greatest), dtype), possible
+
+
+def _too_wide(space: Leaf, dtype: np.dtype[Any]) -> str:
+    return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 for 64-bit arithmetic."
+
+
+def _as_leaf(space: Leaf, value: Any) -> jax.Array:
+    """A value as an array that can be compared with the bounds of a space, once its shape and kind are known to fit."""
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+        if value.dtype.kind in "iu":  # JAX would wrap a number that is too large for it, perhaps into the space
+            info = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
+            value = value.clip(info.min, info.max)
+    if jnp.shape(value) != space.shape:
+        raise ValueError(f"value must have shape {space.shape} for {space}, got {jnp.shape(value)}.")
+    kinds: tuple[Any, ...] = (jnp.bool_, jnp.integer)
+    if isinstance(space, Box) and space.dtype.kind == "f":
+        kinds = (*kinds, jnp.floating)
+    if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+        raise TypeError(f"value must be {space.dtype} or of its kind for {space}, got {value.dtype}.")
+    if len(kinds) == 3:
+        return jnp.asarray(value, jnp.promote_types(value.dtype, _jax_dtype(space)))
+    return jnp.asarray(value)
+
+
+def _parts(space: Dict | Tuple[Any], value: Any) -> list[tuple[Space[Any], Any]]:
+    """The subspaces of a space, each with its part of a value."""
+    if isinstance(space, Dict):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"value must be a dict for {space}, got {type(value).__name__}.")
+        if value.keys() != space.spaces.keys():
+            raise ValueError(f"value must have the keys {list(space.spaces)}, got {list(value)}.")
+        return [(subspace, value[name]) for name, subspace in space.spaces.items()]
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"value must be a tuple for {space}, got {type(value).__name__}.")
+    if len(value) != len(space.spaces):
+        raise ValueError(f"value must have length {len(space.spaces)} for {space}, got {len(value)}.")
+    return list(zip(space.spaces, value))

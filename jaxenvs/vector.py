@@ -212,7 +212,8 @@ def replace_lanes(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> A
     Starting an episode costs several times a step of a cheap environment, and few lanes end in any one step, so
     on a CPU only those are started: in chunks of fixed size, gathered, started and scattered back, until none
     is left. On other devices a dynamic loop costs a round trip to the host, and with few lanes the search costs
-    more than it saves; there, all are started and selected from. The two give the same bits.
+    more than it saves; there, all are started and selected from. The two give the same bits, unless XLA rounds
+    a multiplication and an addition in a `start` of yours once in one and twice in the other.
 
     Args:
       mask: bool (num_envs,).

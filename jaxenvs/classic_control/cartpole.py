@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 
 
@@ -63,8 +64,14 @@ class CartPole(Environment[CartPoleState]):
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(2)
 
+    @property
+    def render_fps(self) -> int:
+        return 50
+
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
-        x, x_dot, theta, theta_dot = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
+        # Scaled after the draw: `uniform` between other bounds than -1 and 1 multiplies and adds, and whether XLA
+        # rounds once or twice then depends on how many lanes it compiles for.
+        x, x_dot, theta, theta_dot = 0.05 * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
         state = CartPoleState(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, fallen=jnp.zeros((), bool))
         return state, TimeStep.create(self._observe(state))
 
@@ -97,3 +104,13 @@ class CartPole(Environment[CartPoleState]):
 
     def _observe(self, state: CartPoleState) -> jax.Array:
         return jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot]).astype(jnp.float32)
+
+    def render(self, state: CartPoleState) -> np.ndarray:
+        x, theta, length = float(state.x), float(state.theta), 2 * float(self.half_length)
+        limit = float(self.position_limit)
+        canvas = Canvas(-limit, limit, -1.2, 2.0)
+        canvas.line([(-limit, 0.0), (limit, 0.0)], GREY, 0.02)
+        canvas.polygon([(-0.25, -0.1), (-0.25, 0.1), (0.25, 0.1), (0.25, -0.1)], INK, (x, 0.0))
+        canvas.rod((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), BLUE, 0.09)
+        canvas.circle((x, 0.1), 0.03, ACCENT)
+        return canvas.to_array()

@@ -1,0 +1,211 @@
+"""Shared by the benchmarks: interleaved timing, tables, JSON, and peers that may be absent."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+# Not counted. Two, because a program that goes on from its own output compiles again where that output has other
+# weak types than the start had, as in some of gymnax's environments.
+WARM_UP_ROUNDS = 2
+
+PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "stable-baselines3", "torch")
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peer(name: str) -> ModuleType | None:
+    """The module of a peer; or None, and a line that says so, where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = "" if error.name in (None, name) else f" completely: it needs {error.name}"
+        print(f'skipped: {name} is not installed{missing} (pip install "jaxenvs[bench]")')
+        return None
+
+
+@dataclasses.dataclass
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+      run: does the work once; what it returns is waited for and kept until the clock has stopped.
+      steps: environment steps in one run, over all lanes.
+      ends: from what `run` returned to the number of episodes that ended in it.
+    """
+
+    run: Callable[[], Any]
+    steps: int
+    ends: Callable[[Any], int]
+
+
+@dataclasses.dataclass
+class Timing:
+    """The seconds of every run of a side, and the episode ends in all of them together."""
+
+    steps: int
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    ends: int = 0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of the median run."""
+        return self.steps / statistics.median(self.seconds)
+
+    @property
+    def ends_per_1000_steps(self) -> float:
+        return 1000 * self.ends / (self.steps * len(self.seconds))
+
+    def row(self) -> dict[str, Any]:
+        """What a table says of it."""
+        return {
+            "steps_per_second": self.steps_per_second,
+            "slowest": self.steps / max(self.seconds),
+            "fastest": self.steps / min(self.seconds),
+            "ends_per_1000_steps": self.ends_per_1000_steps,
+        }
+
+
+def interleave(sides: Mapping[str, Side], rounds: int) -> dict[str, Timing]:
+    """Time the sides in turns, A B C A B C ..., so that a drift of the machine meets all of them.
+
+    Garbage is collected before each run and not during it.
+    """
+    timings = {name: Timing(side.steps) for name, side in sides.items()}
+    for count in range(-WARM_UP_ROUNDS, rounds):
+        for name, side in sides.items():
+            gc.collect()
+            gc.disable()
+            try:
+                start = time.perf_counter()
+                result = jax.block_until_ready(side.run())
+                seconds = time.perf_counter() - start
+            finally:
+                gc.enable()
+            if count >= 0:
+                timings[name].seconds.append(seconds)
+                timings[name].ends += side.ends(result)
+            del result
+    return timings
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = lines[0] if lines else model
+    return {
+        "cpu": model,
+        "cores": cores(),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "jax_device": jax.devices()[0].device_kind,
+        # More than a little at the start means that something else was running.
+        "load_average_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of every package that takes part and is installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class Report:
+    """Prints tables as they come, and writes all of them to a JSON file in the end."""
+
+    def __init__(self, name: str, settings: dict[str, Any], notes: list[str]) -> None:
+        """
+        Args:
+          name: of the benchmark and of its file.
+          settings: what it was run with.
+          notes: what is measured, and what a reader must know to believe it.
+        """
+        self.name = name
+        self.content: dict[str, Any] = {
+            "benchmark": name,
+            "settings": settings,
+            "notes": notes,
+            "machine": machine(),
+            "versions": versions(),
+            "tables": {},
+            "bars": [],
+        }
+        print(f"# {name}\n")
+        for key in ("machine", "versions", "settings"):
+            print(f"- {key}: " + ", ".join(f"{what} {value}" for what, value in self.content[key].items()))
+        for note in notes:
+            print(f"- {note}")
+
+    def add(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Print rows and append them to a table; columns that the first row lacks are not printed."""
+        self.content["tables"].setdefault(table, []).extend(rows)
+        if rows:
+            print(f"\n{markdown(rows)}", flush=True)
+
+    def bar(self, what: str, ratio: float, at_least: float) -> None:
+        """Hold a ratio against the bar it has to clear."""
+        self.require(what, ratio, f">= {at_least:g}", ratio >= at_least)
+
+    def require(self, what: str, value: float, bar: str, met: bool) -> None:
+        """A value, the bar it has to clear in words, and whether it does."""
+        self.content["bars"].append({"what": what, "value": value, "bar": bar, "met": bool(met)})
+
+    def finish(self, folder: Path | None) -> None:
+        """Print the bars; write `<folder>/<name>.json`, unless there is no folder."""
+        print("\n## bars")
+        if self.content["bars"]:
+            print(f"\n{markdown(self.content['bars'])}")
+        else:
+            print("\nnone applies to these settings")
+        if folder is None:
+            print("\nnothing written: --quick figures are no results (choose a folder with --output)")
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        path.write_text(json.dumps(self.content, indent=1) + "\n")
+        print(f"\nwrote {path.name}")
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Rows as a markdown table with the columns of the first."""
+    columns = list(rows[0])
+    cells = [[column.replace("_", " ") for column in columns]]
+    cells += [[_text(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else str(value)

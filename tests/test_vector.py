@@ -1,0 +1,218 @@
+"""VectorEnv: auto-reset, statistics, randomness by lane and episode."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxenvs
+from jaxenvs import AutoresetMode, CartPole, TimeLimit, VectorEnv, spaces, vector
+from tests.environments import Counter
+
+NUM_ENVS, NUM_STEPS = 20, 60
+ACTIONS = np.random.default_rng(0).integers(0, 2, (NUM_STEPS, NUM_ENVS)).astype(np.int32)
+
+
+def unroll(venv, actions, key=None):
+    """All timesteps of a VectorEnv, the first of reset included, as numpy."""
+
+    @jax.jit
+    def run(key, actions):
+        state, first = venv.reset(key)
+        state, rest = jax.lax.scan(venv.step, state, actions)
+        return state, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+    state, timesteps = run(jax.random.key(0) if key is None else key, actions)
+    return state, jax.tree.map(np.asarray, timesteps)
+
+
+@pytest.fixture(scope="module")
+def same_step():
+    return unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
+
+
+def assert_trees_equal(a, b):
+    # Keys are compared as their data.
+    def data(leaf):
+        return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+    chex.assert_trees_all_equal(jax.tree.map(data, a), jax.tree.map(data, b))
+
+
+def test_same_step_equals_a_loop_over_single_environments(same_step):
+    _, timesteps = same_step
+    env = TimeLimit(CartPole(), 30)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    for lane in (0, 7):
+        lane_key = jax.random.fold_in(jax.random.key(0), lane)
+        episode, length, total = 0, 0, 0.0
+        state, timestep = reset(jax.random.fold_in(lane_key, episode))
+        np.testing.assert_allclose(timesteps.observation[0, lane], timestep.observation, atol=1e-6)
+        for t in range(NUM_STEPS):
+            state, timestep = step(state, ACTIONS[t, lane])
+            length, total = length + 1, total + float(timestep.reward)
+            seen = jax.tree.map(lambda leaf, t=t, lane=lane: leaf[t + 1, lane], timesteps)
+            np.testing.assert_allclose(seen.final_observation, timestep.observation, atol=1e-5)
+            assert (seen.terminated, seen.truncated) == (timestep.terminated, timestep.truncated)
+            assert (seen.episode_length, seen.episode_return, seen.reward) == (length, total, timestep.reward)
+            if timestep.done:
+                episode, length, total = episode + 1, 0, 0.0
+                state, timestep = reset(jax.random.fold_in(lane_key, episode))
+            np.testing.assert_allclose(seen.observation, timestep.observation, atol=1e-5)
+
+
+def test_both_kinds_of_end_occur_and_the_final_observation_survives_the_reset(same_step):
+    _, timesteps = same_step
+    assert timesteps.terminated.any()
+    assert timesteps.truncated.any()
+    done = timesteps.done
+    assert (np.abs(timesteps.observation[done]) <= 0.05).all()
+    fallen = timesteps.terminated
+    final = timesteps.final_observation[fallen]
+    assert ((np.abs(final[:, 2]) > 0.2) | (np.abs(final[:, 0]) > 2.4)).all()
+    np.testing.assert_array_equal(timesteps.observation[~done], timesteps.final_observation[~done])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 64])
+def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
+    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
+    select = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
+    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 1)
+    monkeypatch.setattr(vector, "chunk_size", lambda num_envs: chunk)
+    searched = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
+    assert_trees_equal(searched, select)
+    assert_trees_equal(searched, same_step)
+
+
+@pytest.mark.parametrize("id", jaxenvs.registered())
+def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
+    venv = VectorEnv(jaxenvs.make(id, max_episode_steps=10), 300)
+    sample = jax.vmap(lambda key: spaces.sample(venv.env.action_space, key))
+    actions = sample(jax.random.split(jax.random.key(1), 300))
+    actions = jnp.broadcast_to(actions, (35, *actions.shape))
+    searched = unroll(venv, actions)
+    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
+    assert_trees_equal(searched, unroll(venv, actions))
+
+
+@settings(max_examples=40, deadline=None)
+@given(mask=st.lists(st.booleans(), min_size=17, max_size=17), chunk=st.sampled_from([1, 4, 17, 30]))
+def test_exactly_the_masked_lanes_are_replaced(mask, chunk):
+    mask = np.array(mask)
+    lanes = {"x": jnp.arange(17.0), "y": -jnp.arange(34).reshape(17, 2)}
+    fresh = {"x": 100.0 + jnp.arange(17.0), "y": 1000 + jnp.arange(34).reshape(17, 2)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vector, "chunk_size", lambda num_envs: chunk)
+        got = vector.replace_lanes(mask, lanes, lambda at: jax.tree.map(lambda leaf: leaf[at], fresh))
+    np.testing.assert_array_equal(got["x"], np.where(mask, fresh["x"], lanes["x"]))
+    np.testing.assert_array_equal(got["y"], np.where(mask[:, None], fresh["y"], lanes["y"]))
+
+
+def test_a_lane_does_not_depend_on_how_many_there_are(same_step):
+    _, many = same_step
+    _, few = unroll(VectorEnv(TimeLimit(CartPole(), 30), 3), ACTIONS[:, :3])
+    np.testing.assert_allclose(few.observation, many.observation[:, :3], atol=1e-5)
+    np.testing.assert_array_equal(few.done, many.done[:, :3])
+
+
+def test_reset_takes_the_keys_of_the_lanes():
+    venv = VectorEnv(CartPole(), 3)
+    folded = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(4), jnp.arange(3))
+    assert_trees_equal(venv.reset(jax.random.key(4)), venv.reset(folded))
+
+
+def test_episodes_of_a_lane_start_from_different_states(same_step):
+    _, timesteps = same_step
+    starts = timesteps.observation[timesteps.done]
+    assert len(np.unique(starts, axis=0)) == len(starts) > 20
+
+
+def test_next_step_resets_in_the_step_after_the_end_and_ignores_its_action():
+    venv = VectorEnv(Counter(length=3), 2, AutoresetMode.NEXT_STEP)
+    _, timesteps = unroll(venv, np.ones((8, 2), np.int32))
+    np.testing.assert_array_equal(timesteps.observation[:, 0, 0], [0, 1, 2, 3, 0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(timesteps.terminated[:, 0], [0, 0, 0, 1, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(timesteps.reward[:, 0], [0, 1, 1, 1, 0, 1, 1, 1, 0])
+    np.testing.assert_array_equal(timesteps.episode_return[:, 0], [0, 1, 2, 3, 0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(timesteps.episode_length[:, 0], [0, 1, 2, 3, 0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(timesteps.final_info["count"], timesteps.info["count"])
+
+
+def test_same_step_hides_nothing_of_the_step_that_ends():
+    _, timesteps = unroll(VectorEnv(Counter(length=3), 2), np.ones((7, 2), np.int32))
+    np.testing.assert_array_equal(timesteps.observation[:, 0, 0], [0, 1, 2, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(timesteps.final_observation[:, 0, 0], [0, 1, 2, 3, 1, 2, 3, 1])
+    np.testing.assert_array_equal(timesteps.info["count"][:, 0], [0, 1, 2, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(timesteps.final_info["count"][:, 0], [0, 1, 2, 3, 1, 2, 3, 1])
+    np.testing.assert_array_equal(timesteps.episode_return[:, 0], [0, 1, 2, 3, 1, 2, 3, 1])
+
+
+def test_disabled_never_resets_until_restart_does():
+    venv = VectorEnv(Counter(length=3), 2, AutoresetMode.DISABLED)
+    state, timestep = venv.reset(jax.random.key(0))
+    for _ in range(4):
+        state, timestep = venv.step(state, jnp.ones(2, jnp.int32))
+    np.testing.assert_array_equal(timestep.observation[:, 0], [4, 4])
+    assert timestep.terminated.all()
+    state, timestep = venv.restart(state, timestep, jnp.array([True, False]))
+    np.testing.assert_array_equal(timestep.observation[:, 0], [0, 4])
+    np.testing.assert_array_equal(timestep.terminated, [False, True])
+    np.testing.assert_array_equal(timestep.reward, [0, 1])
+    np.testing.assert_array_equal(timestep.episode_length, [0, 4])
+    np.testing.assert_array_equal(state.episode, [1, 0])
+
+
+def test_a_batch_of_environments_gives_every_lane_its_own_parameters():
+    gravity = jnp.array([5.0, 9.8, 20.0])
+    batch = jax.vmap(lambda g: TimeLimit(CartPole(gravity=g), 30))(gravity)
+    actions = ACTIONS[:15, :3]
+    _, together = unroll(VectorEnv(batch, 3, env_axis=0), actions)
+    for lane in range(3):
+        env = TimeLimit(CartPole(gravity=float(gravity[lane])), 30)
+        _, alone = unroll(VectorEnv(env, 3), actions)
+        np.testing.assert_allclose(together.observation[:, lane], alone.observation[:, lane], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_restarts_each_lane_with_its_own_environment(monkeypatch):
+    monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 1)
+    batch = jax.vmap(lambda length: Counter(length=length))(jnp.array([2, 3, 4]))
+    _, timesteps = unroll(VectorEnv(batch, 3, env_axis=0), np.zeros((12, 3), np.int32))
+    np.testing.assert_array_equal(timesteps.done.sum(axis=0), [6, 4, 3])
+
+
+def test_step_and_reset_make_a_legal_carry_that_compiles_once():
+    venv = jaxenvs.make_vec("CartPole-v1", 4)
+    step = jax.jit(chex.assert_max_traces(venv.step, n=1))
+    state, timestep = jax.jit(venv.reset)(jax.random.key(0))
+    shapes = jax.tree.map(jax.typeof, timestep)
+    for _ in range(3):
+        state, timestep = step(state, jnp.zeros(4, jnp.int32))
+    assert jax.tree.map(jax.typeof, timestep) == shapes
+
+
+def test_x64_makes_everything_but_observations_float64(x64):
+    state, timestep = jaxenvs.make_vec("CartPole-v1", 4).reset(jax.random.key(0))
+    assert timestep.reward.dtype == timestep.episode_return.dtype == state.lanes.inner.x.dtype == jnp.float64
+    assert timestep.observation.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("num_envs", [0, -1, 2.0, True, "3"])
+def test_a_wrong_num_envs_is_named(num_envs):
+    with pytest.raises(ValueError, match=f"num_envs must be a positive int, got {num_envs!r}"):
+        VectorEnv(CartPole(), num_envs)
+
+
+def test_wrong_arguments_are_named():
+    venv = VectorEnv(CartPole(), 3)
+    with pytest.raises(ValueError, match=r"key must have shape \(\) or \(3,\), got \(2,\)"):
+        venv.reset(jax.random.split(jax.random.key(0), 2))
+    with pytest.raises(TypeError, match=r"typed key, as jax.random.key\(0\), got an array of uint32"):
+        venv.reset(jax.random.PRNGKey(0))
+    state, _ = venv.reset(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"leading axis num_envs = 3, got shape \(4,\)"):
+        venv.step(state, jnp.zeros(4, jnp.int32))
+    with pytest.raises(ValueError, match="autoreset must be one of"):
+        VectorEnv(CartPole(), 3, "same_step")
