@@ -18,9 +18,9 @@ import jax
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
 
-from bridge.checkpoint import load_checkpoint, save_checkpoint
+from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.dlpack import to_jax, to_torch
 from bridge.factory import make_vec_env
 from bridge.vec_env import JaxVecEnv
 
-__all__ = ["JaxVecEnv", "load_checkpoint", "make_vec_env", "save_checkpoint", "to_jax", "to_torch"]
+__all__ = ["JaxVecEnv", "RolloutCheckpoint", "load_checkpoint", "make_vec_env", "save_checkpoint", "to_jax", "to_torch"]

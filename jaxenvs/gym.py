@@ -110,7 +110,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
         Raises:
           gymnasium.error.ResetNeeded: nothing was reset yet.
-          ValueError: the action is none; see `checked_action`. The environment is where it was.
+          ValueError: the action is invalid; see `checked_action`. The environment is where it was.
         """
         if self.state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")
@@ -219,7 +219,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
 
         Raises:
           gymnasium.error.ResetNeeded: nothing was reset yet; or, with auto-reset DISABLED, a lane that ended was not.
-          ValueError: the actions are none; see `checked_action`. No lane was stepped.
+          ValueError: the actions are invalid; see `checked_action`. No lane was stepped.
         """
         if self._state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")

@@ -58,8 +58,9 @@ def register(
     """
     from jaxenvs.gym import register_in_gymnasium  # here, because jaxenvs.gym makes environments by id
 
-    _specs[id] = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
-    register_in_gymnasium(_specs[id])
+    spec = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
+    register_in_gymnasium(spec)  # first, as Gymnasium may refuse the id
+    _specs[id] = spec
 
 
 def registered() -> list[str]:

@@ -21,6 +21,17 @@ import jaxenvs
 from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, VectorEnv, environment, static, struct
 from jaxenvs.gym import GymnasiumEnv, GymnasiumVectorEnv
 
+
+@pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget afterwards what a test registers."""
+    known = dict(gymnasium.registry)
+    monkeypatch.setattr(jaxenvs.registry, "_specs", dict(jaxenvs.registry._specs))
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(known)
+
+
 OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
 
 
@@ -122,6 +133,7 @@ def test_the_checker_of_stable_baselines3_finds_no_more_than_in_gymnasiums_own(i
     assert found <= (warnings_of(lambda: checker.check_env(own, warn=True)) if own else set())
 
 
+@pytest.mark.filterwarnings("ignore:.*A Box observation space")
 def test_an_environment_with_every_kind_of_space_passes_the_checker() -> None:
     check_env(GymnasiumEnv(Lottery()), skip_render_check=True)
 
@@ -156,6 +168,13 @@ def test_what_a_step_returns_is_numpys_and_pythons_and_belongs_to_the_caller() -
     assert type(info["nested"]["even"]) is bool
     observation["image"][:] = 0  # writable
     info["nested"]["noise"][:] = 0
+
+
+def test_under_x64_the_dtypes_are_still_those_of_the_space(x64: None) -> None:
+    env = GymnasiumEnv(CartPole())
+    observation, _ = env.reset(seed=0)
+    assert env.state.x.dtype == np.float64
+    assert observation.dtype == env.step(1)[0].dtype == np.float32
 
 
 class TestWrongActions:
@@ -485,6 +504,7 @@ def test_make_vec_takes_an_autoreset_mode_by_name() -> None:
     assert again.num_envs == 2
 
 
+@pytest.mark.usefixtures("registries")
 def test_registering_twice_replaces_without_a_warning() -> None:
     def register() -> None:
         jaxenvs.register("Lottery-v3", Lottery, max_episode_steps=4)
@@ -494,6 +514,7 @@ def test_registering_twice_replaces_without_a_warning() -> None:
     assert gymnasium.make("jaxenvs/Lottery-v3").spec.max_episode_steps == 5
 
 
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize(
     ("id", "gymnasium_id"), [("Unversioned", "jaxenvs/Unversioned"), ("mylab/Lottery-v0", "mylab/Lottery-v0")]
 )
@@ -503,6 +524,7 @@ def test_ids_without_version_and_with_a_namespace_are_known_to_gymnasium(id: str
     assert gymnasium.make_vec(gymnasium_id, num_envs=2).venv.env == Lottery(bonus=2.0)
 
 
+@pytest.mark.usefixtures("registries")
 def test_someone_elses_environment_is_not_replaced_in_silence() -> None:
     gymnasium.register("theirs/Lottery-v0", entry_point="theirs:Lottery")
     found = warnings_of(lambda: jaxenvs.register("theirs/Lottery-v0", Lottery))

@@ -210,6 +210,7 @@ def test_an_integer_too_large_for_jax_does_not_wrap_into_the_space() -> None:
     assert not spaces.contains(Discrete(5), np.int64(2**32 + 1))
     assert not spaces.contains(MultiDiscrete([5, 5]), np.array([1, 2**32 + 1]))
     assert not spaces.contains(Discrete(5), -1)
+    assert not spaces.contains(Discrete(3, start=200), np.int8(127))  # the bounds do not fit into the value's dtype
     assert not spaces.contains(Box(0, 255, (), np.uint8), 300)
 
 

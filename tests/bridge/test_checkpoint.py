@@ -1,0 +1,66 @@
+"""A run that was killed continues bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from bridge import load_checkpoint, make_vec_env, save_checkpoint
+
+SCRIPT = Path(__file__).with_name("resumable_run.py")
+
+
+def run(*arguments):
+    env = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], env=env, capture_output=True, text=True)
+
+
+def test_a_killed_process_continues_bit_for_bit(tmp_path):
+    whole = run(tmp_path / "whole.zip", tmp_path / "whole.pt")
+    assert whole.returncode == 0, whole.stderr
+    killed = run(tmp_path / "killed.zip", tmp_path / "killed.pt", 500)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "killed.pt").exists()
+    resumed = run(tmp_path / "killed.zip", tmp_path / "killed.pt")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resumed at 384" in resumed.stdout  # the last rollout before the kill, of 128 steps each
+
+    expected, got = (torch.load(tmp_path / f"{name}.pt", weights_only=False) for name in ("whole", "killed"))
+    assert got["steps"] == expected["steps"]
+    np.testing.assert_array_equal(got["mean"], expected["mean"])
+    assert expected["policy"].keys() == got["policy"].keys()
+    for name, weight in expected["policy"].items():
+        assert torch.equal(got["policy"][name], weight), name
+
+
+@pytest.fixture(scope="module")
+def model():
+    return PPO("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=0), n_steps=8, batch_size=16, n_epochs=1).learn(16)
+
+
+def test_a_checkpoint_is_a_zip_that_sb3_loads(tmp_path, model):
+    save_checkpoint(model, tmp_path / "model.zip")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.zip"]
+    assert PPO.load(tmp_path / "model.zip").num_timesteps == 16
+    assert "_checkpoint" not in vars(model)
+
+
+def test_what_is_not_a_checkpoint_of_these_environments_is_refused(tmp_path, model):
+    model.save(tmp_path / "plain.zip")
+    with pytest.raises(ValueError, match=r"plain.zip is a model without a state of its environments"):
+        load_checkpoint(PPO, tmp_path / "plain.zip", make_vec_env("CartPole-v1", 2))
+    save_checkpoint(model, tmp_path / "model.zip")
+    with pytest.raises(ValueError, match=r"The checkpoint has the wrappers \[\], env has \['VecNormalize'\]"):
+        load_checkpoint(PPO, tmp_path / "model.zip", VecNormalize(make_vec_env("CartPole-v1", 2)))
+    other = PPO("MlpPolicy", DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), n_steps=8, batch_size=8)
+    with pytest.raises(TypeError, match="A checkpoint needs a model on a JaxVecEnv, got DummyVecEnv"):
+        save_checkpoint(other, tmp_path / "other.zip")
