@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from gymnasium import spaces
+
+from jaxenvs.spaces import leaf_bounds
 
 # A Box action may miss its bounds by what unscaling from [-1, 1] in float32 costs.
 TOLERANCE = 1e-5
@@ -23,23 +26,14 @@ class ActionChecker:
         Raises:
           TypeError: Stable-Baselines3 has no policies for actions of this space.
         """
-        self.space = space
-        if isinstance(space, spaces.Box):
-            # Half a tolerance of the range at most; infinite bounds stay infinite.
-            slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(space.low), np.abs(space.high)))
-            self._low, self._high = space.low - slack, space.high + slack
-            self._dtype = space.dtype
-        elif isinstance(space, spaces.Discrete):
-            self._low, self._high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
-            self._dtype = np.dtype(np.int32)
-        elif isinstance(space, spaces.MultiDiscrete):
-            self._low, self._high = space.start, space.start + space.nvec - 1
-            self._dtype = np.dtype(np.int32)
-        elif isinstance(space, spaces.MultiBinary):
-            self._low, self._high = np.asarray(0), np.asarray(1)
-            self._dtype = np.dtype(np.int8)
-        else:
+        if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise TypeError(f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {space}.")
+        self.space = space
+        self._low, self._high = leaf_bounds(space)
+        self._dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
+        if self._dtype.kind == "f":
+            slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
+            self._low, self._high = self._low - slack, self._high + slack
         self._shape = (num_envs, *(space.shape or ()))
 
     def __call__(self, actions: Any) -> np.ndarray:

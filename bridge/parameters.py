@@ -12,14 +12,6 @@ import numpy as np
 from jaxenvs import Environment, VectorEnv, Wrapper
 
 
-def lane_environment(venv: VectorEnv, lane: int) -> Environment[Any]:
-    """The environment of one lane, with its own parameters if lanes have their own."""
-    if venv.env_axis is None:
-        return venv.env
-    env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], venv.env)
-    return env
-
-
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int] | None = None) -> VectorEnv:
     """`venv` with the parameter `name` changed, in all lanes or in some.
 

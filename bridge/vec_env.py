@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from bridge.actions import ActionChecker
 from bridge.dlpack import to_jax, to_torch
-from bridge.parameters import lane_environment, with_parameter
+from bridge.parameters import with_parameter
 from bridge.programs import programs_for
 from bridge.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv
@@ -48,7 +48,7 @@ class JaxVecEnv(VecEnv):
           ValueError, TypeError: an argument, or a space of the environment, is not what it must be.
         """
         self._use(_vector_env(env, num_envs))
-        lane = lane_environment(self.venv, 0)
+        lane = self.venv.lane_env(0)
         observation_space, action_space = lane.observation_space, lane.action_space
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
         self._observation_dtypes = _observation_dtypes(observation_space, self._programs.observation)
@@ -151,7 +151,7 @@ class JaxVecEnv(VecEnv):
             return self._lane_states(lanes)
         if attr_name == "render_mode":
             return ["rgb_array" if self.venv.env.can_render else None for _ in lanes]
-        envs = [lane_environment(self.venv, lane) for lane in lanes]
+        envs = [self.venv.lane_env(lane) for lane in lanes]
         return envs if attr_name == "env" else [env.parameter(attr_name) for env in envs]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from jaxenvs import registry
 from jaxenvs.environment import Environment
-from jaxenvs.spaces import leaf_bounds
+from jaxenvs.gym_conversion import checked_action, info_to_numpy, object_array, to_numpy, vector_info
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
 # The compiled programs. Environments are their data, so that all objects of one structure share them.
@@ -103,7 +102,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             self._episode += 1
         self.state, timestep = _reset(self._parameters, self._seed, np.uint32(self._episode % 2**32))
         observation, info = jax.device_get((timestep.observation, timestep.info))
-        return _to_numpy(self.observation_space, observation), _info(info)
+        return to_numpy(self.observation_space, observation), info_to_numpy(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step.
@@ -117,8 +116,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         action = checked_action(self.action_space, action)
         self.state, timestep = _step(self._parameters, self.state, action)
         host = jax.device_get(timestep)
-        observation = _to_numpy(self.observation_space, host.observation)
-        return observation, float(host.reward), bool(host.terminated), bool(host.truncated), _info(host.info)
+        observation = to_numpy(self.observation_space, host.observation)
+        return observation, float(host.reward), bool(host.terminated), bool(host.truncated), info_to_numpy(host.info)
 
     def render(self) -> np.ndarray | None:
         """The picture of the state, uint8 (height, width, 3), with render mode "rgb_array"; else None.
@@ -160,14 +159,14 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         self.venv = venv
         self.num_envs = venv.num_envs
         self.render_mode = render_mode
-        env = self._env(0)
+        env = venv.lane_env(0)
         self.metadata = {**_metadata(env, render_mode), "autoreset_mode": venv.autoreset}
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         if venv.env_axis is None:
             self.observation_space = batch_space(env.observation_space, venv.num_envs)
             self.action_space = batch_space(env.action_space, venv.num_envs)
         else:
-            envs = [self._env(lane) for lane in range(venv.num_envs)]
+            envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
             self.observation_space = batch_differing_spaces([env.observation_space for env in envs])
             self.action_space = batch_differing_spaces([env.action_space for env in envs])
         self._parameters = jax.device_put(venv)  # once, not in every step
@@ -206,7 +205,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             )
         self._done = self._done & ~mask
         observation, info = jax.device_get((self._timestep.observation, self._timestep.info))
-        return _to_numpy(self.observation_space, observation), _vector_info(info, mask)
+        return to_numpy(self.observation_space, observation), vector_info(info, mask)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every lane.
@@ -238,15 +237,15 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         infos = {}
         if self.venv.autoreset is AutoresetMode.SAME_STEP and self._done.any():
             final_observation, final_info = jax.device_get((now.final_observation, now.final_info))
-            final = _to_numpy(self.observation_space, final_observation)
+            final = to_numpy(self.observation_space, final_observation)
             infos = {
-                "final_obs": _objects(final, self._done),
+                "final_obs": object_array(final, self._done),
                 "_final_obs": self._done.copy(),
-                "final_info": _vector_info(final_info, self._done),
+                "final_info": vector_info(final_info, self._done),
                 "_final_info": self._done.copy(),
             }
-        infos |= _vector_info(info, np.ones(self.num_envs, bool))
-        observation = _to_numpy(self.observation_space, observation)
+        infos |= vector_info(info, np.ones(self.num_envs, bool))
+        observation = to_numpy(self.observation_space, observation)
         return observation, reward.astype(np.float64), np.array(terminated), np.array(truncated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -262,15 +261,9 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             raise gymnasium.error.ResetNeeded("render was called before reset.")
         lanes = self._state.lanes
         return tuple(
-            self._env(lane).render(jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes))
+            self.venv.lane_env(lane).render(jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes))
             for lane in range(self.num_envs)
         )
-
-    def _env(self, lane: int) -> Environment[Any]:
-        if self.venv.env_axis is None:
-            return self.venv.env
-        env: Environment[Any] = jax.tree.map(lambda leaf: np.asarray(leaf)[lane], self.venv.env)
-        return env
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
@@ -295,88 +288,6 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                 f"options['reset_mask'] must have shape ({self.num_envs},) and be somewhere True, got {mask}."
             )
         return mask.copy()
-
-
-# --- Between JAX and Gymnasium ---------------------------------------------------------------------------------------
-
-
-def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") -> Any:
-    """An action as `Environment.step` takes it: arrays in the dtypes of the space.
-
-    A real number may lie outside of its bounds: many of Gymnasium's environments clip it, and so do those here.
-
-    Raises:
-      ValueError: the structure, shape or kind is wrong, an integer lies outside of the space, or a number is NaN.
-    """
-    if isinstance(space, spaces.Dict):
-        if not isinstance(action, Mapping) or action.keys() != space.spaces.keys():
-            raise _wrong_action(space, action, name)
-        return {key: checked_action(part, action[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(action, tuple | list) or len(action) != len(space.spaces):
-            raise _wrong_action(space, action, name)
-        return tuple(checked_action(part, action[i], f"{name}[{i}]") for i, part in enumerate(space.spaces))
-    low, high = leaf_bounds(space)
-    try:
-        array = np.asarray(action)
-    except ValueError:  # of ragged lists
-        raise _wrong_action(space, action, name) from None
-    integers = low.dtype.kind != "f"
-    if array.shape == space.shape and array.dtype.kind in ("iub" if integers else "fiub"):
-        inside = (low <= array) & (array <= high) if integers else ~np.isnan(array)
-        if inside.all():
-            return array.astype(space.dtype)
-    raise _wrong_action(space, action, name)
-
-
-def _wrong_action(space: spaces.Space[Any], action: Any, name: str) -> ValueError:
-    return ValueError(f"{name} must be a member of {space}, got {action!r}. Nothing was stepped.")
-
-
-def _to_numpy(space: spaces.Space[Any], value: Any) -> Any:
-    """An observation on the host, in arrays of its own."""
-    if isinstance(space, spaces.Dict):
-        return {key: _to_numpy(part, value[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_to_numpy(part, value[i]) for i, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Discrete):
-        return space.dtype.type(value)
-    return np.array(value, dtype=space.dtype)
-
-
-def _info(info: dict[str, Any]) -> dict[str, Any]:
-    """An info on the host, in values of its own: scalars are NumPy's, but bool is Python's, as Gymnasium batches it."""
-
-    def own(leaf: np.ndarray) -> Any:
-        if leaf.shape == ():
-            return bool(leaf) if leaf.dtype == bool else leaf[()]
-        return np.array(leaf)
-
-    owned: dict[str, Any] = jax.tree.map(own, info)
-    return owned
-
-
-def _vector_info(info: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
-    """The infos of the lanes in `mask`, as Gymnasium batches them: zeros elsewhere, and the mask as `_key`."""
-    infos: dict[str, Any] = {}
-    for key, value in info.items():
-        if isinstance(value, dict):
-            infos[key] = _vector_info(value, mask)
-        elif isinstance(value, np.ndarray):
-            infos[key] = np.zeros_like(value)
-            infos[key][mask] = value[mask]
-        else:
-            infos[key] = _objects(value, mask)
-        infos[f"_{key}"] = mask.copy()
-    return infos
-
-
-def _objects(batch: Any, mask: np.ndarray) -> np.ndarray:
-    """The parts of a batch for the lanes in `mask`, None elsewhere: an object array, shape (num_envs,)."""
-    array = np.full(mask.shape, None, dtype=object)
-    for lane in mask.nonzero()[0]:
-        array[lane] = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), batch)
-    return array
 
 
 def _metadata(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:

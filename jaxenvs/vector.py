@@ -87,6 +87,13 @@ class VectorEnv:
         if self.env_axis not in (None, 0):
             raise ValueError(f"env_axis must be None or 0, got {self.env_axis!r}.")
 
+    def lane_env(self, lane: int) -> Environment[Any]:
+        """The environment of one lane, with its own parameters if lanes have their own. Not in traced code."""
+        if self.env_axis is None:
+            return self.env
+        env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], self.env)
+        return env
+
     def reset(self, key: jax.Array) -> tuple[VectorState, VectorTimeStep]:
         """Start the first episode of every lane.
 
