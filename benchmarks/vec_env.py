@@ -24,6 +24,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -49,7 +50,8 @@ OURS, MONITORED, BARE, PROCESSES, POOL = (
 
 NOTES = [
     "every VecEnv gets the same actions (ppo: the same policy to begin with) and returns NumPy arrays and a list of "
-    "infos; they take turns, after two runs to warm up; figures are of the median run",
+    "infos; they take turns, after two runs (ppo: one iteration) to warm up; figures are of the "
+    "median run",
     "all but the bare DummyVecEnv tell the return and length of an episode that ended, as Monitor does",
     "SB3's make_vec_env gives what is called DummyVecEnv with Monitor here",
     "EnvPool resets in the step after the end; its adapter resets the ended lanes at once, as SB3 wants it",
@@ -272,6 +274,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--lanes", type=int, nargs="+", help=f"of the part `steps`; default {LANES}; quick: 8")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 2")
+    parser.add_argument("--torch-threads", type=int, help="of the part `ppo`; default: PyTorch's own choice")
     parser.add_argument("--memory-steps", type=int, help="default 1,000,000; quick: 2,000")
     parser.add_argument("--quick", action="store_true", help="short and rough, to see that it works")
     parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
@@ -282,7 +285,16 @@ def main(argv: list[str] | None = None) -> None:
 
     # SubprocVecEnv's processes are forked from one that has imported what they need.
     multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
-    settings = {"env": ENV_ID, "lanes": lanes, "parts": options.parts, "rounds": rounds, "quick": options.quick}
+    if options.torch_threads:
+        torch.set_num_threads(options.torch_threads)
+    settings = {
+        "env": ENV_ID,
+        "lanes": lanes,
+        "parts": options.parts,
+        "rounds": rounds,
+        "torch_threads": torch.get_num_threads(),
+        "quick": options.quick,
+    }
     report = common.Report("vec_env", settings, NOTES)
     envpool = common.peer("envpool")
     if "steps" in options.parts:

@@ -1,0 +1,42 @@
+"""What an import brings along, and what it says when something is missing."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_jaxenvs_imports_neither_torch_nor_sb3_nor_matplotlib():
+    heavy = "{'torch', 'stable_baselines3', 'matplotlib', 'pandas', 'PIL'}"
+    result = python(f"import jaxenvs, sys; print(sorted({heavy} & set(sys.modules)))")
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_jaxenvs_works_without_torch_and_sb3():
+    result = python(
+        "import sys; sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
+        "import jax, jaxenvs\n"
+        "state, timestep = jaxenvs.make_vec('CartPole-v1', 2).reset(jax.random.key(0))\n"
+        "print(timestep.observation.shape)"
+    )
+    assert result.stdout.strip() == "(2, 4)", result.stderr
+
+
+@pytest.mark.parametrize("missing", ["torch", "stable_baselines3"])
+def test_bridge_says_which_extra_is_missing(missing):
+    result = python(f"import sys; sys.modules['{missing}'] = None\nimport bridge")
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: bridge needs PyTorch and Stable-Baselines3")
+    assert f"{missing} is not installed" in last
+    assert 'pip install "jaxenvs[sb3]"' in last
+
+
+def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
+    code = "import os; {0}import bridge, jax; print(jax.config.read('jax_cpu_enable_async_dispatch'))"
+    assert python(code.format("")).stdout.strip() == "False"
+    set_by_user = "os.environ['JAX_CPU_ENABLE_ASYNC_DISPATCH'] = 'true'; "
+    assert python(code.format(set_by_user)).stdout.strip() == "True"

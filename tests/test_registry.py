@@ -1,0 +1,55 @@
+"""make, make_vec, register, spec, registered."""
+
+import gymnasium
+import pytest
+
+import jaxenvs
+from jaxenvs import CartPole, TimeLimit, UnknownEnvironment, registry
+from tests.environments import Counter
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    yield
+    registry._specs.pop("Counter-v0", None)
+    gymnasium.registry.pop("jaxenvs/Counter-v0", None)
+
+
+def test_make_applies_limits_and_parameters():
+    assert jaxenvs.make("CartPole-v1", gravity=5.0) == TimeLimit(CartPole(gravity=5.0), 500)
+    assert jaxenvs.make("CartPole-v0") == TimeLimit(CartPole(), 200)
+    assert jaxenvs.make("CartPole-v1", max_episode_steps=7) == TimeLimit(CartPole(), 7)
+    assert jaxenvs.make("CartPole-v1", max_episode_steps=-1) == CartPole()
+    venv = jaxenvs.make_vec("CartPole-v1", 3, autoreset=jaxenvs.AutoresetMode.DISABLED, gravity=5.0)
+    assert (venv.num_envs, venv.autoreset) == (3, jaxenvs.AutoresetMode.DISABLED)
+    assert venv.env == TimeLimit(CartPole(gravity=5.0), 500)
+
+
+def test_limits_and_thresholds_are_those_of_gymnasium():
+    for id in jaxenvs.registered():
+        ours, theirs = jaxenvs.spec(id), gymnasium.spec(id)
+        assert ours.max_episode_steps == theirs.max_episode_steps
+        assert ours.reward_threshold == theirs.reward_threshold
+
+
+def test_an_unknown_id_is_answered_with_the_nearest():
+    for call in (jaxenvs.make, jaxenvs.spec):
+        with pytest.raises(UnknownEnvironment, match=r"No environment 'Cartpole-v1'\. Did you mean CartPole-v1"):
+            call("Cartpole-v1")
+    with pytest.raises(KeyError, match="Registered are: Acrobot-v1, CartPole-v0"):
+        jaxenvs.make("zzz")
+
+
+def test_registered_environments_are_made_by_either_entry_point():
+    for entry_point in (Counter, "tests.environments:Counter"):
+        jaxenvs.register("Counter-v0", entry_point, max_episode_steps=9, parameters={"length": 4})
+        assert "Counter-v0" in jaxenvs.registered()
+        assert jaxenvs.make("Counter-v0") == TimeLimit(Counter(length=4), 9)
+        assert jaxenvs.make("Counter-v0", length=2).unwrapped == Counter(length=2)
+        assert gymnasium.make("jaxenvs/Counter-v0").reset(seed=0)[0][0] == 0
+
+
+def test_an_id_that_gymnasium_refuses_is_not_half_registered():
+    with pytest.raises(gymnasium.error.Error):
+        jaxenvs.register("not an id", Counter)
+    assert "not an id" not in jaxenvs.registered()

@@ -1,0 +1,53 @@
+"""rollout: a policy scanned through a VectorEnv."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxenvs
+from jaxenvs import VectorEnv, rollout, spaces
+from tests.environments import Counter
+
+
+def random_policy(space, num_envs):
+    def policy(key, observation):
+        return jax.vmap(lambda key: spaces.sample(space, key))(jax.random.split(key, num_envs))
+
+    return policy
+
+
+def test_the_trajectory_links_observations_actions_and_what_came_of_them():
+    venv = VectorEnv(Counter(length=4), 3)
+    policy = random_policy(venv.env.action_space, 3)
+    (_, last), trajectory = rollout(venv, policy, jax.random.key(0), 10)
+    assert trajectory.action.shape == (10, 3)
+    np.testing.assert_array_equal(trajectory.observation[:, 0, 0], [0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
+    np.testing.assert_array_equal(trajectory.observation[1:], trajectory.timestep.observation[:-1])
+    np.testing.assert_array_equal(trajectory.timestep.reward, trajectory.action)
+    np.testing.assert_array_equal(last.observation, trajectory.timestep.observation[-1])
+
+
+def test_rollouts_continue_where_the_one_before_ended():
+    venv = jaxenvs.make_vec("CartPole-v1", 4)
+
+    def policy(key, observation):
+        return (observation[:, 2] > 0).astype(jnp.int32)
+
+    collect = jax.jit(chex.assert_max_traces(lambda key, start: rollout(venv, policy, key, 20, start), n=1))
+    start = venv.reset(jax.random.key(1))
+    _, whole = rollout(venv, policy, jax.random.key(0), 40, start)
+    middle, first = collect(jax.random.key(2), start)
+    _, second = collect(jax.random.key(3), middle)
+    joined = jnp.concatenate([first.timestep.observation, second.timestep.observation])
+    np.testing.assert_allclose(joined, whole.timestep.observation, atol=1e-4)
+
+
+def test_seeds_and_physical_parameters_are_swept_by_vmap():
+    def mean_length(key, force):
+        venv = jaxenvs.make_vec("CartPole-v1", 8, force_magnitude=force)
+        _, trajectory = rollout(venv, random_policy(venv.env.action_space, 8), key, 60)
+        return 480 / trajectory.timestep.done.sum()
+
+    lengths = jax.jit(jax.vmap(mean_length))(jax.random.split(jax.random.key(0), 3), jnp.array([1.0, 10.0, 40.0]))
+    assert lengths[0] > lengths[1] > lengths[2]
