@@ -50,8 +50,7 @@ OURS, MONITORED, BARE, PROCESSES, POOL = (
 
 NOTES = [
     "every VecEnv gets the same actions (ppo: the same policy to begin with) and returns NumPy arrays and a list of "
-    "infos; they take turns, after two runs (ppo: one iteration) to warm up; figures are of the "
-    "median run",
+    "infos; they take turns, after a warm-up; figures are of the median run",
     "all but the bare DummyVecEnv tell the return and length of an episode that ended, as Monitor does",
     "SB3's make_vec_env gives what is called DummyVecEnv with Monitor here",
     "EnvPool resets in the step after the end; its adapter resets the ended lanes at once, as SB3 wants it",

@@ -34,6 +34,7 @@ class ActionChecker:
         if self._dtype.kind == "f":
             slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
             self._low, self._high = self._low - slack, self._high + slack
+        self._accepted: set[np.dtype[Any]] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
     def __call__(self, actions: Any) -> np.ndarray:
@@ -44,8 +45,10 @@ class ActionChecker:
         """
         actions = np.asarray(actions)
         self.check_shape(actions.shape)
-        if not np.can_cast(actions.dtype, self._dtype, casting="same_kind"):
-            raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
+        if actions.dtype not in self._accepted:  # as asking NumPy every time costs half a microsecond
+            if not np.can_cast(actions.dtype, self._dtype, casting="same_kind"):
+                raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
+            self._accepted.add(actions.dtype)
         # NaN is neither.
         if not ((actions >= self._low) & (actions <= self._high)).all():
             self._raise_for_first(actions)

@@ -36,7 +36,7 @@ class Packing:
         ends = np.cumsum([math.prod(leaf.shape) * packed for leaf, packed in zip(self._leaves, self._in_words)])
         self._slices = [slice(end - math.prod(leaf.shape), end) for leaf, end in zip(self._leaves, ends.tolist())]
         self._host_layout = [
-            (at, in_words, leaf.dtype == bool, leaf.dtype, leaf.shape)
+            (in_words, leaf.dtype == bool, leaf.shape, _host_dtype(leaf.dtype), 4 * at.start)
             for leaf, at, in_words in zip(self._leaves, self._slices, self._in_words)
         ]
 
@@ -63,10 +63,12 @@ class Packing:
     def unpack_on_host(self, packed: Packed) -> list[np.ndarray]:
         """The leaves, as NumPy arrays that nobody else has, writable; keys as their data."""
         words, rest = np.array(packed.words), iter(packed.rest)
-        return [
-            (words[at] != 0 if is_bool else words[at].view(dtype)).reshape(shape) if in_words else np.array(next(rest))
-            for at, in_words, is_bool, dtype, shape in self._host_layout
-        ]
+        leaves = []
+        for in_words, is_bool, shape, dtype, offset in self._host_layout:
+            # One call where slicing, viewing and reshaping would be three.
+            leaf: np.ndarray = np.ndarray(shape, dtype, words, offset) if in_words else np.array(next(rest))
+            leaves.append(leaf != 0 if is_bool else leaf)
+        return leaves
 
 
 def is_key(leaf: Any) -> bool:
@@ -79,6 +81,10 @@ def key_impl(leaf: Any) -> Any:
     impls: list[Any] = []
     jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
     return impls[0]
+
+
+def _host_dtype(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(np.uint32 if dtype == jnp.bool_ else dtype)
 
 
 def _to_words(leaf: jax.Array) -> jax.Array:

@@ -275,8 +275,7 @@ class JaxVecEnv(VecEnv):
         count = len(self._observation_dtypes)
         truncated = (~leaves[0][ended]).tolist()  # and not terminated, as SB3 wants it
         final = [leaf[ended].astype(dtype) for leaf, dtype in zip(leaves[1:], self._observation_dtypes)]
-        returns = leaves[count + 1][ended].astype(float).round(6).tolist()
-        lengths = leaves[count + 2][ended].tolist()
+        returns, lengths = leaves[count + 1][ended].tolist(), leaves[count + 2][ended].tolist()
         first_infos = self._rows([leaf[ended] for leaf in leaves[count + 3 :]], len(ended))
         seconds = round(time.time() - self._start_time, 6)
         observations = self._unbatch(final)
