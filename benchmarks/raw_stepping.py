@@ -30,6 +30,7 @@ ENVS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0
 LANES = (64, 1024, 8192, 65536)
 MAX_TRAJECTORY_BYTES = 100e6
 MAX_STEPS, MAX_CALLS = 1000, 256
+MAX_CALLED_STEPS = 1_000_000  # over all lanes, in a run of calls: EnvPool takes a second or two for them
 SLOW_LANES = 64  # SyncVectorEnv is not timed with more lanes than these
 
 NOTES = [
@@ -254,7 +255,7 @@ def main(argv: list[str] | None = None) -> None:
     for env_id in envs:
         for num_envs in lanes:
             num_steps = min(50 if options.quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
-            calls = min(num_steps, MAX_CALLS)
+            calls = min(num_steps, MAX_CALLS, max(10, MAX_CALLED_STEPS // num_envs))
             actions = draw_actions(env_id, num_steps, num_envs)
             with contextlib.ExitStack() as closing:
                 sides = make_sides(env_id, num_envs, actions, calls, gymnax, envpool, closing)

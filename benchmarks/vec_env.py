@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import gc
+import math
 import multiprocessing
 import resource
 import statistics
@@ -36,7 +37,10 @@ from benchmarks.common import Side
 
 ENV_ID = "CartPole-v1"
 LANES = (8, 64, 1024, 4096)
-STEPS = {8: 1000, 64: 300, 1024: 40, 4096: 15}  # in one run
+# In one run of the slowest side. A run of a fast side takes them again and again, for at least so long: the first
+# steps after another side had its turn are slower than those of a program that does nothing else.
+STEPS = {8: 1000, 64: 300, 1024: 40, 4096: 15}
+SHORTEST_RUN_SECONDS = 0.25
 PARTS = ("steps", "ppo", "memory")
 MOST_PROCESSES = 64
 
@@ -141,20 +145,27 @@ def make_vec_envs(
     return venvs
 
 
-def time_steps(report: common.Report, num_envs: int, steps: int, rounds: int, envpool: ModuleType | None) -> None:
-    """`VecEnv.step` and nothing else."""
+def time_steps(
+    report: common.Report, num_envs: int, steps: int, shortest: float, rounds: int, envpool: ModuleType | None
+) -> None:
+    """`VecEnv.step` and nothing else, in runs of at least `shortest` seconds."""
     actions = np.random.default_rng(0).integers(0, 2, (steps, num_envs))
 
     def side(venv: VecEnv) -> Side:
-        def run() -> int:
+        def run(repeats: int) -> int:
             ends = 0
-            for action in actions:
-                _, _, done, _ = venv.step(action)
-                ends += int(np.count_nonzero(done))
+            for _ in range(repeats):
+                for action in actions:
+                    _, _, done, _ = venv.step(action)
+                    ends += int(np.count_nonzero(done))
             return ends
 
         venv.reset()
-        return Side(run, steps * num_envs, int)
+        run(1)
+        start = time.perf_counter()
+        run(1)
+        repeats = max(1, math.ceil(shortest / (time.perf_counter() - start)))
+        return Side(lambda: run(repeats), repeats * steps * num_envs, int)
 
     with contextlib.ExitStack() as closing:
         venvs = make_vec_envs([OURS, MONITORED, BARE, PROCESSES, POOL], num_envs, envpool, closing)
@@ -162,7 +173,7 @@ def time_steps(report: common.Report, num_envs: int, steps: int, rounds: int, en
     report.add(
         "steps",
         [
-            {"lanes": num_envs, "vec_env": name, "steps_in_a_run": steps}
+            {"lanes": num_envs, "vec_env": name, "steps_in_a_run": timing.steps // num_envs}
             | timing.row()
             | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
             for name, timing in timings.items()
@@ -299,7 +310,8 @@ def main(argv: list[str] | None = None) -> None:
     if "steps" in options.parts:
         for num_envs in lanes:
             steps = 10 if options.quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
-            time_steps(report, num_envs, steps, rounds, envpool)
+            shortest = 0.0 if options.quick else SHORTEST_RUN_SECONDS
+            time_steps(report, num_envs, steps, shortest, rounds, envpool)
     if "ppo" in options.parts:
         for num_envs, num_steps, batch_size in [(4, 8, 32)] if options.quick else [(8, 256, 64), (1024, 16, 1024)]:
             time_ppo(report, num_envs, num_steps, batch_size, rounds, envpool)

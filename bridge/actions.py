@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -30,8 +30,12 @@ class ActionChecker:
             raise TypeError(f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {space}.")
         self.space = space
         self._low, self._high = leaf_bounds(space)
-        self._dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
-        if self._dtype.kind == "f":
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
+        # SB3 draws binary actions as floats.
+        self._casting: Literal["same_kind", "unsafe"] = (
+            "unsafe" if isinstance(space, spaces.MultiBinary) else "same_kind"
+        )
+        if self.dtype.kind == "f":
             slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
             self._low, self._high = self._low - slack, self._high + slack
         self._accepted: set[np.dtype[Any]] = set()
@@ -46,14 +50,21 @@ class ActionChecker:
         actions = np.asarray(actions)
         self.check_shape(actions.shape)
         if actions.dtype not in self._accepted:  # as asking NumPy every time costs half a microsecond
-            if not np.can_cast(actions.dtype, self._dtype, casting="same_kind"):
+            if not np.can_cast(actions.dtype, self.dtype, self._casting):
                 raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
             self._accepted.add(actions.dtype)
-        # NaN is neither.
-        if not ((actions >= self._low) & (actions <= self._high)).all():
-            self._raise_for_first(actions)
-        checked: np.ndarray = actions.astype(self._dtype, copy=False)
+        if not self._inside(actions).all():
+            lane = int(np.argwhere(~self._inside(actions))[0][0])
+            raise ValueError(
+                f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped."
+            )
+        checked: np.ndarray = actions.astype(self.dtype, copy=False)
         return checked
+
+    def _inside(self, actions: np.ndarray) -> Any:
+        if self._casting == "unsafe":
+            return (actions == 0) | (actions == 1)
+        return (actions >= self._low) & (actions <= self._high)  # NaN is neither
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """
@@ -62,8 +73,3 @@ class ActionChecker:
         """
         if tuple(shape) != self._shape:
             raise ValueError(f"actions must have shape {self._shape}, got {tuple(shape)}, for {self.space}.")
-
-    def _raise_for_first(self, actions: np.ndarray) -> None:
-        inside = (actions >= self._low) & (actions <= self._high)
-        lane = int(np.argwhere(~inside)[0][0])
-        raise ValueError(f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped.")

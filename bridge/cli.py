@@ -15,7 +15,7 @@ import jaxenvs
 from bridge.config import ALGORITHMS, TrainingConfig, UserError, load_config, versions
 from bridge.hyperparameters import parse_assignments
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+CHECKOUT = Path(__file__).parent.parent
 
 
 def _shown_as(metavar: str, help: str | None = None) -> Any:
@@ -125,7 +125,8 @@ def bench(names: Names = ()) -> None:
     Args:
       names: Scripts of the folder benchmarks/, as raw_stepping. All of them if not given.
     """
-    scripts = {path.stem: path for path in sorted(BENCHMARKS.glob("*.py")) if not path.stem.startswith("_")}
+    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
+    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
     if not scripts:
         raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
     for name in names:
@@ -133,7 +134,7 @@ def bench(names: Names = ()) -> None:
             raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
     for name in names or scripts:
         # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
-        done = subprocess.run([sys.executable, scripts[name]], check=False)
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
         if done.returncode:
             sys.exit(done.returncode)
 

@@ -46,15 +46,15 @@ def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
     model = _make_model(config, env)
     out.mkdir(parents=True, exist_ok=True)
     config.save(out / "config.json")
-    print(
-        f"Training {config.algorithm} on {config.env_id}: {config.num_envs} environments, "
-        f"{config.total_timesteps} steps, seed {config.seed}, into {out}",
-        flush=True,
-    )
-    model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
     episodes, interrupt = EpisodeRecorder(), StopOnInterrupt()
     previous = signal.signal(signal.SIGINT, interrupt.handle)
     try:
+        print(
+            f"Training {config.algorithm} on {config.env_id}: {config.num_envs} environments, "
+            f"{config.total_timesteps} steps, seed {config.seed}, into {out}",
+            flush=True,
+        )
+        model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
         model.learn(config.total_timesteps, callback=[episodes, interrupt], progress_bar=True)
         _save(config, out, model, episodes)
     finally:

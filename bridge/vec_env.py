@@ -122,7 +122,7 @@ class JaxVecEnv(VecEnv):
             action = jnp.asarray(self._check_action(actions.detach().numpy()))
         else:
             self._check_action.check_shape(actions.shape)
-            action = to_jax(actions)
+            action = to_jax(actions).astype(self._check_action.dtype)
         self._state, outputs = self._programs.step_on_device(self._parameters, self._started(), action)
         observation, reward, terminated, truncated, final_observation = to_torch(outputs)
         return observation, reward, terminated, truncated, final_observation

@@ -1,6 +1,6 @@
 """Write an environment of your own, check it, register it, and train stock Stable-Baselines3 on it.
 
-A drone must stay between the ground and the ceiling; its motor is on or off. The environment is the 30 lines of `Hover`.
+A drone must stay between the ground and the ceiling; its motor is on or off. `Hover` is all there is to write.
 Run it: python examples/custom_environment.py
 """
 

@@ -22,15 +22,15 @@ if __name__ == "__main__":
             env,
             n_steps=32,
             batch_size=256,
-            n_epochs=10,
+            n_epochs=20,
             gamma=0.98,
             gae_lambda=0.8,
             learning_rate=1e-3,
             seed=0,
         )
-        # eval_freq counts calls to env.step: every 8 * 1000 timesteps.
-        callback = EvalCallback(eval_env, n_eval_episodes=16, eval_freq=1000, best_model_save_path=folder)
-        model.learn(total_timesteps=40_000, callback=callback)
+        # eval_freq counts calls to env.step: every 8 * 1500 timesteps.
+        callback = EvalCallback(eval_env, n_eval_episodes=16, eval_freq=1500, best_model_save_path=folder)
+        model.learn(total_timesteps=60_000, callback=callback)
         model.save(Path(folder) / "cartpole")
 
         for name in ("cartpole", "best_model"):

@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# One thread for each of PyTorch's operations, here and in subprocesses: tests run side by side, and threads that wait
+# for a core spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jax
 import pytest
 

@@ -176,5 +176,5 @@ def test_check_env_names_what_is_wrong(env, error, message):
 
 
 def test_check_env_wants_an_environment():
-    with pytest.raises(TypeError, match="env must be a jaxenvs.Environment, got str"):
+    with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
         check_env("CartPole-v1")

@@ -1,6 +1,6 @@
 """Train PPO with a checkpoint before every rollout; `test_checkpoint.py` kills this and runs it again.
 
-    python resumable_run.py CHECKPOINT WEIGHTS [KILL_AT_STEP]
+python resumable_run.py CHECKPOINT WEIGHTS [KILL_AT_STEP]
 """
 
 import os
@@ -39,7 +39,8 @@ if __name__ == "__main__":
         model = load_checkpoint(PPO, checkpoint, env)
         print(f"resumed at {model.num_timesteps}")
     else:
-        model = PPO("MlpPolicy", env, n_steps=NUM_STEPS, batch_size=64, n_epochs=2, learning_rate=lambda p: 1e-3 * p, seed=0)
+        settings = {"n_steps": NUM_STEPS, "batch_size": 64, "n_epochs": 2, "learning_rate": lambda left: 1e-3 * left}
+        model = PPO("MlpPolicy", env, seed=0, **settings)
     callbacks = [RolloutCheckpoint(checkpoint)] + [KillAt(int(step)) for step in sys.argv[3:]]
     model.learn(TOTAL - model.num_timesteps, reset_num_timesteps=False, callback=CallbackList(callbacks))
     torch.save({"policy": model.policy.state_dict(), "mean": env.obs_rms.mean, "steps": model.num_timesteps}, weights)

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bridge import JaxVecEnv, make_vec_env
-from bridge.hyperparameters import hyperparameters_for
+from bridge.hyperparameters import SCHEDULED, TUNED, to_schedule
 from tests.environments import Counter
 
 TINY = {"n_steps": 8, "batch_size": 16, "n_epochs": 1, "seed": 0}
@@ -69,7 +69,7 @@ def test_vec_normalize_tracks_returns_and_normalises_final_observations():
     env = VecNormalize(JaxVecEnv(Counter(length=3), 4, 0))
     env.reset()
     for _ in range(3):
-        observation, reward, done, infos = env.step(np.ones(4, int))
+        _, _, done, infos = env.step(np.ones(4, int))
     assert done.all()
     mean, std = env.obs_rms.mean[0], np.sqrt(env.obs_rms.var[0] + env.epsilon)
     np.testing.assert_allclose([info["terminal_observation"][0] for info in infos], (3 - mean) / std, rtol=1e-5)
@@ -177,7 +177,8 @@ def test_a_million_steps_do_not_grow_the_memory():
 
 @pytest.mark.slow
 def test_ppo_with_the_zoo_settings_solves_cartpole_for_4_of_5_seeds():
-    settings = hyperparameters_for("ppo", "CartPole-v1")
+    tuned = {k: v for k, v in TUNED["ppo"]["CartPole-v1"].items() if k not in ("n_envs", "n_timesteps")}
+    settings = {name: to_schedule(value) if name in SCHEDULED else value for name, value in tuned.items()}
     means = []
     for seed in range(5):
         env = make_vec_env("CartPole-v1", 8, seed=seed)

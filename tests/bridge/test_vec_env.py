@@ -181,6 +181,7 @@ def test_without_a_seed_numpy_draws_it():
         ("discrete_from_5", [5, 4, 5], ValueError, r"actions\[1\] must lie in Discrete\(3, start=5\), got 4"),
         ("multi_discrete", [[0, 0], [2, 3], [3, 3]], ValueError, r"actions\[2\] must lie in MultiDiscrete"),
         ("multi_binary", [[0, 1, 0]] * 2 + [[0, 2, 0]], ValueError, r"actions\[2\] must lie in MultiBinary"),
+        ("multi_binary", [[0, 0.5, 0]] * 3, ValueError, r"actions\[0\] must lie in MultiBinary"),
         ("box", [[0, 0], [0, np.nan], [0, 0]], ValueError, r"actions\[1\] must lie in Box.*nan"),
         ("box", [[0, 0], [0, 0], [1.1, 0]], ValueError, r"actions\[2\] must lie in Box"),
     ],
@@ -224,7 +225,7 @@ def test_calls_out_of_order_are_named():
     venv.reset()
     with pytest.raises(RuntimeError, match="step_wait was called without step_async"):
         venv.step_wait()
-    with pytest.raises(ValueError, match="takes no reset options, got {'low': 0}"):
+    with pytest.raises(ValueError, match=r"takes no reset options, got \{'low': 0\}"):
         venv.set_options({"low": 0})
     venv.set_options(None)
 
@@ -240,7 +241,7 @@ def test_get_attr_reads_parameters_through_wrappers():
     assert venv.get_attr("total_mass", 0) == [1.1]
     assert venv.has_attr("gravity")
     assert not venv.has_attr("gravty")
-    with pytest.raises(AttributeError, match="no parameter 'gravty'. Did you mean 'gravity'"):
+    with pytest.raises(AttributeError, match=r"no parameter 'gravty'\. Did you mean 'gravity'"):
         venv.get_attr("gravty")
 
 
