@@ -50,8 +50,8 @@ class Programs:
         self.info_structure = jax.tree.structure(timestep.info)
         self.reset = jax.jit(self._reset)
         self.restart = jax.jit(self._restart, donate_argnums=1)
-        self.step = jax.jit(self._step, donate_argnums=1)
-        self.step_on_device = jax.jit(self._step_on_device, donate_argnums=1)
+        self.step = jax.jit(self._step, donate_argnums=1, compiler_options=in_order())
+        self.step_on_device = jax.jit(self._step_on_device, donate_argnums=1, compiler_options=in_order())
         self.pack_state = jax.jit(self.state.pack)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
@@ -100,6 +100,24 @@ def _ends(timestep: VectorTimeStep) -> Ends:
         timestep.episode_length,
         timestep.info,
     )
+
+
+@functools.cache
+def in_order() -> dict[str, str]:
+    """Compiler options with which a program runs one kernel after the other on a CPU.
+
+    By default XLA hands kernels that do not depend on each other to its threads, and waking these costs more than the
+    kernels of a step do: between two calls of a policy, 185 us in place of 53 us with 64 CartPoles, 225 us in place of
+    101 us with 1024 (two cores). A kernel that is large enough is still split over the cores.
+    """
+    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    if jax.default_backend() != "cpu":
+        return {}
+    try:
+        jax.jit(lambda x: x + 1, compiler_options=options).lower(0).compile()
+    except jax.errors.JaxRuntimeError:  # this version of XLA has no such option
+        return {}
+    return options
 
 
 def programs_for(venv: VectorEnv) -> Programs:

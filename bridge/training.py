@@ -50,8 +50,8 @@ def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
     previous = signal.signal(signal.SIGINT, interrupt.handle)
     try:
         print(
-            f"Training {config.algorithm} on {config.env_id}: {config.num_envs} environments, "
-            f"{config.total_timesteps} steps, seed {config.seed}, into {out}",
+            f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps, "
+            f"seed {config.seed}, into {out}",
             flush=True,
         )
         model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))

@@ -114,7 +114,7 @@ def test_interrupt_saves_the_model(tmp_path):
         text=True,
     )
     try:
-        assert "Training ppo on CartPole-v1" in process.stdout.readline()
+        assert "Training ppo on 8 x CartPole-v1" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     finally:
