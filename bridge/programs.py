@@ -7,28 +7,24 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bridge.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
 from jaxenvs.vector import VectorTimeStep
 
 
-class Now(NamedTuple):
-    """What the host needs of every step."""
+class Outputs(NamedTuple):
+    """What the host needs of a step, with the leading axis `num_envs`."""
 
     observation: Any
     reward: Any
     done: Any
-    final_info: Any
-
-
-class Ends(NamedTuple):
-    """What the host needs only of a step in which an episode ended."""
-
     terminated: Any
     final_observation: Any
     episode_return: Any
     episode_length: Any
+    final_info: Any
     info: Any
 
 
@@ -43,8 +39,10 @@ class Programs:
         self._structure = jax.tree.structure(venv)
         self._stacking = Stacking(_leaves(venv))
         state, timestep = jax.eval_shape(venv.reset, jax.random.key(0))
-        now, ends = jax.eval_shape(lambda timestep: (_now(timestep), _ends(timestep)), timestep)
-        self.state, self.now, self.ends = Packing(state), Packing(now), Packing(ends)
+        outputs = jax.eval_shape(_outputs, timestep)
+        self.state, self.outputs = Packing(state), Packing(outputs)
+        ends = np.cumsum([len(jax.tree.leaves(part)) for part in outputs]).tolist()
+        self._output_leaves = [slice(start, end) for start, end in zip([0, *ends], ends)]
         self.observation = timestep.observation
         self.observation_structure = jax.tree.structure(timestep.observation)
         self.info_structure = jax.tree.structure(timestep.info)
@@ -57,6 +55,11 @@ class Programs:
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
         """The parameters of `venv`, on the device, as the programs take them."""
         return self._stacking.stack(_leaves(venv))
+
+    def outputs_on_host(self, packed: Packed) -> Outputs:
+        """What a step gave: for each part, the list of its leaves, as NumPy arrays of their own."""
+        leaves = self.outputs.unpack_on_host(packed)
+        return Outputs(*[leaves[part] for part in self._output_leaves])
 
     def _venv(self, parameters: list[jax.Array]) -> VectorEnv:
         venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
@@ -73,9 +76,9 @@ class Programs:
         state, timestep = venv.restart(state, timestep, jnp.ones(venv.num_envs, bool))
         return self.state.pack(state), timestep.observation, timestep.info
 
-    def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed, Packed]:
+    def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
-        return self.state.pack(state), self.now.pack(_now(timestep)), self.ends.pack(_ends(timestep))
+        return self.state.pack(state), self.outputs.pack(_outputs(timestep))
 
     def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
@@ -88,17 +91,17 @@ class Programs:
         )
 
 
-def _now(timestep: VectorTimeStep) -> Now:
-    return Now(timestep.observation, timestep.reward, timestep.done, timestep.final_info)
-
-
-def _ends(timestep: VectorTimeStep) -> Ends:
-    return Ends(
-        timestep.terminated,
-        timestep.final_observation,
-        timestep.episode_return,
-        timestep.episode_length,
-        timestep.info,
+def _outputs(timestep: VectorTimeStep) -> Outputs:
+    return Outputs(
+        observation=timestep.observation,
+        reward=timestep.reward,
+        done=timestep.done,
+        terminated=timestep.terminated,
+        final_observation=timestep.final_observation,
+        episode_return=timestep.episode_return,
+        episode_length=timestep.episode_length,
+        final_info=timestep.final_info,
+        info=timestep.info,
     )
 
 

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.actions import ActionChecker
 from bridge.dlpack import to_jax, to_torch
 from bridge.parameters import with_parameter
-from bridge.programs import programs_for
+from bridge.programs import Outputs, programs_for
 from bridge.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv
 
@@ -56,7 +56,7 @@ class JaxVecEnv(VecEnv):
         self._state: Any = None
         self._stepping: Any = None
         self._start_time = time.time()
-        self._plain_infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False}] * self.venv.num_envs
+        self._quiet_infos: list[dict[str, Any]] = []
         super().__init__(self.venv.num_envs, observation_space, action_space)
         self.metadata = {"render_modes": self.metadata["render_modes"], "render_fps": lane.render_fps}  # type: ignore[dict-item]
         if seed is not None:
@@ -88,23 +88,20 @@ class JaxVecEnv(VecEnv):
           ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
         """
         actions = self._check_action(actions)
-        self._state, *self._stepping = self._programs.step(self._parameters, self._started(), actions)
+        self._state, self._stepping = self._programs.step(self._parameters, self._started(), actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
         if self._stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
-        now, ends = self._stepping
+        outputs = self._programs.outputs_on_host(self._stepping)
         self._stepping = None
-        leaves = self._programs.now.unpack_on_host(now)
-        count = len(self._observation_dtypes)
-        observation = self._observation(leaves[:count])
-        reward, done = leaves[count].astype(np.float32, copy=False), leaves[count + 1]
-        infos = self._step_infos(leaves[count + 2 :])
+        (reward,), (done,) = outputs.reward, outputs.done
+        infos = self._step_infos(outputs.final_info)
         ended = done.nonzero()[0]
         if ended.size:
-            self._describe_ends(ended, ends, infos)
-        return observation, reward, done, infos
+            self._describe_ends(ended, outputs, infos)
+        return self._observation(outputs.observation), reward.astype(np.float32, copy=False), done, infos
 
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """A step that never leaves the device: tensors in and out through DLPack, no infos.
@@ -264,35 +261,39 @@ class JaxVecEnv(VecEnv):
 
     def _step_infos(self, info_leaves: list[Any]) -> list[dict[str, Any]]:
         if not info_leaves:
-            return list(map(dict.copy, self._plain_infos))  # the fastest way to thousands of small dicts
+            # Thousands of new dicts a step cost more than the step does. So lanes whose episode goes on get the dict
+            # they had, as long as nobody wrote into any: then it is as good as a new one.
+            if sum(map(len, self._quiet_infos)) != self.num_envs:
+                self._quiet_infos = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
+            return self._quiet_infos.copy()
         infos = self._rows(info_leaves, self.num_envs)
         for info in infos:
             info["TimeLimit.truncated"] = False
         return infos
 
-    def _describe_ends(self, ended: np.ndarray, packed_ends: Any, infos: list[dict[str, Any]]) -> None:
-        leaves = self._programs.ends.unpack_on_host(packed_ends)
-        count = len(self._observation_dtypes)
-        truncated = (~leaves[0][ended]).tolist()  # and not terminated, as SB3 wants it
-        final = [leaf[ended].astype(dtype) for leaf, dtype in zip(leaves[1:], self._observation_dtypes)]
-        returns, lengths = leaves[count + 1][ended].tolist(), leaves[count + 2][ended].tolist()
-        first_infos = self._rows([leaf[ended] for leaf in leaves[count + 3 :]], len(ended))
+    def _describe_ends(self, ended: np.ndarray, outputs: Outputs, infos: list[dict[str, Any]]) -> None:
+        terminated, returns, lengths = (
+            part[0][ended].tolist() for part in (outputs.terminated, outputs.episode_return, outputs.episode_length)
+        )
+        observations = self._unbatch([leaf[ended] for leaf in outputs.final_observation])
+        first_infos = self._rows([leaf[ended] for leaf in outputs.info], len(ended))
         seconds = round(time.time() - self._start_time, 6)
-        observations = self._unbatch(final)
         for row, lane in enumerate(ended.tolist()):
-            info = infos[lane]
-            info["TimeLimit.truncated"] = truncated[row]
-            info["episode"] = {"r": returns[row], "l": lengths[row], "t": seconds}
-            info["terminal_observation"] = observations[row]
+            infos[lane] = {
+                **infos[lane],
+                "TimeLimit.truncated": not terminated[row],  # truncated and not terminated, as SB3 means it
+                "episode": {"r": returns[row], "l": lengths[row], "t": seconds},
+                "terminal_observation": observations[row],
+            }
             self.reset_infos[lane] = first_infos[row]
 
     def _unbatch(self, leaves: list[np.ndarray]) -> list[Any]:
         """Observations one by one, each in memory of its own."""
-        rows = zip(*([row.copy() for row in leaf] for leaf in leaves))
-        structure = self._programs.observation_structure
+        cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
         if self._observation_is_array:
-            return [row for (row,) in rows]
-        return [jax.tree.unflatten(structure, row) for row in rows]
+            return [row.copy() for row in cast[0]]
+        structure = self._programs.observation_structure
+        return [jax.tree.unflatten(structure, [row.copy() for row in rows]) for rows in zip(*cast)]
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:
         states = self._programs.state.unpack(self._started()).lanes

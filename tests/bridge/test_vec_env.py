@@ -127,10 +127,18 @@ def test_arrays_are_writable_and_each_in_memory_of_its_own():
 def test_every_info_is_a_dict_of_its_own():
     venv = make_vec_env("CartPole-v1", 4, seed=0)
     venv.reset()
-    infos = venv.step(np.zeros(4, int))[3]
+    infos = [venv.step(np.zeros(4, int))[3] for _ in range(2)][-1]
     infos[0]["mine"] = 1
     assert infos[1] == infos[2] == {"TimeLimit.truncated": False}
-    assert venv.step(np.zeros(4, int))[3][0] == {"TimeLimit.truncated": False}
+    later = [venv.step(np.zeros(4, int))[3] for _ in range(60)]
+    assert infos[0] == {"TimeLimit.truncated": False, "mine": 1}
+    ends = 0
+    for infos in later:
+        assert len({id(info) for info in infos}) == 4
+        for info in infos:
+            assert info.keys() in ({"TimeLimit.truncated"}, {"TimeLimit.truncated", "episode", "terminal_observation"})
+            ends += "episode" in info
+    assert ends > 4
 
 
 def test_time_limit_truncated_is_false_where_the_episode_also_terminated():
