@@ -38,7 +38,6 @@ class ActionChecker:
         if self.dtype.kind == "f":
             slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
             self._low, self._high = self._low - slack, self._high + slack
-        self._one_range = isinstance(space, spaces.Discrete)
         self._accepted: set[np.dtype[Any]] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
@@ -54,13 +53,7 @@ class ActionChecker:
             if not np.can_cast(actions.dtype, self.dtype, self._casting):
                 raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
             self._accepted.add(actions.dtype)
-        # For one pair of integer bounds, the extremes tell as much with half the passes over the actions.
-        inside = (
-            self._low <= actions.min() and actions.max() <= self._high
-            if self._one_range
-            else self._inside(actions).all()
-        )
-        if not inside:
+        if not self._inside(actions).all():
             lane = int(np.argwhere(~self._inside(actions))[0][0])
             raise ValueError(
                 f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped."
