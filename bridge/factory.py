@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -51,4 +52,7 @@ def make_vec_env(
     vec_env = JaxVecEnv(env, n_envs, None if seed is None else seed + start_index)
     if monitor_dir is None:
         return vec_env
-    return VecMonitor(vec_env, f"{monitor_dir}/monitor.csv", **(monitor_kwargs or {}))
+    with warnings.catch_warnings():
+        # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
+        warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
+        return VecMonitor(vec_env, f"{monitor_dir}/monitor.csv", **(monitor_kwargs or {}))

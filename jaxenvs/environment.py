@@ -161,7 +161,7 @@ class Environment(Generic[State]):
         """
         if hasattr(self, name):
             return getattr(self, name)
-        raise AttributeError(self._no_parameter(name))
+        raise AttributeError(no_parameter(type(self), name))
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers pass on what is not theirs.
@@ -171,7 +171,7 @@ class Environment(Generic[State]):
         """
         for name in changes:
             if name not in self.parameter_names:
-                raise AttributeError(self._no_parameter(name))
+                raise AttributeError(no_parameter(type(self), name))
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     @property
@@ -179,10 +179,13 @@ class Environment(Generic[State]):
         """The names of all fields, numeric and static."""
         return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
-    def _no_parameter(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self.parameter_names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        return f"{type(self).__name__} has no parameter {name!r}.{hint} It has: {', '.join(self.parameter_names)}."
+
+def no_parameter(env_class: type[Any], name: str) -> str:
+    """What to say of a parameter that a class of environments does not have."""
+    names = [field.name for field in dataclasses.fields(env_class)]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{env_class.__name__} has no parameter {name!r}.{hint} It has: {', '.join(names)}."
 
 
 class Wrapper(Environment[State]):

@@ -10,7 +10,7 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.environment import Environment
+from jaxenvs.environment import Environment, no_parameter
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
 
@@ -87,12 +87,20 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
     Args:
       max_episode_steps: another limit than the registered one; -1 for none, as in Gymnasium.
       parameters: fields of the environment, as `make("CartPole-v1", gravity=5.0)`.
+
+    Raises:
+      UnknownEnvironment: nothing is registered under this id.
+      TypeError: the environment has no such parameter; the message has the nearest.
     """
     known = spec(id)
     entry_point = known.entry_point
     if isinstance(entry_point, str):
         module, _, name = entry_point.partition(":")
         entry_point = getattr(importlib.import_module(module), name)
+    if isinstance(entry_point, type) and dataclasses.is_dataclass(entry_point):
+        for name in parameters:
+            if name not in {field.name for field in dataclasses.fields(entry_point)}:
+                raise TypeError(no_parameter(entry_point, name))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
     limit = known.max_episode_steps if max_episode_steps is None else max_episode_steps
     return env if limit in (None, -1) else TimeLimit(env, limit)

@@ -173,12 +173,13 @@ class VectorEnv:
     ) -> tuple[VectorState, Any, Any]:
         episode = state.episode + mask
 
-        def start(lane: jax.Array | slice) -> Any:
-            env = self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[lane], self.env)
-            lanes, timestep = self._start(env, state.lane_key[lane], episode[lane])
+        def start(shared: Environment[Any], of_lane: tuple[Any, ...]) -> Any:
+            lane_key, episode, *own = of_lane
+            lanes, timestep = self._start(own[0] if own else shared, lane_key, episode)
             return lanes, timestep.observation, timestep.info
 
-        lanes, observation, info = replace_lanes(mask, (state.lanes, observation, info), start)
+        of_lanes = (state.lane_key, episode) if self.env_axis is None else (state.lane_key, episode, self.env)
+        lanes, observation, info = replace_lanes(start, mask, (state.lanes, observation, info), self.env, of_lanes)
         state = state.replace(
             lanes=lanes,
             episode=episode,
@@ -213,7 +214,11 @@ def _mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
     )
 
 
-def replace_lanes(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> Any:
+# From what all lanes share, and what some lanes have of their own (leading axis: those lanes), to these lanes started.
+Start = Callable[[Any, Any], Any]
+
+
+def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
     """`lanes` with those in `mask` replaced by freshly started ones.
 
     Starting an episode costs several times a step of a cheap environment, and few lanes end in any one step, so
@@ -223,14 +228,15 @@ def replace_lanes(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> A
     a multiplication and an addition in a `start` of yours once in one and twice in the other.
 
     Args:
+      start: how to start lanes.
       mask: bool (num_envs,).
-      lanes: a pytree with the leading axis `num_envs`.
-      start: from an index into the lanes (an int array, or a slice) to a pytree like `lanes` of started ones.
+      lanes: a pytree with the leading axis `num_envs`, of which `start` makes some.
+      shared, of_lanes: for `start`; the latter has the leading axis `num_envs`.
     """
     if mask.shape[0] < FEWEST_LANES_TO_SEARCH:
-        return _start_all(mask, lanes, start=start)
+        return _start_all(start, mask, lanes, shared, of_lanes)
     return jax.lax.platform_dependent(
-        mask, lanes, cpu=partial(_start_ended, start=start), default=partial(_start_all, start=start)
+        mask, lanes, shared, of_lanes, cpu=partial(_start_ended, start), default=partial(_start_all, start)
     )
 
 
@@ -242,11 +248,12 @@ def chunk_size(num_envs: int) -> int:
     return max(8, min(num_envs // 16, 1024))
 
 
-def _start_all(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> Any:
-    return _where(mask, start(slice(None)), lanes)
+def _start_all(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
+    return _where(mask, start(shared, of_lanes), lanes)
 
 
-def _start_ended(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> Any:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _start_ended(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
     num_envs = mask.shape[0]
     chunk = jnp.arange(chunk_size(num_envs), dtype=jnp.int32)
     rank = jnp.cumsum(mask, dtype=jnp.int32)  # of each lane in `mask`, counted from 1
@@ -255,7 +262,8 @@ def _start_ended(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> An
     def start_chunk(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
         first, lanes = carry
         lane = jnp.searchsorted(rank, first + chunk + 1, method="scan_unrolled").astype(jnp.int32)
-        started = start(jnp.minimum(lane, num_envs - 1))
+        gathered = jnp.minimum(lane, num_envs - 1)
+        started = start(shared, jax.tree.map(lambda leaf: leaf[gathered], of_lanes))
         # What is past the last lane is dropped; `+ chunk` keeps the indices unique there too.
         target = jnp.where(lane < num_envs, lane, num_envs + chunk)
         lanes = jax.tree.map(
@@ -267,6 +275,12 @@ def _start_ended(mask: jax.Array, lanes: Any, start: Callable[[Any], Any]) -> An
 
     _, lanes = jax.lax.while_loop(lambda carry: carry[0] < total, start_chunk, (jnp.zeros((), jnp.int32), lanes))
     return lanes
+
+
+@_start_ended.defjvp
+def _(start: Start, primals: Any, tangents: Any) -> Any:
+    # A loop of unknown length cannot be differentiated backwards; what it computes can, in the other form.
+    return _start_ended(start, *primals), jax.jvp(partial(_start_all, start), primals, tangents)[1]
 
 
 def _where(mask: jax.Array, new: Any, old: Any) -> Any:

@@ -40,6 +40,11 @@ def test_an_unknown_id_is_answered_with_the_nearest():
         jaxenvs.make("zzz")
 
 
+def test_an_unknown_parameter_is_answered_with_the_nearest():
+    with pytest.raises(TypeError, match=r"CartPole has no parameter 'gravty'\. Did you mean 'gravity'"):
+        jaxenvs.make("CartPole-v1", gravty=5.0)
+
+
 def test_registered_environments_are_made_by_either_entry_point():
     for entry_point in (Counter, "tests.environments:Counter"):
         jaxenvs.register("Counter-v0", entry_point, max_episode_steps=9, parameters={"length": 4})

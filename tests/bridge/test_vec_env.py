@@ -409,6 +409,17 @@ def test_make_vec_env_takes_environments_classes_and_wrappers():
     np.testing.assert_array_equal(d.reset(), e.reset())
 
 
+def test_a_monitor_folder_gets_the_log_of_episodes(tmp_path, recwarn):
+    venv = make_vec_env(Counter, 2, monitor_dir=str(tmp_path))
+    venv.reset()
+    for _ in range(5):
+        venv.step(np.ones(2, int))
+    assert not recwarn.list
+    _, names, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
+    assert names == "r,l,t"
+    assert [row.split(",")[:2] for row in rows] == [["5.0", "5"]] * 2
+
+
 def test_step_torch_gives_what_step_gives():
     venv, twin = (JaxVecEnv(TimeLimit(CartPole(), 9), 6, 0) for _ in range(2))
     venv.reset()

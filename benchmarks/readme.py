@@ -1,0 +1,98 @@
+"""Writes the speed tables of README.md from benchmarks/results/*.json: python -m benchmarks.readme"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, markdown
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- speed: benchmarks/readme.py -->\n", "<!-- end of speed -->\n"
+
+
+def write() -> None:
+    """Put the tables in place of those between the two marks."""
+    raw, vec = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("raw_stepping", "vec_env"))
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    README.write_text(before + BEGIN + speed(raw, vec) + END + after)
+
+
+def speed(raw: dict[str, Any], vec: dict[str, Any]) -> str:
+    """The tables, each with the command that makes it."""
+    machine, versions = raw["machine"], {**raw["versions"], **vec["versions"]}
+    peers = ", ".join(f"{name} {version}" for name, version in versions.items())
+    ppo = [
+        {
+            "setting": row["settings"],
+            "environments": row["vec_env"],
+            "collection, ms": row["collection_ms"],
+            "update, ms": row["update_ms"],
+        }
+        for row in vec["tables"]["ppo"]
+    ]
+    bars = [*raw["bars"], *vec["bars"]]
+    return f"""
+Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; {peers}. Medians of interleaved runs in one
+process, all sides with the same actions and the same outputs kept. `jaxenvs bench` repeats it
+(`pip install -e ".[bench]"` brings the peers).
+
+**`VecEnv.step` on CartPole-v1**, microseconds a call, NumPy out, infos complete (`python -m benchmarks.vec_env`):
+
+{markdown(_pivot(vec["tables"]["steps"], "vec_env", "lanes", "us_per_call"))}
+
+**Stock SB3 PPO**, one iteration (same script). With 8 environments the policy and the update are what takes time; there
+JaxVecEnv wins nothing:
+
+{markdown(ppo)}
+
+**Compiled random rollouts**, million steps a second, against gymnax (`python -m benchmarks.raw_stepping`); *stacked*
+keeps the whole trajectory, *reduced* its sums:
+
+{markdown(_compiled(raw["tables"]["stepping"]))}
+
+**One call from Python a step**, CartPole-v1, million steps a second, NumPy out (same script):
+
+{markdown(_pivot(_calls(raw["tables"]["stepping"]), "side", "lanes", "millions"))}
+
+The bars the project set itself:
+
+{markdown(bars)}
+
+"""
+
+
+def _pivot(rows: list[dict[str, Any]], name: str, across: str, value: str) -> list[dict[str, Any]]:
+    """One row for each `name`, one column for each value of `across`."""
+    columns = list(dict.fromkeys(row[across] for row in rows))
+    cells = {(row[name], row[across]): row[value] for row in rows}
+    return [
+        {name.replace("vec_env", "environments"): label} | {f"{c} {across}": cells.get((label, c)) for c in columns}
+        for label in dict.fromkeys(row[name] for row in rows)
+    ]
+
+
+def _compiled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """jaxenvs, gymnax and their ratio, for each environment and number of lanes."""
+    speeds = {(row["env"], row["lanes"], row["side"]): row["steps_per_second"] / 1e6 for row in rows}
+    table = []
+    for env, lanes in dict.fromkeys((row["env"], row["lanes"]) for row in rows):
+        line = {"environment": env, "lanes": lanes}
+        for form in ("reduced", "stacked"):
+            ours = speeds[env, lanes, f"compiled, {form}: jaxenvs"]
+            theirs = speeds[env, lanes, f"compiled, {form}: gymnax"]
+            line |= {f"{form}: jaxenvs": ours, f"{form}: gymnax": theirs, f"{form}: ratio": ours / theirs}
+        table.append(line)
+    return table
+
+
+def _calls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The per-step calls of CartPole-v1, in million steps a second."""
+    calls = [row for row in rows if row["env"] == "CartPole-v1" and row["side"].startswith("calls: ")]
+    return [{**row, "side": row["side"][len("calls: ") :], "millions": row["steps_per_second"] / 1e6} for row in calls]
+
+
+if __name__ == "__main__":
+    write()
