@@ -100,11 +100,7 @@ class Acrobot(Environment[AcrobotState]):
             theta_2_dot=jnp.clip(theta_2_dot, -self.max_speed_2, self.max_speed_2),
             key=key,
         )
-        cosine_1, sine_1, cosine_2, sine_2 = self._directions(state)
-        height = -cosine_1 - (
-            cosine_1 * cosine_2 - sine_1 * sine_2
-        )  # of the tip: the bracket is cos(theta_1 + theta_2)
-        terminated = height > 1.0
+        terminated = -jnp.cos(state.theta_1) - jnp.cos(state.theta_1 + state.theta_2) > 1.0
         return state, TimeStep.create(self._observe(state), jnp.where(terminated, 0.0, -1.0), terminated)
 
     def _integrate(self, phase: Phase, torque: jax.Array) -> Phase:
@@ -135,20 +131,16 @@ class Acrobot(Environment[AcrobotState]):
         phi1 = (m1 * lc1 + m2 * l1) * g * jnp.sin(theta_1) + phi2
         phi1 -= coupling * sine * theta_2_dot * (theta_2_dot + 2 * theta_1_dot)
 
-        inverse = 1 / d1  # one slow division where the formulas have three
-        load = torque + d2 * inverse * phi1 - phi2
+        load = torque + d2 / d1 * phi1 - phi2
         if self.dynamics == "book":
             load -= coupling * sine * theta_1_dot**2
-        acceleration_2 = load / (m2 * lc2**2 + inertia - d2**2 * inverse)
-        acceleration_1 = -(d2 * acceleration_2 + phi1) * inverse
+        acceleration_2 = load / (m2 * lc2**2 + inertia - d2**2 / d1)
+        acceleration_1 = -(d2 * acceleration_2 + phi1) / d1
         return theta_1_dot, theta_2_dot, acceleration_1, acceleration_2
 
     def _observe(self, state: AcrobotState) -> jax.Array:
-        speeds = (state.theta_1_dot, state.theta_2_dot)
-        return jnp.stack([*self._directions(state), *speeds]).astype(jnp.float32)
-
-    def _directions(self, state: AcrobotState) -> tuple[jax.Array, ...]:
-        return jnp.cos(state.theta_1), jnp.sin(state.theta_1), jnp.cos(state.theta_2), jnp.sin(state.theta_2)
+        angles = (jnp.cos(state.theta_1), jnp.sin(state.theta_1), jnp.cos(state.theta_2), jnp.sin(state.theta_2))
+        return jnp.stack([*angles, state.theta_1_dot, state.theta_2_dot]).astype(jnp.float32)
 
     def render(self, state: AcrobotState) -> np.ndarray:
         upper, lower = float(self.link_length_1), float(self.link_length_2)
