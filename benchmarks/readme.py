@@ -35,9 +35,10 @@ def speed(raw: dict[str, Any], vec: dict[str, Any]) -> str:
     ]
     bars = [*raw["bars"], *vec["bars"]]
     return f"""
-Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; {peers}. Medians of interleaved runs in one
-process, all sides with the same actions and the same outputs kept. `jaxenvs bench` repeats it
-(`pip install -e ".[bench]"` brings the peers).
+Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; medians of interleaved runs in one process, all
+sides with the same actions and the same outputs kept. `make bench` installs the peers and repeats it.
+
+{peers}.
 
 **`VecEnv.step` on CartPole-v1**, microseconds a call, NumPy out, infos complete (`python -m benchmarks.vec_env`):
 
@@ -57,9 +58,9 @@ keeps the whole trajectory, *reduced* its sums:
 
 {markdown(_pivot(_calls(raw["tables"]["stepping"]), "side", "lanes", "millions"))}
 
-The bars the project set itself:
+The project set itself {len(bars)} bars for these figures (they stand in `benchmarks/results/`). Not reached:
 
-{markdown(bars)}
+{markdown([bar for bar in bars if not bar["met"]])}
 
 """
 

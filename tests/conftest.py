@@ -1,20 +1,17 @@
-"""Shared by all tests: the compilation cache, and x64 as a fixture."""
+"""Shared by all tests: settings of JAX and PyTorch, and x64 as a fixture."""
 
 import os
 from pathlib import Path
 
-# One thread for each of PyTorch's operations, here and in subprocesses: tests run side by side, and threads that wait
-# for a core spin.
+# In the environment, and before JAX and PyTorch are imported, so that subprocesses have them too.
+# Tests compile far more than they run: keep the programs between runs and share them between workers.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import pytest
-
-# Tests compile far more than they run: keep the programs between runs and share them between workers.
-jax.config.update(
-    "jax_compilation_cache_dir", os.environ.get("JAX_CACHE", str(Path(__file__).parent.parent / ".jax_cache"))
-)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture
