@@ -35,8 +35,8 @@ def speed(raw: dict[str, Any], vec: dict[str, Any]) -> str:
     ]
     bars = [*raw["bars"], *vec["bars"]]
     return f"""
-Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; medians of interleaved runs in one process, all
-sides with the same actions and the same outputs kept. `make bench` installs the peers and repeats it.
+Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; medians of interleaved runs in one process,
+all sides with the same actions and the same outputs kept. `make bench` installs the peers and repeats it.
 
 {peers}.
 
