@@ -8,6 +8,7 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 .PHONY: demo test bench clean
 
 demo: $(INSTALLED)
+	rm -rf runs/demo
 	.venv/bin/jaxenvs train ppo CartPole-v1 --seed 0 --out runs/demo
 
 test: $(INSTALLED)
