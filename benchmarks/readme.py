@@ -44,8 +44,8 @@ all sides with the same actions and the same outputs kept. `make bench` installs
 
 {markdown(_pivot(vec["tables"]["steps"], "vec_env", "lanes", "us_per_call"))}
 
-**Stock SB3 PPO**, one iteration (same script). With 8 environments the policy and the update are what takes time; there
-JaxVecEnv wins nothing:
+**Stock SB3 PPO**, one iteration (same script). With 8 environments JaxVecEnv does not pay here: between two calls of
+the policy its caches are cold, and the update takes most of the time anyway:
 
 {markdown(ppo)}
 

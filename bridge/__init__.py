@@ -12,9 +12,9 @@ except ImportError as error:
 
 import jax
 
-# On a CPU, JAX hands every program to another thread, which costs about 40 us a call: more than a step of a small
-# VecEnv takes. The VecEnv waits for each of its steps anyway, so run them in the calling thread. This takes
-# effect if JAX has not run anything yet; JAX_CPU_ENABLE_ASYNC_DISPATCH, if set, is left as it is.
+# On a CPU, JAX hands every program to another thread, which costs more than a step of a small VecEnv takes. The VecEnv
+# waits for each of its steps anyway, so run them in the calling thread. This takes effect if JAX has not run anything
+# yet; JAX_CPU_ENABLE_ASYNC_DISPATCH, if set, is left as it is.
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
 

@@ -110,8 +110,8 @@ def in_order() -> dict[str, str]:
     """Compiler options with which a program runs one kernel after the other on a CPU.
 
     By default XLA hands kernels that do not depend on each other to its threads, and waking these costs more than the
-    kernels of a step do: between two calls of a policy, 185 us in place of 53 us with 64 CartPoles, 225 us in place of
-    101 us with 1024 (two cores). A kernel that is large enough is still split over the cores.
+    kernels of a step do, the more so between two calls of a policy. A kernel that is large enough is still split over
+    the cores.
     """
     options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     if jax.default_backend() != "cpu":

@@ -39,8 +39,7 @@ def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
       Interrupted: by Ctrl-C during training; everything was written all the same.
     """
     if config.hyperparameters["policy"] == "MlpPolicy":
-        # Threads gain nothing on networks this small, and where cores are busy they wait for each other: one run took
-        # 9 s for an update with two threads and 1.3 s with one.
+        # Threads gain nothing on networks this small, and where cores are busy they wait for each other.
         torch.set_num_threads(1)
     env = _make_env(config)
     model = _make_model(config, env)

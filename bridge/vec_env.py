@@ -32,8 +32,10 @@ class JaxVecEnv(VecEnv):
     """`num_envs` JAX environments, stepped by one compiled program, where Stable-Baselines3 expects a VecEnv.
 
     Every array that `reset` and `step` return is a NumPy array of its own, writable, never written to again.
-    Each info is a dict of its own, with `TimeLimit.truncated` and the environment's own info, and where an
-    episode ended `terminal_observation` and `episode` (as Monitor's: `r`, `l`, `t`).
+    Each lane's info is a dict of its own, with `TimeLimit.truncated` and the environment's own info, and where an
+    episode ended `terminal_observation` and `episode` (as Monitor's: `r`, `l`, `t`). If environments have no info of
+    their own, a lane whose episode goes on may get the very dict of the step before, unless somebody wrote into one:
+    copy what you keep and mean to write into later.
     """
 
     def __init__(self, env: Environment[Any] | VectorEnv, num_envs: int | None = None, seed: int | None = None) -> None:
