@@ -18,9 +18,24 @@ import jax
 if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
 
+# The two share a GPU: JAX takes memory as it needs it, not three quarters of it at the start.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+from bridge.a2c import A2C
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.dlpack import to_jax, to_torch
 from bridge.factory import make_vec_env
+from bridge.ppo import PPO
 from bridge.vec_env import JaxVecEnv
 
-__all__ = ["JaxVecEnv", "RolloutCheckpoint", "load_checkpoint", "make_vec_env", "save_checkpoint", "to_jax", "to_torch"]
+__all__ = [
+    "A2C",
+    "PPO",
+    "JaxVecEnv",
+    "RolloutCheckpoint",
+    "load_checkpoint",
+    "make_vec_env",
+    "save_checkpoint",
+    "to_jax",
+    "to_torch",
+]

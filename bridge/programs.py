@@ -39,7 +39,7 @@ class Programs:
         self._structure = jax.tree.structure(venv)
         self._stacking = Stacking(_leaves(venv))
         state, timestep = jax.eval_shape(venv.reset, jax.random.key(0))
-        outputs = jax.eval_shape(_outputs, timestep)
+        outputs = jax.eval_shape(outputs_of, timestep)
         self.state, self.outputs = Packing(state), Packing(outputs)
         ends = np.cumsum([len(jax.tree.leaves(part)) for part in outputs]).tolist()
         self._output_leaves = [slice(start, end) for start, end in zip([0, *ends], ends)]
@@ -78,7 +78,7 @@ class Programs:
 
     def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
-        return self.state.pack(state), self.outputs.pack(_outputs(timestep))
+        return self.state.pack(state), self.outputs.pack(outputs_of(timestep))
 
     def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
@@ -91,7 +91,8 @@ class Programs:
         )
 
 
-def _outputs(timestep: VectorTimeStep) -> Outputs:
+def outputs_of(timestep: VectorTimeStep) -> Outputs:
+    """The Outputs of a step, or of many."""
     return Outputs(
         observation=timestep.observation,
         reward=timestep.reward,

@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.actions import ActionChecker
 from bridge.dlpack import to_jax, to_torch
 from bridge.parameters import with_parameter
+from bridge.packing import Packed
 from bridge.programs import Outputs, programs_for
 from bridge.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv
@@ -53,8 +54,8 @@ class JaxVecEnv(VecEnv):
         lane = self.venv.lane_env(0)
         observation_space, action_space = lane.observation_space, lane.action_space
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = _observation_dtypes(observation_space, self._programs.observation)
-        self._observation_is_array = isinstance(self._programs.observation, jax.ShapeDtypeStruct)
+        self._observation_dtypes = _observation_dtypes(observation_space, self.programs.observation)
+        self._observation_is_array = isinstance(self.programs.observation, jax.ShapeDtypeStruct)
         self._state: Any = None
         self._stepping: Any = None
         self._start_time = time.time()
@@ -72,13 +73,13 @@ class JaxVecEnv(VecEnv):
             self.seed()
         if self._seeds[0] is not None:
             seeds = np.array([seed % 2**32 for seed in self._seeds if seed is not None], np.uint32)
-            self._state, observation, info = self._programs.reset(self._parameters, seeds)
+            self._state, observation, info = self.programs.reset(self._parameters, seeds)
         else:
-            self._state, observation, info = self._programs.restart(self._parameters, self._state)
+            self._state, observation, info = self.programs.restart(self._parameters, self._state)
         self._stepping = None
         self._reset_seeds()
         self.reset_infos = self._rows(jax.tree.leaves(info), self.num_envs)
-        first: VecEnvObs = self._observation([np.array(leaf) for leaf in jax.tree.leaves(observation)])
+        first: VecEnvObs = self.observation_of([np.array(leaf) for leaf in jax.tree.leaves(observation)])
         return first
 
     def step_async(self, actions: Any) -> None:
@@ -90,20 +91,17 @@ class JaxVecEnv(VecEnv):
           ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
         """
         actions = self._check_action(actions)
-        self._state, self._stepping = self._programs.step(self._parameters, self._started(), actions)
+        self._state, self._stepping = self.programs.step(self._parameters, self._started(), actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
         if self._stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
-        outputs = self._programs.outputs_on_host(self._stepping)
+        outputs = self.programs.outputs_on_host(self._stepping)
         self._stepping = None
         (reward,), (done,) = outputs.reward, outputs.done
-        infos = self._step_infos(outputs.final_info)
-        ended = done.nonzero()[0]
-        if ended.size:
-            self._describe_ends(ended, outputs, infos)
-        return self._observation(outputs.observation), reward.astype(np.float32, copy=False), done, infos
+        infos = self.infos_of_step(done.nonzero()[0], outputs)
+        return self.observation_of(outputs.observation), reward.astype(np.float32, copy=False), done, infos
 
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """A step that never leaves the device: tensors in and out through DLPack, no infos.
@@ -122,7 +120,7 @@ class JaxVecEnv(VecEnv):
         else:
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
-        self._state, outputs = self._programs.step_on_device(self._parameters, self._started(), action)
+        self._state, outputs = self.programs.step_on_device(self._parameters, self._started(), action)
         observation, reward, terminated, truncated, final_observation = to_torch(outputs)
         return observation, reward, terminated, truncated, final_observation
 
@@ -201,7 +199,7 @@ class JaxVecEnv(VecEnv):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Everything the next steps depend on: a flat dict of arrays, as `numpy.savez(file, **state)` takes it."""
-        return state_to_arrays(self.venv, self._programs.state.unpack(self._started()))
+        return state_to_arrays(self.venv, self.programs.state.unpack(self._started()))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `get_state` returned, here or in another process. `numpy.load` gives it back.
@@ -211,7 +209,7 @@ class JaxVecEnv(VecEnv):
         """
         venv, vector_state = state_from_arrays(self.venv, state)
         self._use(venv)
-        self._state = self._programs.pack_state(vector_state)
+        self._state = self.programs.pack_state(vector_state)
         self._stepping = None
         self._reset_seeds()
 
@@ -219,7 +217,7 @@ class JaxVecEnv(VecEnv):
         if self._stepping is not None:
             raise RuntimeError("A JaxVecEnv cannot be pickled between step_async and step_wait.")
         state = None if self._state is None else self.get_state()
-        return {**self.__dict__, "_programs": None, "_parameters": None, "_state": state}
+        return {**self.__dict__, "programs": None, "_parameters": None, "_state": state}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
@@ -229,18 +227,46 @@ class JaxVecEnv(VecEnv):
             self.set_state(attributes["_state"])
         self._seeds = seeds
 
+    # --- For compiled rollouts, which step the environments without this class -----------------------------------
+
+    @property
+    def packed_state(self) -> Packed:
+        """The state, as `programs.state` packs it. Whoever donates it owes another to `go_on_from`."""
+        return self._started()
+
+    def go_on_from(self, packed_state: Packed) -> None:
+        """Take over the state that a program made of `packed_state`."""
+        self._state, self._stepping = packed_state, None
+
+    def observation_of(self, leaves: list[Any]) -> Any:
+        """The leaves in the dtypes of the space, put together. A single array is an observation already."""
+        cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
+        return cast[0] if self._observation_is_array else jax.tree.unflatten(self.programs.observation_structure, cast)
+
+    def infos_of_step(self, ended: np.ndarray, outputs: Outputs) -> list[dict[str, Any]]:
+        """The info of every lane, from the parts of a step's outputs: lists of leaves on the host.
+
+        Args:
+          ended: the numbers of the lanes whose episode ended.
+        """
+        infos = self._step_infos(outputs.final_info)
+        if ended.size:
+            self._describe_ends(ended, outputs, infos)
+        return infos
+
     # --- Inside -------------------------------------------------------------------------------------------------
 
     def _use(self, venv: VectorEnv) -> None:
         """Go on with other parameters; compile, or find compiled, what they need."""
         self.venv = venv
-        self._programs = programs_for(venv)
-        self._parameters = self._programs.parameters(venv)
+        self.programs = programs_for(venv)
+        self._parameters = self.programs.parameters(venv)
 
-    def _started(self) -> Any:
+    def _started(self) -> Packed:
         if self._state is None:
             raise RuntimeError("Call reset() first: the environments have no state yet.")
-        return self._state
+        state: Packed = self._state
+        return state
 
     def _lanes(self, indices: VecEnvIndices) -> list[int]:
         lanes = range(self.num_envs)
@@ -248,18 +274,13 @@ class JaxVecEnv(VecEnv):
             return list(lanes)
         return [lanes[index] for index in ([indices] if isinstance(indices, int) else indices)]
 
-    def _observation(self, leaves: list[Any]) -> Any:
-        """The leaves in the dtypes of the space, put together. A single array is an observation already."""
-        cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
-        return cast[0] if self._observation_is_array else jax.tree.unflatten(self._programs.observation_structure, cast)
-
     def _rows(self, info_leaves: list[Any], count: int) -> list[dict[str, Any]]:
         """Arrays with the leading axis `count` as so many info dicts, of host numbers and arrays."""
         if not info_leaves:
             return [{} for _ in range(count)]
         arrays = [np.array(leaf) for leaf in info_leaves]
         columns = [array.tolist() if array.ndim == 1 else list(array) for array in arrays]
-        return [jax.tree.unflatten(self._programs.info_structure, row) for row in zip(*columns, strict=True)]
+        return [jax.tree.unflatten(self.programs.info_structure, row) for row in zip(*columns, strict=True)]
 
     def _step_infos(self, info_leaves: list[Any]) -> list[dict[str, Any]]:
         if not info_leaves:
@@ -294,11 +315,11 @@ class JaxVecEnv(VecEnv):
         cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
         if self._observation_is_array:
             return [row.copy() for row in cast[0]]
-        structure = self._programs.observation_structure
+        structure = self.programs.observation_structure
         return [jax.tree.unflatten(structure, [row.copy() for row in rows]) for rows in zip(*cast)]
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:
-        states = self._programs.state.unpack(self._started()).lanes
+        states = self.programs.state.unpack(self._started()).lanes
         return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
 
 

@@ -1,0 +1,165 @@
+"""The environments of a model, as a compiled rollout sees them: JaxVecEnv, and the wrappers that can be compiled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
+
+from bridge.policy import NotCompilable
+from bridge.programs import Outputs
+from bridge.vec_env import JaxVecEnv
+from jaxenvs.learn import Moments, Normalizer
+
+
+class CompiledEnv:
+    """A JaxVecEnv with at most one VecNormalize and any number of VecMonitors around it.
+
+    Their state goes into a compiled rollout and comes back, so that before and after it they are what they would be
+    had every step gone through them.
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        """
+        Raises:
+          NotCompilable: something else is there.
+        """
+        self.normalize: VecNormalize | None = None
+        self.inner_monitors: list[VecMonitor] = []
+        self.outer_monitors: list[VecMonitor] = []
+        # Exact types: a subclass may do anything.
+        while type(env) is not JaxVecEnv:
+            if type(env) is VecMonitor:
+                (self.outer_monitors if self.normalize is None else self.inner_monitors).insert(0, env)
+            elif type(env) is VecNormalize and self.normalize is None:
+                self.normalize = env
+            else:
+                raise NotCompilable(
+                    f"{type(env).__name__} is not compiled; what is: JaxVecEnv in one VecNormalize and VecMonitors."
+                )
+            env = env.venv
+        self.base: JaxVecEnv = env
+
+    @property
+    def observation(self) -> Any:
+        """What the policy gets, as a pytree of `jax.ShapeDtypeStruct`."""
+        raw = self.base.programs.observation
+        if self.normalize is None:
+            return raw
+        return jax.tree.map(
+            lambda rms, leaf: leaf if rms is None else jax.ShapeDtypeStruct(leaf.shape, jnp.float32),
+            self._moments(raw, lambda rms: rms),
+            raw,
+            is_leaf=lambda node: node is None or isinstance(node, RunningMeanStd),
+        )
+
+    def normalizer(self) -> Normalizer | None:
+        """The VecNormalize's state and settings; None if there is none."""
+        env = self.normalize
+        if env is None:
+            return None
+        raw = self.base.programs.observation
+        return Normalizer(
+            observation=self._moments(raw, _moments),
+            observation_seen=self._moments(raw, lambda rms: Moments.empty(rms.mean.shape)),
+            reward=_moments(env.ret_rms),
+            reward_seen=Moments.empty(),
+            discounted_return=jnp.asarray(env.returns, float),
+            gamma=env.gamma,
+            epsilon=env.epsilon,
+            clip_observation=env.clip_obs,
+            clip_reward=env.clip_reward,
+            training=bool(env.training),
+            norm_reward=bool(env.norm_reward),
+        )
+
+    def put_back(self, normalizer: Normalizer | None, raw_observation: Any, raw_reward: np.ndarray) -> None:
+        """Let the VecNormalize go on from where the rollout ended.
+
+        Args:
+          normalizer: as the rollout left it.
+          raw_observation, raw_reward: the last ones, before normalisation.
+        """
+        env = self.normalize
+        if env is None or normalizer is None:
+            return
+        if env.training:
+            seen = normalizer.observation_seen
+            if env.norm_obs and isinstance(env.obs_rms, dict):
+                for name, rms in env.obs_rms.items():
+                    _update(rms, seen[name])
+            elif env.norm_obs:
+                _update(env.obs_rms, seen)
+            _update(env.ret_rms, normalizer.reward_seen)
+        env.returns = np.array(normalizer.discounted_return, np.float64)
+        env.old_obs = raw_observation
+        env.old_reward = raw_reward
+
+    def infos(
+        self,
+        raw_rewards: np.ndarray,
+        rewards: np.ndarray,
+        ended: np.ndarray,
+        outputs: Outputs,
+        final_observation: Any,
+    ) -> list[dict[str, Any]]:
+        """The infos of one step, as the outermost wrapper gives them.
+
+        Args:
+          raw_rewards, rewards: before and after the VecNormalize, (num_envs,).
+          ended: the numbers of the environments whose episode ended.
+          outputs: of the step, as lists of leaves on the host.
+          final_observation: the normalised one, on the host, if there is a VecNormalize.
+        """
+        infos = self.base.infos_of_step(ended, outputs)
+        for monitor in self.inner_monitors:
+            _monitor(monitor, raw_rewards, ended, infos)
+        if self.normalize is not None:
+            for lane in ended.tolist():
+                infos[lane]["terminal_observation"] = jax.tree.map(lambda leaf: leaf[lane].copy(), final_observation)
+        for monitor in self.outer_monitors:
+            _monitor(monitor, rewards, ended, infos)
+        return infos
+
+    def _moments(self, raw: Any, convert: Any) -> Any:
+        """`convert` of the running statistics of each array of the observation; None where it is not normalised."""
+        env = self.normalize
+        assert env is not None
+        if isinstance(raw, dict):
+            rms = env.obs_rms if env.norm_obs else {}
+            return {name: convert(rms[name]) if name in rms else None for name in raw}
+        return convert(env.obs_rms) if env.norm_obs else None
+
+
+def _moments(rms: RunningMeanStd) -> Moments:
+    return Moments(*(jnp.asarray(part, float) for part in (rms.mean, rms.var, rms.count)))
+
+
+def _update(rms: RunningMeanStd, seen: Moments) -> None:
+    """Add what a rollout saw, in float64."""
+    mean, variance, count = (np.asarray(part, np.float64) for part in (seen.mean, seen.variance, seen.count))
+    rms.update_from_moments(mean, variance, float(count))
+
+
+def _monitor(monitor: VecMonitor, rewards: np.ndarray, ended: np.ndarray, infos: list[dict[str, Any]]) -> None:
+    """What VecMonitor does in a step."""
+    monitor.episode_returns += rewards
+    monitor.episode_lengths += 1
+    for lane in ended.tolist():
+        episode = {
+            "r": monitor.episode_returns[lane],
+            "l": monitor.episode_lengths[lane],
+            "t": round(time.time() - monitor.t_start, 6),
+        }
+        episode |= {name: infos[lane][name] for name in monitor.info_keywords}
+        infos[lane] = {**infos[lane], "episode": episode}
+        monitor.episode_count += 1
+        monitor.episode_returns[lane] = 0
+        monitor.episode_lengths[lane] = 0
+        if monitor.results_writer:
+            monitor.results_writer.write_row(episode)

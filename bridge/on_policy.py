@@ -1,0 +1,414 @@
+"""What bridge.PPO and bridge.A2C share: rollouts and updates as compiled programs, in the place of SB3's own.
+
+Between two programs everything is where SB3 has it: weights and moments in the torch policy, the rollout in the rollout
+buffer, statistics in the wrappers. So whatever looks there or changes something there, a callback, a subclass, `save`,
+finds and does what it would with SB3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+import jaxenvs
+from bridge import tensor_rollout
+from bridge.compilation import compile_seconds
+from bridge.compiled_env import CompiledEnv
+from bridge.factory import make_vec_env
+from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
+from bridge.packing import Packed, Packing
+from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters, write_parameters
+from bridge.programs import Outputs, in_order, outputs_of
+from bridge.tensor_rollout import TensorRolloutBuffer
+from bridge.vec_env import JaxVecEnv
+from jaxenvs import Environment, VectorEnv
+from jaxenvs.learn import LearnerState, Normalizer, OnPolicy, Position, Rollout, collect
+
+ENGINES = ("auto", "xla", "torch")
+
+# Of a step in which nothing happened that an info tells of.
+NO_OUTPUTS = Outputs(*([] for _ in Outputs._fields))
+
+log = logging.getLogger("bridge")
+
+
+@dataclasses.dataclass
+class Plan:
+    """How a model trains.
+
+    Attributes:
+      network, optimizer: if the update is compiled.
+      env: if collecting is compiled.
+      tensors: whether to collect with the torch policy on tensors that stay on the device.
+      reasons: why not everything is compiled.
+    """
+
+    network: ExportedPolicy | None = None
+    optimizer: Any = None
+    env: CompiledEnv | None = None
+    tensors: bool = False
+    reasons: list[str] = dataclasses.field(default_factory=list)
+
+
+@jaxenvs.struct
+class Steps:
+    """What the host needs of a rollout besides the Rollout. Leading axes (n_steps, num_envs).
+
+    Attributes:
+      outputs: as a step of a JaxVecEnv gives them; without the observations.
+      rewards, raw_rewards: after and before normalisation.
+      dones: bool.
+      final_observation: normalised; None without a normalisation.
+      last_observation, raw_observation: after the last step, (num_envs, ...); after and before normalisation.
+    """
+
+    outputs: Outputs
+    rewards: Any
+    raw_rewards: Any
+    dones: Any
+    final_observation: Any
+    last_observation: Any
+    raw_observation: Any
+
+
+class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
+    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+
+    engine: str
+
+    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        """
+        Args:
+          policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
+            VectorEnv.
+          engine: "auto" compiles what it can and falls back for the rest, and logs why: first to a compiled update
+            with SB3's collection, then to the torch policy on tensors that stay on the device, then to SB3's own code.
+            "xla" raises instead of falling back. "torch" compiles neither policy nor update.
+        """
+        if engine not in ENGINES:
+            raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
+        self.engine = engine
+        self._plan: Plan | None = None
+        self._planned_for: tuple[Any, ...] = ()
+        super().__init__(policy, _as_vec_env(env), *args, **kwargs)  # type: ignore[arg-type]
+
+    # --- Each algorithm's own -----------------------------------------------------------------------------------
+
+    def _learner(self, **common: Any) -> OnPolicy:
+        """The settings as the compiled engine takes them."""
+        raise NotImplementedError
+
+    def _record(self, metrics: dict[str, Any]) -> None:
+        """Log the metrics of an update, as SB3's `train` does."""
+        raise NotImplementedError
+
+    # --- In SB3's place -----------------------------------------------------------------------------------------
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """SB3's, as one program if the policy and the environments allow it."""
+        plan = self._planned(env)
+        if plan.tensors:
+            return tensor_rollout.collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+        if plan.env is None or plan.network is None:
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        with compile_seconds() as seconds:
+            steps = self._collect(plan.network, plan.env, rollout_buffer, n_rollout_steps)
+        self._record_compile_time(seconds())
+        if not self._replay(plan.env, callback, rollout_buffer, n_rollout_steps, steps):
+            return False
+        callback.on_rollout_end()
+        return True
+
+    def train(self) -> None:
+        """SB3's, as one program if the policy and its optimiser allow it."""
+        plan = self._planned(self.env)
+        if plan.network is None or plan.optimizer is None:
+            return super().train()
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        with compile_seconds() as seconds:
+            metrics = self._update(plan.network, plan.optimizer)
+        self._record_compile_time(seconds())
+        self._record(metrics)
+
+    def _setup_model(self) -> None:
+        key = vars(self).get("key")  # of a zip that is being loaded
+        super()._setup_model()
+        if key is not None:
+            self.key = key
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """SB3's, and the key from which compiled programs draw."""
+        super().set_random_seed(seed)
+        if seed is None:
+            seed = int(np.random.randint(2**31))  # noqa: NPY002
+        self.key = np.array(jax.random.key_data(jax.random.key(seed)))
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        self._compile_seconds = 0.0
+        prepared = super()._setup_learn(*args, **kwargs)
+        plan = self._planned(self.env)
+        if plan.tensors and not isinstance(self.rollout_buffer, TensorRolloutBuffer):
+            self.rollout_buffer = TensorRolloutBuffer.like(self.rollout_buffer)
+        return prepared
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compile_seconds"]
+
+    # --- What is compiled, and why not --------------------------------------------------------------------------
+
+    def _planned(self, env: VecEnv | None) -> Plan:
+        now = (self.engine, self.policy, env)
+        if self._plan is None or any(a is not b for a, b in zip(now, self._planned_for)):
+            self._plan, self._planned_for = self._make_plan(env), now
+        return self._plan
+
+    def _make_plan(self, env: VecEnv | None) -> Plan:
+        plan = Plan()
+        own_buffer = type(self.rollout_buffer) in (RolloutBuffer, DictRolloutBuffer, TensorRolloutBuffer)
+        if not own_buffer:
+            plan.reasons.append(f"the rollout buffer is a {type(self.rollout_buffer).__name__}, not SB3's.")
+        if self.engine == "torch":
+            plan.tensors = own_buffer and type(env) is JaxVecEnv
+            return plan
+        if own_buffer:
+            try:
+                plan.network = export_policy(self.policy)
+                if plan.network.has_active_dropout:
+                    plan.reasons.append("dropout is random in an update; a compiled one has none.")
+                else:
+                    plan.optimizer = export_optimizer(self.policy.optimizer)
+            except NotCompilable as reason:
+                plan.reasons.append(str(reason))
+            try:
+                plan.env = CompiledEnv(env) if env is not None else None
+            except NotCompilable as reason:
+                plan.reasons.append(str(reason))
+        if self.engine == "xla" and plan.reasons:
+            raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(plan.reasons)}')
+        # On a CPU NumPy arrays are tensors without a copy, and SB3's own loop is the faster one.
+        on_cpu = jax.default_backend() == "cpu"
+        plan.tensors = own_buffer and plan.network is None and type(env) is JaxVecEnv and not on_cpu
+        if plan.reasons:
+            collects = "tensors on the device" if plan.tensors else "SB3's code" if plan.env is None else "XLA"
+            updates = "SB3's code" if plan.optimizer is None else "XLA"
+            log.warning("Collecting by %s, updating by %s: %s", collects, updates, " ".join(plan.reasons))
+        return plan
+
+    # --- Collecting ---------------------------------------------------------------------------------------------
+
+    def _collect(self, network: ExportedPolicy, env: CompiledEnv, rollout_buffer: RolloutBuffer, n_steps: int) -> Steps:
+        """Run the program; leave its results in the environments, the buffer and `_last_obs`."""
+        noise_steps = 1
+        if self.use_sde:
+            noise_steps = self.sde_sample_freq if self.sde_sample_freq > 0 else n_steps
+        learner = self._learner(
+            venv=env.base.venv, network=network, n_steps=n_steps, noise_steps=noise_steps, total_timesteps=0
+        )
+        observation = jax.tree.map(
+            lambda leaf, now: jnp.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs
+        )
+        packed, key, normalizer, rollout, steps = _programs().collect(
+            env.base.programs.state,
+            learner,
+            read_parameters(self.policy),
+            env.base.packed_state,
+            observation,
+            env.normalizer(),
+            self.key,
+        )
+        env.base.go_on_from(packed)
+        self.key = np.array(key)
+        rollout, steps = jax.device_get((rollout, steps))
+        env.put_back(normalizer, steps.raw_observation, steps.raw_rewards[-1])
+        _fill(rollout_buffer, rollout, self._last_episode_starts, steps.dones)
+        if env.normalize is None:
+            self._last_obs = env.base.observation_of(
+                [np.array(leaf) for leaf in jax.tree.leaves(steps.raw_observation)]
+            )
+        else:
+            self._last_obs = jax.tree.map(np.array, steps.last_observation)
+        self._last_episode_starts = np.array(steps.dones[-1])
+        return steps
+
+    def _replay(
+        self, env: CompiledEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_steps: int, steps: Steps
+    ) -> bool:
+        """Show the steps of a rollout to the callback and to the statistics of episodes, one by one.
+
+        Returns:
+          False as soon as the callback does.
+        """
+        rewards, dones, raw_rewards = np.array(steps.rewards), np.array(steps.dones), steps.raw_rewards
+        outputs = Outputs(*[jax.tree.leaves(part) for part in steps.outputs])
+        some_info = bool(outputs.info)
+        seen = {"self": self, "env": self.env, "callback": callback, "rollout_buffer": rollout_buffer}
+        seen["n_rollout_steps"] = n_steps
+        for step in range(n_steps):
+            ended = dones[step].nonzero()[0]
+            look = ended.size or some_info
+            now = Outputs(*[[leaf[step] for leaf in part] for part in outputs]) if look else NO_OUTPUTS
+            final = _row(steps.final_observation, step) if ended.size else None
+            infos = env.infos(raw_rewards[step], rewards[step], ended, now, final)
+            self.num_timesteps += dones.shape[1]
+            seen.update(
+                n_steps=step,
+                actions=rollout_buffer.actions[step],
+                new_obs=self._last_obs if step == n_steps - 1 else _row(rollout_buffer.observations, step + 1),
+                rewards=rewards[step],
+                dones=dones[step],
+                infos=infos,
+            )
+            callback.update_locals(seen)
+            if not callback.on_step():
+                return False
+            if ended.size:
+                self._update_info_buffer([infos[lane] for lane in ended.tolist()], dones[step][ended])
+        return True
+
+    # --- Updating -----------------------------------------------------------------------------------------------
+
+    def _update(self, network: ExportedPolicy, optimizer: Any) -> dict[str, Any]:
+        """Run the program on what is in the buffer; leave its results in the policy and its optimiser."""
+        learner = self._learner(
+            venv=None,
+            network=network,
+            optimizer=optimizer,
+            learning_rate=self.policy.optimizer.param_groups[0]["lr"],
+            total_timesteps=0,
+        )
+        state = LearnerState(read_parameters(self.policy), read_optimizer(self.policy.optimizer))
+        state, key, metrics = _programs().update(learner, state, _rollout_in(self.rollout_buffer), self.key)
+        state, key, metrics = jax.device_get((state, key, metrics))
+        write_parameters(self.policy, state.params)
+        write_optimizer(self.policy.optimizer, state.optimizer_state)
+        self.key = np.array(key)
+        return {name: value.item() for name, value in metrics.items()}
+
+    def _record_std(self) -> None:
+        log_std = getattr(self.policy, "log_std", None)
+        if log_std is not None:
+            self.logger.record("train/std", log_std.detach().exp().mean().item())
+
+    def _record_compile_time(self, seconds: float) -> None:
+        self._compile_seconds = vars(self).get("_compile_seconds", 0.0) + seconds
+        self.logger.record("time/compile_s", round(self._compile_seconds, 2), exclude="tensorboard")
+
+
+# --- The programs, shared by all models -------------------------------------------------------------------------
+
+
+def _collect(
+    packing: Packing,
+    learner: OnPolicy,
+    params: jax.Array,
+    packed_state: Packed,
+    observation: Any,
+    normalizer: Normalizer | None,
+    key_data: jax.Array,
+) -> Any:
+    key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+    start = Position(packing.unpack(packed_state), observation, normalizer)
+    position, rollout, seen, raw = collect(learner, params, start, draw)
+    steps = Steps(
+        outputs=outputs_of(raw)._replace(observation=()),
+        rewards=seen.reward.astype(jnp.float32),
+        raw_rewards=raw.reward.astype(jnp.float32),
+        dones=raw.done,
+        final_observation=None if normalizer is None else seen.final_observation,
+        last_observation=position.observation,
+        raw_observation=jax.tree.map(lambda leaf: leaf[-1], raw.observation),
+    )
+    return packing.pack(position.env_state), jax.random.key_data(key), position.normalizer, rollout, steps
+
+
+def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: jax.Array) -> Any:
+    key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+    state, metrics = learner.update(state, rollout, draw)
+    return state, jax.random.key_data(key), metrics
+
+
+@functools.cache
+def _programs() -> Any:
+    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
+    return SimpleNamespace(
+        collect=jax.jit(_collect, static_argnums=0, donate_argnums=3, compiler_options=in_order()),
+        update=jax.jit(_update, compiler_options=in_order()),
+    )
+
+
+# --- Between the rollout buffer and the programs ----------------------------------------------------------------
+
+
+def _fill(buffer: RolloutBuffer, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
+    """Put a rollout into SB3's buffer, as if it had been added step by step."""
+    n_steps, num_envs = dones.shape
+    if (n_steps, num_envs) != (buffer.buffer_size, buffer.n_envs):
+        raise ValueError(
+            f"The rollout is {n_steps} steps of {num_envs} environments, the buffer holds "
+            f"{buffer.buffer_size} of {buffer.n_envs}."
+        )
+    lead = (n_steps, num_envs)
+    if isinstance(buffer, DictRolloutBuffer):
+        buffer.observations = {
+            name: np.array(leaf, buffer.observation_space[name].dtype).reshape(*lead, *buffer.obs_shape[name])
+            for name, leaf in rollout.observation.items()
+        }
+    else:
+        dtype = buffer.observation_space.dtype
+        buffer.observations = np.array(rollout.observation, dtype).reshape(*lead, *buffer.obs_shape)
+    buffer.actions = np.array(rollout.action, buffer.action_space.dtype).reshape(*lead, buffer.action_dim)
+    buffer.episode_starts = np.concatenate([np.asarray(first_starts)[None], dones[:-1]]).astype(np.float32)
+    buffer.rewards, buffer.values, buffer.log_probs, buffer.advantages, buffer.returns = (
+        np.array(leaf) for leaf in (rollout.reward, rollout.value, rollout.log_prob, rollout.advantage, rollout.returns)
+    )
+    buffer.pos, buffer.full, buffer.generator_ready = n_steps, True, False
+
+
+def _rollout_in(buffer: RolloutBuffer) -> Rollout:
+    """What SB3's buffer holds, with two leading axes. If SB3 has flattened it already, the first is all of it."""
+
+    def field(array: Any) -> Any:
+        return array[:, None] if buffer.generator_ready else array
+
+    def scalar(array: Any) -> Any:
+        return array if not buffer.generator_ready else array.reshape(-1, 1)
+
+    actions = field(buffer.actions)
+    return Rollout(
+        observation=jax.tree.map(field, buffer.observations),
+        action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
+        log_prob=scalar(buffer.log_probs),
+        value=scalar(buffer.values),
+        reward=scalar(buffer.rewards),
+        advantage=scalar(buffer.advantages),
+        returns=scalar(buffer.returns),
+    )
+
+
+def _row(tree: Any, step: int) -> Any:
+    """One step of stacked observations."""
+    return tree[step] if isinstance(tree, np.ndarray) else jax.tree.map(lambda leaf: leaf[step], tree)
+
+
+def _as_vec_env(env: Any) -> Any:
+    """JAX environments where SB3 would make Gymnasium's; anything else as it is."""
+    if isinstance(env, str) and env in jaxenvs.registered():
+        return make_vec_env(env)
+    return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env

@@ -1,0 +1,51 @@
+"""Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous, as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Rollout, explained_variance
+from jaxenvs.learn.optimization import descend, ravel
+
+# As Stable-Baselines3 sets it: TensorFlow's form, which starts from ones and has epsilon under the root.
+RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, initial_scale=1.0, eps_in_sqrt=True)
+
+
+@struct
+class A2C(OnPolicy):
+    """The settings of OnPolicy, with SB3's defaults for A2C: one gradient step for each rollout."""
+
+    optimizer: optax.GradientTransformation = static(default=RMSPROP)
+    n_steps: int = static(default=5)
+    learning_rate: Any = 7e-4
+    gae_lambda: Any = 1.0
+    normalize_advantage: bool = static(default=False)
+
+    def update(self, state: LearnerState, rollout: Rollout, key: jax.Array) -> tuple[LearnerState, dict[str, Any]]:
+        """One gradient step on the whole rollout. Draws nothing."""
+        data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
+        params, unravel = ravel(state.params)
+        gradient, metrics = jax.grad(self._loss, has_aux=True)(state.params, data)
+        params, optimizer_state = descend(
+            self.optimizer, self.learning_rate, self.max_grad_norm, params, state.optimizer_state, ravel(gradient)[0]
+        )
+        metrics["explained_variance"] = explained_variance(rollout)
+        return LearnerState(unravel(params), optimizer_state), metrics
+
+    def _loss(self, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
+        distribution, value = self.network.apply(params, batch.observation)
+        log_prob = distribution.log_prob(batch.action)
+        entropy = distribution.entropy()
+        advantage = batch.advantage
+        if self.normalize_advantage:
+            advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+        policy_loss = -jnp.mean(advantage * log_prob)
+        value_loss = jnp.mean((batch.returns - value) ** 2)
+        entropy_loss = -jnp.mean(-log_prob if entropy is None else entropy)
+        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}

@@ -1,0 +1,193 @@
+"""Distributions over actions, a batch at a time.
+
+Randomness is drawn apart from its use: `noise` needs shapes alone, so that the noise of a whole rollout comes from one
+draw, before the policy has seen an observation. One sample is `d.sample(d.noise(key, 1)[0])`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import static, struct
+
+
+class Distribution(Protocol):
+    """What a policy gives for a batch of observations. All but `noise` are differentiable where that makes sense."""
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        """The noise of `num` batches like this one: leading axis `num`. Uses shapes and dtypes only."""
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """A batch of actions. Equal noise gives equal actions."""
+
+    def mode(self) -> jax.Array:
+        """The most likely actions; of a Gaussian, its mean."""
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Of each action as a whole: shape (batch,)."""
+
+    def entropy(self) -> jax.Array | None:
+        """Shape (batch,); None where there is no formula."""
+
+
+@struct
+class Categorical:
+    """One of n actions. `logits`: (batch, n). Actions: int32 (batch,)."""
+
+    logits: jax.Array
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+
+    def mode(self) -> jax.Array:
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        log_probs = jax.nn.log_softmax(self.logits)
+        # A comparison with every action rather than an index, whose gradient would be a scatter.
+        chosen = action[..., None].astype(jnp.int32) == jnp.arange(self.logits.shape[-1], dtype=jnp.int32)
+        return jnp.sum(jnp.where(chosen, log_probs, 0), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        log_probs = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+@struct
+class MultiCategorical:
+    """Several independent choices. `logits`: (batch, sum(nvec)), side by side. Actions: int32 (batch, len(nvec))."""
+
+    logits: jax.Array
+    nvec: tuple[int, ...] = static()
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return jnp.stack([part.mode() for part in self._parts(self.logits + noise)], axis=-1)
+
+    def mode(self) -> jax.Array:
+        return jnp.stack([part.mode() for part in self._parts(self.logits)], axis=-1)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        parts = self._parts(self.logits)
+        return sum((part.log_prob(action[..., i]) for i, part in enumerate(parts)), start=jnp.zeros(()))
+
+    def entropy(self) -> jax.Array:
+        return sum((part.entropy() for part in self._parts(self.logits)), start=jnp.zeros(()))
+
+    def _parts(self, logits: jax.Array) -> list[Categorical]:
+        return [Categorical(part) for part in jax.lax.split(logits, self.nvec, axis=logits.ndim - 1)]
+
+
+@struct
+class Bernoulli:
+    """Independent yes or no. `logits`: (batch, n). Actions: int32 (batch, n), 0 or 1."""
+
+    logits: jax.Array
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return jax.random.logistic(key, (num, *self.logits.shape), self.logits.dtype)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return (self.logits + noise > 0).astype(jnp.int32)
+
+    def mode(self) -> jax.Array:
+        return (self.logits > 0).astype(jnp.int32)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.sum(action * self.logits - jax.nn.softplus(self.logits), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        return jnp.sum(jax.nn.softplus(self.logits) - jax.nn.sigmoid(self.logits) * self.logits, axis=-1)
+
+
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+@struct
+class DiagonalGaussian:
+    """Independent normal numbers. `mean`: (batch, n); `log_std`: (n,) or (batch, n). Actions: float (batch, n)."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return jax.random.normal(key, (num, *self.mean.shape), self.mean.dtype)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.mean + jnp.exp(self.log_std) * noise
+
+    def mode(self) -> jax.Array:
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        scaled = (action - self.mean) / jnp.exp(self.log_std)
+        return -jnp.sum(0.5 * scaled**2 + self.log_std + HALF_LOG_TWO_PI, axis=-1)
+
+    def entropy(self) -> jax.Array:
+        return jnp.sum(jnp.broadcast_to(0.5 + HALF_LOG_TWO_PI + self.log_std, self.mean.shape), axis=-1)
+
+
+@struct
+class StateDependentGaussian:
+    """Generalized state-dependent exploration (Raffin, Kober & Stulp 2021, https://arxiv.org/abs/2005.05719).
+
+    The noise of an action is `latent @ matrix` with a random matrix, so that it is a smooth function of the state for
+    as long as the matrix stays. The noise here is therefore a key: that of the matrices, one for each row of the batch.
+
+    Attributes:
+      mean: (batch, n).
+      latent: (batch, features). No gradient flows through it.
+      log_std: of the entries of the matrix, (features, n) or (features, 1).
+      squash: actions are the tanh of the Gaussian.
+      expln: the standard deviation grows like a logarithm above 1, instead of exponentially.
+    """
+
+    mean: jax.Array
+    latent: jax.Array
+    log_std: jax.Array
+    squash: bool = static(default=False)
+    expln: bool = static(default=False)
+    epsilon: float = static(default=1e-6)  # SB3's, which keeps square roots, logarithms and the arctanh finite
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return jax.random.split(key, num)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        std = jnp.broadcast_to(self._std(), (self.latent.shape[-1], self.mean.shape[-1]))
+        matrices = std * jax.random.normal(noise, (self.mean.shape[0], *std.shape), self.mean.dtype)
+        gaussian = self.mean + jnp.einsum("bf,bfn->bn", self.latent, matrices)
+        return jnp.tanh(gaussian) if self.squash else gaussian
+
+    def mode(self) -> jax.Array:
+        return jnp.tanh(self.mean) if self.squash else self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        if not self.squash:
+            return self._gaussian().log_prob(action)
+        limit = 1 - jnp.finfo(self.mean.dtype).eps
+        gaussian = jnp.arctanh(jnp.clip(action, -limit, limit))
+        correction = jnp.log(1 - jnp.tanh(gaussian) ** 2 + self.epsilon)
+        return self._gaussian().log_prob(gaussian) - jnp.sum(correction, axis=-1)
+
+    def entropy(self) -> jax.Array | None:
+        return None if self.squash else self._gaussian().entropy()
+
+    def _std(self) -> jax.Array:
+        if not self.expln:
+            return jnp.exp(self.log_std)
+        positive = jnp.maximum(self.log_std, 0) + self.epsilon
+        return jnp.where(self.log_std > 0, jnp.log1p(positive) + 1, jnp.exp(self.log_std))
+
+    def _gaussian(self) -> DiagonalGaussian:
+        latent = jax.lax.stop_gradient(self.latent)
+        variance = jnp.matmul(latent**2, jnp.broadcast_to(self._std() ** 2, (latent.shape[-1], self.mean.shape[-1])))
+        return DiagonalGaussian(self.mean, 0.5 * jnp.log(variance + self.epsilon))

@@ -1,0 +1,172 @@
+"""Networks: pure functions from parameters and observations to a distribution over actions, and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.environment import Environment
+from jaxenvs.learn.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
+
+
+class Network(Protocol):
+    """What the algorithms know of a network. It must be hashable: programs are compiled for each network."""
+
+    def init(self, key: jax.Array) -> Any:
+        """New parameters: a pytree of arrays of one dtype."""
+
+    def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
+        """For a batch of observations, the distribution over actions and the values, (batch,)."""
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of what the distribution gives as actions of the environments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionHead:
+    """How numbers become a distribution over the actions of a space.
+
+    Attributes:
+      kind: "discrete", "multi_discrete", "multi_binary" or "box".
+      shape: of an action.
+      sizes: the numbers for each part of an action; for a Box, its dimension.
+      low, high: of a Box, element by element.
+      start: of a Discrete space, its least member.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    start: int = 0
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
+        """
+        Raises:
+          ValueError: the space is none of Discrete, MultiDiscrete (flat), MultiBinary and Box.
+        """
+        if isinstance(space, spaces.Discrete):
+            return cls("discrete", (), (int(space.n),), start=int(space.start))
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
+            return cls("multi_discrete", space.shape, tuple(space.nvec.tolist()))
+        if isinstance(space, spaces.MultiBinary):
+            return cls("multi_binary", space.shape, (math.prod(space.shape),))
+        if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
+            return cls("box", space.shape, (math.prod(space.shape),), low, high)
+        raise ValueError(f"No distribution for the action space {space}: Discrete, MultiDiscrete, MultiBinary, Box.")
+
+    @property
+    def size(self) -> int:
+        """How many numbers it takes."""
+        return sum(self.sizes)
+
+    def distribution(self, numbers: jax.Array, log_std: jax.Array | None) -> Distribution:
+        """From (batch, size) numbers, and for a Box the logarithm of its deviations, (size,)."""
+        if self.kind == "discrete":
+            return Categorical(numbers)
+        if self.kind == "multi_discrete":
+            return MultiCategorical(numbers, self.sizes)
+        if self.kind == "multi_binary":
+            return Bernoulli(numbers)
+        assert log_std is not None
+        return DiagonalGaussian(numbers, log_std)
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of samples as members of the space; those of a Box are clipped to it."""
+        if self.kind == "box":
+            action = jnp.clip(action, jnp.asarray(self.low, action.dtype), jnp.asarray(self.high, action.dtype))
+        return (action + self.start).reshape(-1, *self.shape) if self.start else action.reshape(-1, *self.shape)
+
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCritic:
+    """Two perceptrons, for the actor and for the critic: in shape, activation and initialisation SB3's MlpPolicy.
+
+    Parameters have the names and the layout of SB3's `policy.state_dict()`, weights as (outputs, inputs).
+
+    Attributes:
+      observation_size: of an observation, flattened.
+      head: for the actions.
+      actor, critic: sizes of the hidden layers.
+      activation: after each hidden layer.
+      log_std_init: of the Gaussian of a Box.
+    """
+
+    observation_size: int
+    head: ActionHead
+    actor: tuple[int, ...] = (64, 64)
+    critic: tuple[int, ...] = (64, 64)
+    activation: Activation = jnp.tanh
+    log_std_init: float = 0.0
+
+    @classmethod
+    def of(cls, env: Environment[Any], **settings: Any) -> ActorCritic:
+        """For the spaces of an environment.
+
+        Args:
+          settings: the attributes after `head`.
+
+        Raises:
+          ValueError: observations are no Box, or there is no distribution for the actions.
+        """
+        space = env.observation_space
+        if not isinstance(space, spaces.Box):
+            raise ValueError(f"ActorCritic takes Box observations, got {space}: write a Network of your own.")
+        return cls(math.prod(space.shape), ActionHead.of(env.action_space), **settings)
+
+    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+        """Orthogonal weights, of gain sqrt(2), for actions 0.01 and for the value 1; biases 0."""
+        params: dict[str, jax.Array] = {}
+        layers = self._layers()
+        for (name, inputs, outputs, gain), layer_key in zip(layers, jax.random.split(key, len(layers))):
+            params[f"{name}.weight"] = jax.nn.initializers.orthogonal(gain)(layer_key, (outputs, inputs), float)
+            params[f"{name}.bias"] = jnp.zeros(outputs)
+        if self.head.kind == "box":
+            params["log_std"] = jnp.full(self.head.size, self.log_std_init)
+        return params
+
+    def apply(self, params: dict[str, jax.Array], observation: jax.Array) -> tuple[Distribution, jax.Array]:
+        """See Network."""
+        weights = params["value_net.weight"]
+        observation = observation.reshape(observation.shape[0], -1).astype(weights.dtype)
+        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), observation)
+        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), observation)
+        numbers, value = _linear(params, "action_net", actor), _linear(params, "value_net", critic)
+        return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """See Network."""
+        return self.head.to_env(action)
+
+    def _hidden(self, params: dict[str, jax.Array], name: str, depth: int, x: jax.Array) -> jax.Array:
+        for layer in range(depth):
+            x = self.activation(_linear(params, f"{name}.{2 * layer}", x))
+        return x
+
+    def _layers(self) -> list[tuple[str, int, int, float]]:
+        """Name, inputs, outputs and gain of every layer."""
+        layers = []
+        for name, sizes in (("policy_net", self.actor), ("value_net", self.critic)):
+            inputs = (self.observation_size, *sizes)
+            layers += [(f"mlp_extractor.{name}.{2 * i}", inputs[i], size, math.sqrt(2)) for i, size in enumerate(sizes)]
+        last_actor, last_critic = (self.observation_size, *self.actor)[-1], (self.observation_size, *self.critic)[-1]
+        return [*layers, ("action_net", last_actor, self.head.size, 0.01), ("value_net", last_critic, 1, 1.0)]
+
+
+def _linear(params: dict[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+    product = jax.lax.dot_general(x, params[f"{name}.weight"], (((1,), (1,)), ((), ())))
+    return product + params[f"{name}.bias"]

@@ -1,0 +1,157 @@
+"""Running normalisation of observations and rewards, with the meaning of Stable-Baselines3's VecNormalize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import static, struct
+from jaxenvs.vector import VectorTimeStep
+
+
+@struct
+class Moments:
+    """Mean and variance of all that was seen so far, and how much that was."""
+
+    mean: jax.Array
+    variance: jax.Array
+    count: jax.Array
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
+        """Of nothing yet: combined with others, it changes nothing."""
+        return cls(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(()))
+
+    @classmethod
+    def prior(cls, shape: tuple[int, ...] = ()) -> Moments:
+        """What VecNormalize starts from: 1e-4 samples with mean 0 and variance 1."""
+        return cls(jnp.zeros(shape), jnp.ones(shape), jnp.full((), 1e-4))
+
+    @classmethod
+    def of(cls, batch: jax.Array) -> Moments:
+        """Of a batch, over its leading axis."""
+        return cls(jnp.mean(batch, 0), jnp.var(batch, 0), jnp.asarray(batch.shape[0], float))
+
+    def combine(self, other: Moments) -> Moments:
+        """Of both together (Chan, Golub & LeVeque 1979). As increments, which keep their digits in float32."""
+        count = self.count + other.count
+        share = jnp.where(count > 0, other.count / jnp.maximum(count, 1e-30), 0)
+        delta = other.mean - self.mean
+        variance = self.variance + share * (other.variance - self.variance + (1 - share) * delta**2)
+        return Moments(self.mean + share * delta, variance, count)
+
+
+@struct
+class Normalizer:
+    """The state and the settings of a normalisation.
+
+    Statistics are kept in two parts: what was known, and what `seen` adds to it. So a rollout sums up in float32 only
+    itself, and its sum can join a long history in float64.
+
+    Attributes:
+      observation: Moments for each array of the observation that is normalised, else None: a pytree with the
+        observation's structure. `observation_seen` likewise.
+      reward, reward_seen: Moments of the discounted return, whose deviation scales rewards.
+      discounted_return: (num_envs,).
+      gamma, epsilon, clip_observation, clip_reward: VecNormalize's.
+      training: whether statistics go on. norm_reward: whether rewards are scaled.
+    """
+
+    observation: Any
+    observation_seen: Any
+    reward: Moments
+    reward_seen: Moments
+    discounted_return: jax.Array
+    gamma: float = 0.99
+    epsilon: float = 1e-8
+    clip_observation: float = 10.0
+    clip_reward: float = 10.0
+    training: bool = static(default=True)
+    norm_reward: bool = static(default=True)
+
+    @classmethod
+    def create(cls, observation: Any, num_envs: int, **settings: Any) -> Normalizer:
+        """Before anything was seen.
+
+        Args:
+          observation: a batch of observations, of which only shapes are used.
+          settings: `gamma`, `epsilon`, `clip_observation`, `clip_reward`, `training`, `norm_reward`.
+        """
+        return cls(
+            observation=jax.tree.map(lambda leaf: Moments.prior(leaf.shape[1:]), observation),
+            observation_seen=jax.tree.map(lambda leaf: Moments.empty(leaf.shape[1:]), observation),
+            reward=Moments.prior(),
+            reward_seen=Moments.empty(),
+            discounted_return=jnp.zeros(num_envs),
+            **settings,
+        )
+
+    def replace(self, **changes: Any) -> Normalizer:
+        """A copy with some attributes changed."""
+        return type(self)(**{**vars(self), **changes})
+
+    def see_observation(self, observation: Any) -> Normalizer:
+        """With a batch of observations added to the statistics, if these go on."""
+        if not self.training:
+            return self
+        seen = _map_normalized(
+            lambda moments, leaf: moments.combine(Moments.of(leaf)), self.observation_seen, observation, lambda _: None
+        )
+        return self.replace(observation_seen=seen)
+
+    def normalize_observation(self, observation: Any) -> Any:
+        """By the statistics so far, clipped; arrays without statistics as they are."""
+        moments = _combine(self.observation, self.observation_seen)
+        return _map_normalized(self._normalize, moments, observation, lambda leaf: leaf)
+
+    def step(self, timestep: VectorTimeStep) -> tuple[Normalizer, VectorTimeStep]:
+        """The TimeStep with observation, final observation and reward normalised, after it was added to what is known.
+
+        Only the observations that the policy goes on from are added, not the final ones, as in VecNormalize.
+        """
+        normalizer = self.see_observation(timestep.observation)
+        if self.training:
+            returns = self.discounted_return * self.gamma + timestep.reward
+            normalizer = normalizer.replace(reward_seen=self.reward_seen.combine(Moments.of(returns)))
+        else:
+            returns = self.discounted_return
+        reward = timestep.reward
+        if self.norm_reward:
+            variance = normalizer.reward.combine(normalizer.reward_seen).variance
+            reward = jnp.clip(reward / jnp.sqrt(variance + self.epsilon), -self.clip_reward, self.clip_reward)
+        timestep = timestep.replace(
+            observation=normalizer.normalize_observation(timestep.observation),
+            final_observation=normalizer.normalize_observation(timestep.final_observation),
+            reward=reward,
+        )
+        return normalizer.replace(discounted_return=jnp.where(timestep.done, 0, returns)), timestep
+
+    def settle(self) -> Normalizer:
+        """With what was seen counted among what is known."""
+        return self.replace(
+            observation=_combine(self.observation, self.observation_seen),
+            observation_seen=jax.tree.map(jnp.zeros_like, self.observation_seen),
+            reward=self.reward.combine(self.reward_seen),
+            reward_seen=Moments.empty(),
+        )
+
+    def _normalize(self, moments: Moments, leaf: jax.Array) -> jax.Array:
+        scaled = (leaf - moments.mean) / jnp.sqrt(moments.variance + self.epsilon)
+        return jnp.clip(scaled, -self.clip_observation, self.clip_observation).astype(jnp.float32)
+
+
+def _is_moments(node: Any) -> bool:
+    return node is None or isinstance(node, Moments)
+
+
+def _map_normalized(function: Any, moments: Any, observation: Any, otherwise: Any) -> Any:
+    """`function(moments, leaf)` where there are moments, else `otherwise(leaf)`, in the observation's structure."""
+    return jax.tree.map(
+        lambda m, leaf: otherwise(leaf) if m is None else function(m, leaf), moments, observation, is_leaf=_is_moments
+    )
+
+
+def _combine(moments: Any, seen: Any) -> Any:
+    return jax.tree.map(lambda m, s: None if m is None else m.combine(s), moments, seen, is_leaf=_is_moments)

@@ -1,0 +1,50 @@
+"""Gradient steps on parameters that lie end to end in one vector.
+
+An optimiser works on every array of a network alike. On one vector it is one kernel where it would be a dozen, and for
+the small networks of reinforcement learning that is a third of a gradient step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+# Adam as Stable-Baselines3 sets it. Without the learning rate, as all optimisers here: `descend` multiplies by it.
+ADAM = optax.scale_by_adam(eps=1e-5)
+
+
+def ravel(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    """A pytree of arrays of one dtype as a vector, and the way back, both differentiable."""
+    leaves, structure = jax.tree.flatten(params)
+    shapes = [leaf.shape for leaf in leaves]
+    sizes = [math.prod(shape) for shape in shapes]
+
+    def unravel(vector: jax.Array) -> Any:
+        # split, because its gradient is one concatenation; that of slices is a padded sum of vectors.
+        parts = jax.lax.split(vector, sizes)
+        return jax.tree.unflatten(structure, [part.reshape(shape) for part, shape in zip(parts, shapes)])
+
+    return jnp.concatenate([leaf.ravel() for leaf in leaves]), unravel
+
+
+def descend(
+    optimizer: optax.GradientTransformation,
+    learning_rate: Any,
+    max_grad_norm: Any,
+    params: jax.Array,
+    state: Any,
+    gradient: jax.Array,
+) -> tuple[jax.Array, Any]:
+    """One step against the gradient, which is first scaled down to the norm `max_grad_norm` if it is longer.
+
+    The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of what Stable-Baselines3 computes.
+    """
+    norm = jnp.sqrt(jnp.sum(gradient**2))
+    gradient = gradient * jnp.minimum(1, max_grad_norm / (norm + 1e-6))
+    direction, state = optimizer.update(gradient, state, params)
+    return params - learning_rate * direction, state

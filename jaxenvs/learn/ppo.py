@@ -1,0 +1,156 @@
+"""Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347), as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Rollout, explained_variance
+from jaxenvs.learn.optimization import descend, ravel
+
+# What a gradient step reports, in this order.
+STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
+
+
+@struct
+class PPO(OnPolicy):
+    """The settings of OnPolicy, and:
+
+    Attributes:
+      batch_size, n_epochs: of the minibatches, of which the last of an epoch may be smaller; passes over a rollout.
+      clip_range: of the probability ratio; a float, or an array with one for each iteration.
+      clip_range_vf: of the change of a value; likewise, or None for no clipping.
+      target_kl: an update ends before the step at which the policy is 1.5 times as far away; or None.
+    """
+
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
+
+    batch_size: int = static(default=64)
+    n_epochs: int = static(default=10)
+    clip_range: Any = 0.2
+    clip_range_vf: Any = None
+    target_kl: Any = None
+
+    def update(
+        self, state: LearnerState, rollout: Rollout, key: jax.Array, permutations: jax.Array | None = None
+    ) -> tuple[LearnerState, dict[str, Any]]:
+        """All epochs over a rollout.
+
+        Args:
+          permutations: (n_epochs, n_steps * num_envs), the order of each epoch, where step t of environment i is
+            t * num_envs + i. If not given, drawn from `key`.
+
+        Returns:
+          The state, and metrics: means over the gradient steps, but `approx_kl` over those of the last epoch and
+          `loss` of the last; `explained_variance`; `epochs`, how many were begun; and `stopped_at_kl`, the divergence
+          at which the update ended early, else NaN.
+        """
+        params, unravel = ravel(state.params)
+        data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
+        size = data.value.shape[0]
+        batch_size = min(self.batch_size, size)
+        num_full, remainder = divmod(size, batch_size)
+
+        def step(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
+            params, optimizer_state, going = carry
+            batch = jax.tree.map(lambda leaf: leaf[rows], data)
+
+            def descent(params: jax.Array, optimizer_state: Any) -> Any:
+                tree = unravel(params)
+                gradient, statistics = jax.grad(self._loss, has_aux=True)(tree, batch)
+                descended = descend(
+                    self.optimizer,
+                    self.learning_rate,
+                    self.max_grad_norm,
+                    params,
+                    optimizer_state,
+                    ravel(gradient)[0],
+                )
+                return descended, statistics
+
+            if self.target_kl is None:
+                (params, optimizer_state), statistics = descent(params, optimizer_state)
+                return (params, optimizer_state, going), (statistics, going)
+
+            def try_descent() -> Any:
+                descended, statistics = descent(params, optimizer_state)
+                near = statistics[STATISTICS.index("approx_kl")] <= 1.5 * self.target_kl
+                kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
+                return (*kept, near), statistics
+
+            def stay() -> Any:
+                return (params, optimizer_state, going), jnp.zeros(len(STATISTICS), params.dtype)
+
+            carry, statistics = jax.lax.cond(going, try_descent, stay)
+            return carry, (statistics, going)
+
+        def epoch(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
+            carry, seen = jax.lax.scan(step, carry, rows[: size - remainder].reshape(num_full, batch_size))
+            if remainder:
+                carry, last = step(carry, rows[size - remainder :])
+                seen = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), seen, last)
+            return carry, seen
+
+        if permutations is None:
+            permutations = jax.vmap(lambda key: permutation(key, size))(jax.random.split(key, self.n_epochs))
+        carry = (params, state.optimizer_state, jnp.asarray(True))
+        (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
+        metrics = _metrics(statistics, took_place, going) | {"explained_variance": explained_variance(rollout)}
+        return LearnerState(unravel(params), optimizer_state), metrics
+
+    def _loss(self, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+        distribution, value = self.network.apply(params, batch.observation)
+        log_prob = distribution.log_prob(batch.action)
+        entropy = distribution.entropy()
+        advantage = batch.advantage
+        if self.normalize_advantage and advantage.shape[0] > 1:
+            advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+
+        log_ratio = log_prob - batch.log_prob
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - self.clip_range, 1 + self.clip_range)
+        policy_loss = -jnp.mean(jnp.minimum(advantage * ratio, advantage * clipped))
+        if self.clip_range_vf is not None:
+            value = batch.value + jnp.clip(value - batch.value, -self.clip_range_vf, self.clip_range_vf)
+        value_loss = jnp.mean((batch.returns - value) ** 2)
+        entropy_loss = -jnp.mean(-log_prob if entropy is None else entropy)
+        loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
+
+        clip_fraction = jnp.mean(jnp.abs(ratio - 1) > self.clip_range, dtype=ratio.dtype)
+        approx_kl = jnp.mean((ratio - 1) - log_ratio)  # http://joschu.net/blog/kl-approx.html
+        return loss, jnp.stack([policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl, loss])
+
+
+def permutation(key: jax.Array, size: int) -> jax.Array:
+    """A random order of 0, ..., size - 1: int32 (size,).
+
+    One sort of integers, random bits above and the number itself below, is a third of the time of a sort by random
+    keys. Where the bits above are equal the smaller number comes first, so there must be enough of them.
+    """
+    bits_below = max(size - 1, 1).bit_length()
+    bits = jax.random.bits(key, (size,), jnp.uint32)
+    if bits_below > 13:
+        return jnp.argsort(bits).astype(jnp.int32)
+    numbers = jnp.arange(size, dtype=jnp.uint32)
+    return (jnp.sort((bits << bits_below) | numbers) & ((1 << bits_below) - 1)).astype(jnp.int32)
+
+
+def _metrics(statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
+    """From the statistics of each gradient step, (n_epochs, steps, len(STATISTICS)), and whether it
+    took place; and whether the last one did not end the update."""
+    weight = took_place.astype(statistics.dtype)
+    count = weight.sum()
+    metrics = dict(zip(STATISTICS, (statistics * weight[..., None]).sum((0, 1)) / count, strict=True))
+    epochs = took_place.any(axis=1).sum()
+    last_weight = weight[epochs - 1]
+    kl = statistics[epochs - 1, :, STATISTICS.index("approx_kl")]
+    last = statistics.reshape(-1, len(STATISTICS))[took_place.sum() - 1]
+    return metrics | {
+        "approx_kl": (kl * last_weight).sum() / last_weight.sum(),
+        "loss": last[STATISTICS.index("loss")],
+        "epochs": epochs,
+        "stopped_at_kl": jnp.where(going, jnp.nan, last[STATISTICS.index("approx_kl")]),
+    }

@@ -1,0 +1,133 @@
+"""Distributions against Stable-Baselines3's, and their samples against their own log-probabilities."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import distributions as sb3
+
+from jaxenvs.learn import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, StateDependentGaussian
+
+BATCH = 7
+
+
+def arrays(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def discrete():
+    (logits,) = arrays(0, (BATCH, 3))
+    return Categorical(jnp.asarray(logits)), sb3.CategoricalDistribution(3).proba_distribution(torch.tensor(logits))
+
+
+def multi_discrete():
+    (logits,) = arrays(1, (BATCH, 5))
+    reference = sb3.MultiCategoricalDistribution([2, 3]).proba_distribution(torch.tensor(logits))
+    return MultiCategorical(jnp.asarray(logits), (2, 3)), reference
+
+
+def multi_binary():
+    (logits,) = arrays(2, (BATCH, 4))
+    return Bernoulli(jnp.asarray(logits)), sb3.BernoulliDistribution(4).proba_distribution(torch.tensor(logits))
+
+
+def gaussian():
+    mean, log_std = arrays(3, (BATCH, 2), (2,))
+    reference = sb3.DiagGaussianDistribution(2).proba_distribution(torch.tensor(mean), torch.tensor(log_std))
+    return DiagonalGaussian(jnp.asarray(mean), jnp.asarray(log_std)), reference
+
+
+def state_dependent(full_std=True, **settings):
+    mean, latent, log_std = arrays(4, (BATCH, 2), (BATCH, 5), (5, 2 if full_std else 1))
+    names = {"squash": "squash_output", "expln": "use_expln"}
+    reference = sb3.StateDependentNoiseDistribution(
+        2, full_std=full_std, **{names[name]: value for name, value in settings.items()}
+    )
+    reference.latent_sde_dim = 5
+    reference.proba_distribution(torch.tensor(mean), torch.tensor(log_std), torch.tensor(latent))
+    return StateDependentGaussian(*map(jnp.asarray, (mean, latent, log_std)), **settings), reference
+
+
+KINDS = {
+    "discrete": discrete,
+    "multi_discrete": multi_discrete,
+    "multi_binary": multi_binary,
+    "gaussian": gaussian,
+    "state-dependent": state_dependent,
+    "state-dependent, one deviation": lambda: state_dependent(full_std=False),
+    "state-dependent, squashed": lambda: state_dependent(squash=True),
+    "state-dependent, expln": lambda: state_dependent(expln=True),
+}
+
+
+@pytest.fixture(params=KINDS)
+def pair(request):
+    return KINDS[request.param]()
+
+
+def test_log_prob_is_sb3s(pair):
+    ours, reference = pair
+    action = ours.sample(ours.noise(jax.random.key(0), 1)[0])
+    if getattr(ours, "squash", False):
+        action = 0.9 * action  # next to 1, float32 has no digits left for the arctanh
+    expected = reference.log_prob(torch.tensor(np.asarray(action, np.float32)))
+    np.testing.assert_allclose(ours.log_prob(action), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_entropy_is_sb3s(pair):
+    ours, reference = pair
+    expected = reference.entropy()
+    if expected is None:
+        assert ours.entropy() is None
+    else:
+        np.testing.assert_allclose(ours.entropy(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_mode_is_sb3s(pair):
+    ours, reference = pair
+    np.testing.assert_allclose(ours.mode(), reference.mode(), rtol=1e-6)
+
+
+def test_equal_noise_gives_equal_actions_and_other_noise_others(pair):
+    ours, _ = pair
+    first, second = ours.noise(jax.random.key(0), 2)
+    np.testing.assert_array_equal(ours.sample(first), ours.sample(first))
+    assert not np.array_equal(ours.sample(first), ours.sample(second))
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
+def test_discrete_actions_come_as_often_as_their_probability_says(kind):
+    ours, _ = KINDS[kind]()
+    samples = jax.vmap(ours.sample)(ours.noise(jax.random.key(1), 20_000))
+    mean_log_prob = jax.vmap(ours.log_prob)(samples).mean(0)
+    np.testing.assert_allclose(-mean_log_prob, ours.entropy(), atol=0.03)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "state-dependent"])
+def test_gaussian_actions_spread_as_their_probability_says(kind):
+    ours, reference = KINDS[kind]()
+    samples = np.asarray(jax.vmap(ours.sample)(ours.noise(jax.random.key(1), 5_000)))
+    np.testing.assert_allclose(samples.mean(0), reference.distribution.mean, atol=0.3)
+    np.testing.assert_allclose(samples.std(0), reference.distribution.stddev, rtol=0.06)
+
+
+def test_no_gradient_of_the_log_prob_flows_into_the_features_of_exploration():
+    ours, _ = state_dependent()
+    action = ours.mode() + 0.1
+    by_latent = jax.grad(lambda x: StateDependentGaussian(ours.mean, x, ours.log_std).log_prob(action).sum())
+    by_log_std = jax.grad(lambda x: StateDependentGaussian(ours.mean, ours.latent, x).log_prob(action).sum())
+    assert not by_latent(ours.latent).any()
+    assert by_log_std(ours.log_std).any()
+
+
+def test_spaces_of_actions_have_their_distribution():
+    from jaxenvs.learn import ActionHead
+
+    head = ActionHead.of(spaces.Box(-2, np.array([1, 2], np.float32), (2,)))
+    np.testing.assert_array_equal(head.to_env(jnp.array([[-3.0, 5.0]])), [[-2, 2]])
+    assert ActionHead.of(spaces.Discrete(3, start=4)).to_env(jnp.array([1])).tolist() == [5]
+    with pytest.raises(ValueError, match="No distribution for the action space"):
+        ActionHead.of(spaces.Text(3))

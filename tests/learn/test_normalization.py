@@ -1,0 +1,99 @@
+"""The running normalisation against SB3's VecNormalize."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from jaxenvs import VectorTimeStep
+from jaxenvs.learn import Normalizer
+
+STEPS, ENVS = 30, 4
+OBSERVATIONS = np.random.default_rng(0).normal(3, 2, (STEPS + 1, ENVS, 2)).astype(np.float32)
+REWARDS = np.random.default_rng(1).normal(1, 5, (STEPS, ENVS)).astype(np.float32)
+DONES = np.random.default_rng(2).random((STEPS, ENVS)) < 0.2
+
+
+class Replay(VecEnv):
+    """Gives what was recorded."""
+
+    def __init__(self):
+        super().__init__(ENVS, spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(2))
+
+    def reset(self):
+        self.now = 0
+        return OBSERVATIONS[0]
+
+    def step_async(self, actions):
+        self.now += 1
+
+    def step_wait(self):
+        infos = [{"terminal_observation": OBSERVATIONS[self.now, i] + 1} for i in range(ENVS)]
+        return OBSERVATIONS[self.now], REWARDS[self.now - 1], DONES[self.now - 1], infos
+
+    def get_attr(self, attr_name, indices=None):
+        return [None] * ENVS
+
+    def close(self): ...
+    def set_attr(self, *_): ...
+    def env_method(self, *_, **__): ...
+    def env_is_wrapped(self, *_):
+        return [False] * ENVS
+
+
+def timestep(step):
+    return VectorTimeStep(
+        observation=jnp.asarray(OBSERVATIONS[step + 1]),
+        reward=jnp.asarray(REWARDS[step]),
+        terminated=jnp.asarray(DONES[step]),
+        truncated=jnp.zeros(ENVS, bool),
+        info={},
+        final_observation=jnp.asarray(OBSERVATIONS[step + 1] + 1),
+        final_info={},
+        episode_return=jnp.zeros(ENVS),
+        episode_length=jnp.zeros(ENVS, jnp.int32),
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"norm_reward": False}, {"gamma": 0.5, "clip_obs": 0.7, "clip_reward": 0.3}])
+def test_it_gives_what_vec_normalize_gives(settings):
+    reference = VecNormalize(Replay(), **settings)
+    ours = {name.replace("clip_obs", "clip_observation"): value for name, value in settings.items()}
+    normalizer = Normalizer.create(OBSERVATIONS[0], ENVS, **ours).see_observation(OBSERVATIONS[0]).settle()
+    np.testing.assert_allclose(normalizer.normalize_observation(OBSERVATIONS[0]), reference.reset(), rtol=1e-5)
+    step_once = jax.jit(lambda normalizer, timestep: normalizer.step(timestep))
+    for step in range(STEPS):
+        normalizer, seen = step_once(normalizer, timestep(step))
+        observation, reward, done, infos = reference.step(np.zeros(ENVS))
+        np.testing.assert_allclose(seen.observation, observation, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(seen.reward, reward, rtol=1e-4)
+        for lane in np.flatnonzero(done):
+            expected = infos[lane]["terminal_observation"]
+            np.testing.assert_allclose(seen.final_observation[lane], expected, rtol=1e-4, atol=1e-5)
+        if step == STEPS // 2:
+            normalizer = normalizer.settle()
+    settled = normalizer.settle()
+    np.testing.assert_allclose(settled.observation.mean, reference.obs_rms.mean, rtol=1e-5)
+    np.testing.assert_allclose(settled.observation.variance, reference.obs_rms.var, rtol=1e-5)
+    np.testing.assert_allclose(settled.reward.variance, reference.ret_rms.var, rtol=1e-5)
+    np.testing.assert_allclose(settled.discounted_return, reference.returns, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_stand_still_outside_training():
+    normalizer = Normalizer.create(OBSERVATIONS[0], ENVS, training=False)
+    after, seen = normalizer.step(timestep(0))
+    np.testing.assert_array_equal(after.observation_seen.count, 0)
+    np.testing.assert_allclose(seen.observation, np.clip(OBSERVATIONS[1], -10, 10), rtol=1e-6)
+
+
+def test_arrays_without_statistics_pass_as_they_are():
+    normalizer = Normalizer.create({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]}, ENVS)
+    normalizer = normalizer.replace(
+        observation=normalizer.observation | {"b": None}, observation_seen=normalizer.observation_seen | {"b": None}
+    )
+    seen = normalizer.see_observation({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
+    normalized = seen.normalize_observation({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
+    np.testing.assert_array_equal(normalized["b"], OBSERVATIONS[0])
+    assert abs(normalized["a"].mean()) < 1e-3

@@ -1,0 +1,113 @@
+"""Whole trainings as pure functions: they learn, and they sweep."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs.learn import A2C, PPO, ActorCritic, train
+from jaxenvs.learn.ppo import permutation
+from tests.environments import Counter
+
+VENV = jaxenvs.make_vec("CartPole-v1", 8)
+NETWORK = ActorCritic.of(VENV.env)
+TINY = PPO(VENV, NETWORK, total_timesteps=512, n_steps=32, batch_size=64, n_epochs=2)
+train_once = jax.jit(train)
+
+
+def test_ppo_learns_to_balance_a_pole():
+    linear = np.linspace(1, 0, 98)[1:]
+    algorithm = PPO(
+        VENV,
+        NETWORK,
+        total_timesteps=97 * 256,
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        gamma=0.98,
+        gae_lambda=0.8,
+        learning_rate=1e-3 * linear,
+        clip_range=0.2 * linear,
+    )
+    result = train_once(jax.random.key(0), algorithm)
+    returns = np.asarray(result.metrics["episode_return"])
+    assert np.nanmean(returns[:5]) < 60
+    assert np.nanmean(returns[-20:]) > 150
+    assert result.metrics["timesteps"][-1] == algorithm.total_timesteps
+
+
+def test_a2c_learns_to_balance_a_pole():
+    algorithm = A2C(VENV, NETWORK, total_timesteps=60_000, n_steps=8, learning_rate=3e-3)
+    result = train_once(jax.random.key(0), algorithm)
+    returns = np.asarray(result.metrics["episode_return"])
+    assert np.nanmean(returns[-50:]) > 2 * np.nanmean(returns[:50])
+
+
+def test_the_same_key_gives_the_same_bits_and_another_key_others():
+    first, again = (train_once(jax.random.key(3), TINY) for _ in range(2))
+    other = train_once(jax.random.key(4), TINY)
+    for a, b, c in zip(*(jax.tree.leaves(result.state.params) for result in (first, again, other))):
+        np.testing.assert_array_equal(a, b)
+        assert not a.any() or not np.array_equal(a, c)
+
+
+def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
+    def run(key, learning_rate, clip_range, gamma, gravity):
+        env = VENV.env.replace(env=VENV.env.env.replace(gravity=gravity))
+        venv = jaxenvs.VectorEnv(env, 8)
+        return train(key, TINY.replace(venv=venv, learning_rate=learning_rate, clip_range=clip_range, gamma=gamma))
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    settings = [jnp.array(values) for values in ([3e-4, 1e-3, 0.0], [0.2, 0.1, 0.2], [0.99, 0.9, 0.99], [9.8, 9.8, 60])]
+    swept = jax.jit(jax.vmap(run))(keys, *settings)
+    assert swept.metrics["loss"].shape == (3, TINY.num_iterations)
+    alone = train_once(keys[0], TINY)
+    np.testing.assert_allclose(
+        swept.state.params["action_net.weight"][0], alone.state.params["action_net.weight"], rtol=1e-3, atol=1e-4
+    )
+    still = NETWORK.init(jax.random.split(keys[2], 3)[0])
+    np.testing.assert_allclose(swept.state.params["value_net.weight"][2], still["value_net.weight"], rtol=1e-6)
+    assert swept.metrics["episode_length"][2, 0] != swept.metrics["episode_length"][0, 0]
+
+
+def test_training_with_normalisation_counts_every_observation():
+    result = train_once(jax.random.key(0), TINY.replace(normalize=True))
+    np.testing.assert_allclose(result.normalizer.observation.count, 512 + 8, rtol=1e-5)
+    assert np.isfinite(result.metrics["loss"]).all()
+
+
+def test_target_kl_ends_an_update_early():
+    far = train_once(jax.random.key(0), TINY.replace(learning_rate=0.05, target_kl=0.01))
+    assert far.metrics["epochs"].min() == 1
+    assert far.metrics["stopped_at_kl"][0] > 0.015
+    near = train_once(jax.random.key(0), TINY.replace(learning_rate=1e-5, target_kl=0.01))
+    assert (near.metrics["epochs"] == TINY.n_epochs).all()
+    assert np.isnan(near.metrics["stopped_at_kl"]).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 2048, 10_000])
+def test_a_permutation_holds_every_number_once(size):
+    first, second = (np.asarray(permutation(jax.random.key(seed), size)) for seed in range(2))
+    np.testing.assert_array_equal(np.sort(first), np.arange(size))
+    assert size < 7 or not np.array_equal(first, second)
+
+
+def test_every_place_of_a_permutation_gets_every_number():
+    orders = np.asarray(jax.vmap(lambda key: permutation(key, 6))(jax.random.split(jax.random.key(0), 12_000)))
+    counts = np.array([[(orders[:, place] == number).sum() for number in range(6)] for place in range(6)])
+    np.testing.assert_allclose(counts, 2000, rtol=0.1)
+
+
+def test_a_network_starts_like_sb3s():
+    params = NETWORK.init(jax.random.key(0))
+    hidden = params["mlp_extractor.policy_net.2.weight"]
+    np.testing.assert_allclose(hidden @ hidden.T, 2 * np.eye(64), atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(params["action_net.weight"], axis=1), 0.01, rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(params["value_net.weight"]), 1, rtol=1e-4)
+    assert not any(leaf.any() for name, leaf in params.items() if name.endswith("bias"))
+
+
+def test_networks_refuse_observations_they_cannot_read():
+    with pytest.raises(ValueError, match="ActorCritic takes Box observations"):
+        ActorCritic.of(Counter(observation_kind="discrete"))
