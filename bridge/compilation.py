@@ -10,10 +10,10 @@ import jax
 _total = 0.0
 
 
-def _listen(event: str, seconds: float, **_: object) -> None:
+def _listen(event: str, duration_secs: float, **_: str | int) -> None:
     global _total
     if event.startswith("/jax/core/compile/"):
-        _total += seconds
+        _total += duration_secs
 
 
 jax.monitoring.register_event_duration_secs_listener(_listen)

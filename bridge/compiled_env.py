@@ -52,7 +52,7 @@ class CompiledEnv:
         if self.normalize is None:
             return raw
         return jax.tree.map(
-            lambda rms, leaf: leaf if rms is None else jax.ShapeDtypeStruct(leaf.shape, jnp.float32),
+            lambda rms, leaf: leaf if rms is None else jax.eval_shape(jnp.float32, leaf),
             self._moments(raw, lambda rms: rms),
             raw,
             is_leaf=lambda node: node is None or isinstance(node, RunningMeanStd),
@@ -121,7 +121,8 @@ class CompiledEnv:
             _monitor(monitor, raw_rewards, ended, infos)
         if self.normalize is not None:
             for lane in ended.tolist():
-                infos[lane]["terminal_observation"] = jax.tree.map(lambda leaf: leaf[lane].copy(), final_observation)
+                last = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), final_observation)
+                infos[lane]["terminal_observation"] = last
         for monitor in self.outer_monitors:
             _monitor(monitor, rewards, ended, infos)
         return infos

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         self.engine = engine
         self._plan: Plan | None = None
         self._planned_for: tuple[Any, ...] = ()
-        super().__init__(policy, _as_vec_env(env), *args, **kwargs)  # type: ignore[arg-type]
+        super().__init__(policy, _as_vec_env(env), *args, **kwargs)
 
     # --- Each algorithm's own -----------------------------------------------------------------------------------
 
@@ -122,6 +122,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         """SB3's, as one program if the policy and the environments allow it."""
         plan = self._planned(env)
         if plan.tensors:
+            assert isinstance(env, JaxVecEnv)
+            assert isinstance(rollout_buffer, TensorRolloutBuffer)
             return tensor_rollout.collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
         if plan.env is None or plan.network is None:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
@@ -245,7 +247,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         else:
             self._last_obs = jax.tree.map(np.array, steps.last_observation)
         self._last_episode_starts = np.array(steps.dones[-1])
-        return steps
+        return cast(Steps, steps)
 
     def _replay(
         self, env: CompiledEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_steps: int, steps: Steps
@@ -258,7 +260,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         rewards, dones, raw_rewards = np.array(steps.rewards), np.array(steps.dones), steps.raw_rewards
         outputs = Outputs(*[jax.tree.leaves(part) for part in steps.outputs])
         some_info = bool(outputs.info)
-        seen = {"self": self, "env": self.env, "callback": callback, "rollout_buffer": rollout_buffer}
+        seen: dict[str, Any] = {"self": self, "env": self.env, "callback": callback, "rollout_buffer": rollout_buffer}
         seen["n_rollout_steps"] = n_steps
         for step in range(n_steps):
             ended = dones[step].nonzero()[0]

@@ -15,7 +15,7 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
     """`stable_baselines3.PPO` with the same arguments, and `engine`."""
 
     def _learner(self, **common: Any) -> learn.PPO:
-        progress = self._current_progress_remaining
+        clip_range, clip_range_vf = self._clip_ranges()
         return learn.PPO(
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
@@ -25,8 +25,8 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
             normalize_advantage=self.normalize_advantage,
             batch_size=self.batch_size,
             n_epochs=self.n_epochs,
-            clip_range=self.clip_range(progress),
-            clip_range_vf=None if self.clip_range_vf is None else self.clip_range_vf(progress),
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
             target_kl=self.target_kl,
             **common,
         )
@@ -39,8 +39,17 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
         for name, value in metrics.items():
             self.logger.record(f"train/{name}", value)
         self._record_std()
-        progress = self._current_progress_remaining
+        clip_range, clip_range_vf = self._clip_ranges()
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/clip_range", self.clip_range(progress))
-        if self.clip_range_vf is not None:
-            self.logger.record("train/clip_range_vf", self.clip_range_vf(progress))
+        self.logger.record("train/clip_range", clip_range)
+        if clip_range_vf is not None:
+            self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    def _clip_ranges(self) -> tuple[float, float | None]:
+        """Those of the present progress. SB3's `_setup_model` has made schedules of them."""
+        clip_range, clip_range_vf = (
+            schedule and schedule(self._current_progress_remaining)  # type: ignore[operator]
+            for schedule in (self.clip_range, self.clip_range_vf)
+        )
+        assert clip_range is not None
+        return clip_range, clip_range_vf

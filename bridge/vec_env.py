@@ -19,8 +19,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from bridge.actions import ActionChecker
 from bridge.dlpack import to_jax, to_torch
-from bridge.parameters import with_parameter
 from bridge.packing import Packed
+from bridge.parameters import with_parameter
 from bridge.programs import Outputs, programs_for
 from bridge.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxenvs.environment import static, struct
 
@@ -173,7 +174,7 @@ class StateDependentGaussian:
     def log_prob(self, action: jax.Array) -> jax.Array:
         if not self.squash:
             return self._gaussian().log_prob(action)
-        limit = 1 - jnp.finfo(self.mean.dtype).eps
+        limit = 1 - np.finfo(self.mean.dtype).eps
         gaussian = jnp.arctanh(jnp.clip(action, -limit, limit))
         correction = jnp.log(1 - jnp.tanh(gaussian) ** 2 + self.epsilon)
         return self._gaussian().log_prob(gaussian) - jnp.sum(correction, axis=-1)

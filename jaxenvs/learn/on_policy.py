@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import jax
@@ -249,18 +248,18 @@ def _at(algorithm: OnPolicy, iteration: jax.Array) -> OnPolicy:
 def _episodes(timestep: VectorTimeStep) -> dict[str, jax.Array]:
     done = timestep.done
     episodes = done.sum()
-    mean = partial(jnp.where, episodes > 0)
+    # 0 / 0 is the NaN that is promised where none ended.
     return {
         "episodes": episodes,
-        "episode_return": mean(jnp.where(done, timestep.episode_return, 0).sum() / episodes, jnp.nan),
-        "episode_length": mean(jnp.where(done, timestep.episode_length, 0).sum() / episodes, jnp.nan),
+        "episode_return": jnp.where(done, timestep.episode_return, 0).sum() / episodes,
+        "episode_length": jnp.where(done, timestep.episode_length, 0).sum() / episodes,
     }
 
 
 def _noise(algorithm: OnPolicy, params: Any, observation: Any, key: jax.Array) -> jax.Array:
     """The noise of every step of a rollout, in one draw."""
     distribution, _ = jax.eval_shape(algorithm.network.apply, params, observation)
-    noise = distribution.noise(key, -(-algorithm.n_steps // algorithm.noise_steps))
+    noise: jax.Array = distribution.noise(key, -(-algorithm.n_steps // algorithm.noise_steps))
     return noise if algorithm.noise_steps == 1 else noise[jnp.arange(algorithm.n_steps) // algorithm.noise_steps]
 
 
