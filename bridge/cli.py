@@ -25,6 +25,7 @@ def _shown_as(metavar: str, help: str | None = None) -> Any:
 # What is optional on the command line shows no "(default: None)": its help says what None means.
 Algorithm = Annotated[str | None, tyro.conf.Positional, _shown_as("[ALGORITHM", f"One of {', '.join(ALGORITHMS)}.")]
 EnvId = Annotated[str | None, tyro.conf.Positional, _shown_as("ENV_ID]")]
+Engine = Annotated[str | None, _shown_as("NAME")]
 Number = Annotated[int | None, _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
@@ -54,6 +55,8 @@ def train(
     num_envs: Number = None,
     total_timesteps: Number = None,
     seed: Number = None,
+    seeds: Number = None,
+    engine: Engine = None,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     config: File = None,
@@ -69,6 +72,8 @@ def train(
       num_envs: Environments side by side. If not given, what is tuned for the environment, or 8.
       total_timesteps: Steps of all of them together. If not given, what is tuned for it, or 100000.
       seed: Of the environments and the weights. If not given, 0.
+      seeds: Train so many agents in one program, of seed, seed + 1, ...; their zips are in seed-0, seed-1, ...
+      engine: auto compiles what it can, xla refuses to do without, torch trains with PyTorch. If not given, auto.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ falls to 0;
         normalize=True adds a VecNormalize. The others are those tuned for the environment, or SB3's.
@@ -82,7 +87,13 @@ def train(
         changes = {"env_kwargs": parse_assignments(env_kwargs), "hyperparameters": parse_assignments(hyperparameters)}
     except ValueError as error:
         raise UserError(str(error)) from error
-    given = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed}
+    given = {
+        "num_envs": num_envs,
+        "total_timesteps": total_timesteps,
+        "seed": seed,
+        "num_seeds": seeds,
+        "engine": engine,
+    }
     if config is not None:
         if algorithm is not None:
             raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
@@ -97,8 +108,17 @@ def train(
     resolved = TrainingConfig.resolve(**arguments)
 
     out = out or Path("runs") / f"{resolved.env_id}-{resolved.algorithm}-{resolved.seed}"
-    if (out / "model.zip").exists():
+    if (out / "model.zip").exists() or any(out.glob("seed-*/model.zip")):
         raise UserError(f"{out} holds a trained model already: give another --out, or remove it.")
+    if resolved.num_seeds > 1:
+        from bridge.seeds import train_seeds
+
+        means = train_seeds(resolved, out)
+        low, median, high = np.percentile(means, [25, 50, 75])
+        print(
+            f"Mean return of {EVALUATION_EPISODES} episodes each: median {median:.2f}, quartiles {low:.2f}, {high:.2f}"
+        )
+        return
     try:
         mean, std = run(resolved, out)
     except Interrupted as interrupted:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.preprocessing import is_image_space
 
 import jaxenvs
+from bridge.a2c import A2C
 from bridge.hyperparameters import SCHEDULED, TUNED, to_schedule
+from bridge.on_policy import ENGINES
+from bridge.ppo import PPO
 
 # Any algorithm with SB3's constructor: adding one is one line.
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ppo": PPO}
@@ -27,7 +29,7 @@ DEFAULT_NUM_ENVS = 8
 DEFAULT_TOTAL_TIMESTEPS = 100_000
 
 # The rest of a constructor's arguments is not for the user to give: the run itself decides them.
-NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "_init_setup_model")
+NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
 PACKAGES = ("jaxenvs", "jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 
 
@@ -46,6 +48,8 @@ class TrainingConfig:
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
         goes around the environments. They are JSON: a schedule is a string, as "lin_0.001".
+      engine: of the algorithm.
+      num_seeds: so many agents, of seed, seed + 1, ...
     """
 
     algorithm: str
@@ -55,6 +59,8 @@ class TrainingConfig:
     total_timesteps: int
     seed: int
     hyperparameters: dict[str, Any]
+    engine: str = "auto"
+    num_seeds: int = 1
 
     @classmethod
     def resolve(
@@ -66,6 +72,8 @@ class TrainingConfig:
         total_timesteps: int | None = None,
         seed: int | None = None,
         hyperparameters: dict[str, Any] | None = None,
+        engine: str = "auto",
+        num_seeds: int = 1,
     ) -> TrainingConfig:
         """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
 
@@ -83,7 +91,10 @@ class TrainingConfig:
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
-        for flag, number in (("--num-envs", num_envs), ("--total-timesteps", total_timesteps)):
+        if engine not in ENGINES:
+            raise UserError(f"No engine {engine!r}. There are: {', '.join(ENGINES)}.")
+        numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
+        for flag, number in numbers.items():
             if number < 1:
                 raise UserError(f"{flag} must be at least 1, got {number}.")
 
@@ -93,7 +104,7 @@ class TrainingConfig:
         resolved = {**defaults, **tuned, **given}
         if "n_steps" in resolved:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
-        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed or 0, resolved)
+        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed or 0, resolved, engine, num_seeds)
 
     def save(self, path: Path) -> None:
         """Write it as JSON, with the versions of the packages beside it."""

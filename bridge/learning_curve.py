@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -23,14 +25,57 @@ def plot_learning_curve(
       returns: what each episode earned.
       threshold: the return at which the task counts as solved.
     """
+    with _figure(path, title, threshold) as axes:
+        if not timesteps:
+            axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center", color="#6b7280")
+            return
+        at, mean, low, high = _binned(np.asarray(timesteps), np.asarray(returns))
+        _draw(axes, at, mean, low, high, "10th to 90th percentile", "mean of episodes")
+
+
+def plot_seeds(
+    timesteps: np.ndarray,
+    returns: np.ndarray,
+    episodes: np.ndarray,
+    path: Path,
+    title: str,
+    threshold: float | None = None,
+) -> None:
+    """Draw the episode returns of several seeds as a PNG: their mean, and the middle half of them.
+
+    Args:
+      timesteps: at the end of each rollout, (num_rollouts,).
+      returns, episodes: mean return of the episodes that ended in each rollout, and their number, each
+        (num_seeds, num_rollouts).
+    """
+    with _figure(path, title, threshold) as axes:
+        chunks = np.array_split(np.arange(len(timesteps)), min(len(timesteps), MOST_BINS))
+        sums = np.nan_to_num(returns) * episodes
+        counts = np.stack([episodes[:, chunk].sum(1) for chunk in chunks], axis=1)
+        # Of the stretches in which every seed has an episode.
+        full = counts.all(axis=0)
+        if not full.any():
+            axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center", color="#6b7280")
+            return
+        means = np.stack([sums[:, chunk].sum(1) for chunk in chunks], axis=1)[:, full] / counts[:, full]
+        at = np.array([timesteps[chunk].mean() for chunk in chunks])[full]
+        low, high = np.percentile(means, [25, 75], axis=0)
+        _draw(axes, at, means.mean(0), low, high, "middle half of the seeds", "mean of the seeds")
+
+
+def _draw(
+    axes: Axes, at: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, band: str, line: str
+) -> None:
+    axes.fill_between(at, low, high, color="#2563eb", alpha=0.18, linewidth=0, label=band)
+    axes.plot(at, mean, color="#2563eb", linewidth=2, marker="o" if len(at) < 3 else "", label=line)
+
+
+@contextlib.contextmanager
+def _figure(path: Path, title: str, threshold: float | None) -> Iterator[Axes]:
+    """Axes to draw returns on, which are finished and saved afterwards."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    if timesteps:
-        at, mean, low, high = _binned(np.asarray(timesteps), np.asarray(returns))
-        axes.fill_between(at, low, high, color="#2563eb", alpha=0.18, linewidth=0, label="10th to 90th percentile")
-        axes.plot(at, mean, color="#2563eb", linewidth=2, marker="o" if len(at) < 3 else "", label="mean of episodes")
-    else:
-        axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center", color="#6b7280")
+    yield axes
     if threshold is not None:
         axes.axhline(threshold, color="#dc2626", linestyle=(0, (5, 3)), linewidth=1.2, label=f"solved: {threshold:g}")
     axes.set_xlabel("environment steps")

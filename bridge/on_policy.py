@@ -114,6 +114,16 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         """Log the metrics of an update, as SB3's `train` does."""
         raise NotImplementedError
 
+    def noise_steps(self, n_steps: int) -> int:
+        """For how many steps of a rollout the noise of actions stays the same: 1, but with state-dependent exploration.
+
+        Args:
+          n_steps: of the rollout.
+        """
+        if not self.use_sde:
+            return 1
+        return self.sde_sample_freq if self.sde_sample_freq > 0 else n_steps
+
     # --- In SB3's place -----------------------------------------------------------------------------------------
 
     def collect_rollouts(
@@ -217,11 +227,12 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     def _collect(self, network: ExportedPolicy, env: CompiledEnv, rollout_buffer: RolloutBuffer, n_steps: int) -> Steps:
         """Run the program; leave its results in the environments, the buffer and `_last_obs`."""
-        noise_steps = 1
-        if self.use_sde:
-            noise_steps = self.sde_sample_freq if self.sde_sample_freq > 0 else n_steps
         learner = self._learner(
-            venv=env.base.venv, network=network, n_steps=n_steps, noise_steps=noise_steps, total_timesteps=0
+            venv=env.base.venv,
+            network=network,
+            n_steps=n_steps,
+            noise_steps=self.noise_steps(n_steps),
+            total_timesteps=0,
         )
         observation = jax.tree.map(
             lambda leaf, now: jnp.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs

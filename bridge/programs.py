@@ -11,6 +11,7 @@ import numpy as np
 
 from bridge.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
+from jaxenvs.compilation import in_order
 from jaxenvs.vector import VectorTimeStep
 
 
@@ -104,24 +105,6 @@ def outputs_of(timestep: VectorTimeStep) -> Outputs:
         final_info=timestep.final_info,
         info=timestep.info,
     )
-
-
-@functools.cache
-def in_order() -> dict[str, str]:
-    """Compiler options with which a program runs one kernel after the other on a CPU.
-
-    By default XLA hands kernels that do not depend on each other to its threads, and waking these costs more than the
-    kernels of a step do, the more so between two calls of a policy. A kernel that is large enough is still split over
-    the cores.
-    """
-    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-    if jax.default_backend() != "cpu":
-        return {}
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=options).lower(0).compile()
-    except jax.errors.JaxRuntimeError:  # this version of XLA has no such option
-        return {}
-    return options
 
 
 def programs_for(venv: VectorEnv) -> Programs:

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import jaxenvs
 from bridge.config import ALGORITHMS, TrainingConfig, UserError
+from bridge.evaluation import evaluate
 from bridge.factory import make_vec_env
 from bridge.hyperparameters import SCHEDULED, to_schedule
 
 EVALUATION_EPISODES = 100
-EVALUATION_LANES = 20
 
 
 class Interrupted(Exception):
@@ -41,8 +40,8 @@ def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
     if config.hyperparameters["policy"] == "MlpPolicy":
         # Threads gain nothing on networks this small, and where cores are busy they wait for each other.
         torch.set_num_threads(1)
-    env = _make_env(config)
-    model = _make_model(config, env)
+    env = make_env(config)
+    model = make_model(config, env)
     out.mkdir(parents=True, exist_ok=True)
     config.save(out / "config.json")
     episodes, interrupt = EpisodeRecorder(), StopOnInterrupt()
@@ -60,20 +59,15 @@ def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
         signal.signal(signal.SIGINT, previous)
     if interrupt.came:
         raise Interrupted(f"Interrupted after {model.num_timesteps} steps; saved what was learnt in {out}.")
-    return evaluate(config, out, model)
+    return evaluate_model(config, model)
 
 
-def evaluate(config: TrainingConfig, out: Path, model: BaseAlgorithm) -> tuple[float, float]:
+def evaluate_model(config: TrainingConfig, model: BaseAlgorithm) -> tuple[float, float]:
     """Mean and standard deviation of the returns of deterministic episodes on fresh environments."""
+    env = jaxenvs.make(config.env_id, **config.env_kwargs)
     # Lane i of the training has the seed `seed + i`: start after the last of them.
-    env = make_vec_env(
-        config.env_id, EVALUATION_LANES, seed=config.seed + config.num_envs, env_kwargs=config.env_kwargs
-    )
-    if config.hyperparameters["normalize"]:
-        env = VecNormalize.load(str(out / "vec_normalize.pkl"), env)
-        env.training = env.norm_reward = False
-    mean, std = evaluate_policy(model, env, EVALUATION_EPISODES, deterministic=True)
-    return float(np.mean(mean)), float(np.mean(std))
+    result = evaluate(model, env, EVALUATION_EPISODES, seed=config.seed + config.num_envs)
+    return result.mean, result.std
 
 
 class EpisodeRecorder(BaseCallback):
@@ -107,7 +101,12 @@ class StopOnInterrupt(BaseCallback):
         return not self.came
 
 
-def _make_env(config: TrainingConfig) -> VecEnv:
+def make_env(config: TrainingConfig) -> VecEnv:
+    """The environments to train on.
+
+    Raises:
+      UserError: the environment does not accept the config.
+    """
     try:
         env = make_vec_env(config.env_id, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs)
     except (TypeError, ValueError) as error:
@@ -117,22 +116,32 @@ def _make_env(config: TrainingConfig) -> VecEnv:
     return env
 
 
-def _make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
+def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
+    """The untrained model.
+
+    Raises:
+      UserError: the algorithm does not accept the config.
+    """
     arguments = {name: value for name, value in config.hyperparameters.items() if name != "normalize"}
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
     try:
-        return ALGORITHMS[config.algorithm](env=env, seed=config.seed, **arguments)
+        return ALGORITHMS[config.algorithm](env=env, seed=config.seed, engine=config.engine, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
+
+
+def save_model(model: BaseAlgorithm, out: Path) -> None:
+    """model.zip and, if there is one, vec_normalize.pkl."""
+    model.save(out / "model.zip")
+    normalize = model.get_vec_normalize_env()
+    if normalize is not None:
+        normalize.save(str(out / "vec_normalize.pkl"))
 
 
 def _save(config: TrainingConfig, out: Path, model: BaseAlgorithm, episodes: EpisodeRecorder) -> None:
     from bridge.learning_curve import plot_learning_curve  # here, because matplotlib takes long to import
 
-    model.save(out / "model.zip")
-    normalize = model.get_vec_normalize_env()
-    if normalize is not None:
-        normalize.save(str(out / "vec_normalize.pkl"))
+    save_model(model, out)
     plot_learning_curve(
         episodes.timesteps,
         episodes.returns,

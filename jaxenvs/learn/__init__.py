@@ -13,6 +13,7 @@ from jaxenvs.learn.networks import ActionHead, ActorCritic, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Position, Result, Rollout, advantages, collect, start, train
 from jaxenvs.learn.ppo import PPO
+from jaxenvs.learn.sweep import sweep
 
 __all__ = [
     "A2C",
@@ -36,5 +37,6 @@ __all__ = [
     "advantages",
     "collect",
     "start",
+    "sweep",
     "train",
 ]

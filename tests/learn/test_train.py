@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.learn import A2C, PPO, ActorCritic, train
+from jaxenvs.learn import A2C, PPO, ActorCritic, sweep, train
 from jaxenvs.learn.ppo import permutation
 from tests.environments import Counter
 
@@ -54,7 +54,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others():
 
 def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
     def run(key, learning_rate, clip_range, gamma, gravity):
-        env = VENV.env.replace(env=VENV.env.env.replace(gravity=gravity))
+        env = VENV.env.replace(gravity=gravity)
         venv = jaxenvs.VectorEnv(env, 8)
         return train(key, TINY.replace(venv=venv, learning_rate=learning_rate, clip_range=clip_range, gamma=gamma))
 
@@ -111,3 +111,14 @@ def test_a_network_starts_like_sb3s():
 def test_networks_refuse_observations_they_cannot_read():
     with pytest.raises(ValueError, match="ActorCritic takes Box observations"):
         ActorCritic.of(Counter(observation_kind="discrete"))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_a_sweep_is_vmap_however_many_cores_there_are(monkeypatch, cores):
+    monkeypatch.setitem(sweep.__globals__, "num_cores", lambda: cores)
+    monkeypatch.setitem(sweep.__globals__, "_CAN_SPREAD", True)
+    numbers = jnp.arange(5.0)
+    keys = jax.random.split(jax.random.key(0), 5)
+    swept = sweep(lambda x, key: {"square": x**2, "draw": jax.random.uniform(key)}, numbers, keys)
+    np.testing.assert_array_equal(swept["square"], numbers**2)
+    assert len(np.unique(swept["draw"])) == 5
