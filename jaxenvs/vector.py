@@ -223,9 +223,10 @@ def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lan
 
     Starting an episode costs several times a step of a cheap environment, and few lanes end in any one step, so
     on a CPU only those are started: in chunks of fixed size, gathered, started and scattered back, until none
-    is left. On other devices a dynamic loop costs a round trip to the host, and with few lanes the search costs
-    more than it saves; there, all are started and selected from. The two give the same bits, unless XLA rounds
-    a multiplication and an addition in a `start` of yours once in one and twice in the other.
+    is left. With few lanes the search costs more than it saves: all are started, in the steps in which any ended. On
+    other devices what depends on data costs a round trip to the host; there, all are started and selected from. All
+    ways give the same bits, unless XLA rounds a multiplication and an addition in a `start` of yours once in one and
+    twice in the other.
 
     Args:
       start: how to start lanes.
@@ -233,10 +234,9 @@ def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lan
       lanes: a pytree with the leading axis `num_envs`, of which `start` makes some.
       shared, of_lanes: for `start`; the latter has the leading axis `num_envs`.
     """
-    if mask.shape[0] < FEWEST_LANES_TO_SEARCH:
-        return _start_all(start, mask, lanes, shared, of_lanes)
+    on_cpu = _start_if_any if mask.shape[0] < FEWEST_LANES_TO_SEARCH else _start_ended
     return jax.lax.platform_dependent(
-        mask, lanes, shared, of_lanes, cpu=partial(_start_ended, start), default=partial(_start_all, start)
+        mask, lanes, shared, of_lanes, cpu=partial(on_cpu, start), default=partial(_start_all, start)
     )
 
 
@@ -250,6 +250,12 @@ def chunk_size(num_envs: int) -> int:
 
 def _start_all(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
     return _where(mask, start(shared, of_lanes), lanes)
+
+
+def _start_if_any(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
+    return jax.lax.cond(
+        mask.any(), partial(_start_all, start), lambda mask, lanes, *_: lanes, mask, lanes, shared, of_lanes
+    )
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -54,9 +55,19 @@ class PPO(OnPolicy):
         batch_size = min(self.batch_size, size)
         num_full, remainder = divmod(size, batch_size)
 
-        def step(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
+        def prepare(rows: jax.Array) -> tuple[jax.Array, Rollout]:
+            """Minibatches of the given rows, (..., batch_size), without the observations, which may be large."""
+            batch = jax.tree.map(lambda leaf: leaf[rows], dataclasses.replace(data, observation=None, reward=None))
+            if self.normalize_advantage and rows.shape[-1] > 1:
+                advantage = batch.advantage - batch.advantage.mean(-1, keepdims=True)
+                deviation = batch.advantage.std(-1, ddof=1, keepdims=True)
+                batch = dataclasses.replace(batch, advantage=advantage / (deviation + 1e-8))
+            return rows, batch
+
+        def step(carry: Any, prepared: tuple[jax.Array, Rollout]) -> tuple[Any, Any]:
             params, optimizer_state, going = carry
-            batch = jax.tree.map(lambda leaf: leaf[rows], data)
+            rows, batch = prepared
+            batch = dataclasses.replace(batch, observation=jax.tree.map(lambda leaf: leaf[rows], data.observation))
 
             def descent(params: jax.Array, optimizer_state: Any) -> Any:
                 tree = unravel(params)
@@ -88,9 +99,10 @@ class PPO(OnPolicy):
             return carry, (statistics, going)
 
         def epoch(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
-            carry, seen = jax.lax.scan(step, carry, rows[: size - remainder].reshape(num_full, batch_size))
+            full = rows[: size - remainder].reshape(num_full, batch_size)
+            carry, seen = jax.lax.scan(step, carry, prepare(full))
             if remainder:
-                carry, last = step(carry, rows[size - remainder :])
+                carry, last = step(carry, prepare(rows[size - remainder :]))
                 seen = jax.tree.map(lambda many, one: jnp.concatenate([many, one[None]]), seen, last)
             return carry, seen
 
@@ -105,23 +117,23 @@ class PPO(OnPolicy):
         distribution, value = self.network.apply(params, batch.observation)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()
-        advantage = batch.advantage
-        if self.normalize_advantage and advantage.shape[0] > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
 
         log_ratio = log_prob - batch.log_prob
         ratio = jnp.exp(log_ratio)
         clipped = jnp.clip(ratio, 1 - self.clip_range, 1 + self.clip_range)
-        policy_loss = -jnp.mean(jnp.minimum(advantage * ratio, advantage * clipped))
         if self.clip_range_vf is not None:
             value = batch.value + jnp.clip(value - batch.value, -self.clip_range_vf, self.clip_range_vf)
-        value_loss = jnp.mean((batch.returns - value) ** 2)
-        entropy_loss = -jnp.mean(-log_prob if entropy is None else entropy)
+        # The means of all of these in one reduction, because with a small batch each costs a kernel or two.
+        terms = [
+            -jnp.minimum(batch.advantage * ratio, batch.advantage * clipped),
+            (batch.returns - value) ** 2,
+            log_prob if entropy is None else -entropy,
+            (jnp.abs(ratio - 1) > self.clip_range).astype(ratio.dtype),
+            (ratio - 1) - log_ratio,  # http://joschu.net/blog/kl-approx.html
+        ]
+        policy_loss, value_loss, entropy_loss, *_ = means = jnp.stack(terms).mean(1)
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-
-        clip_fraction = jnp.mean(jnp.abs(ratio - 1) > self.clip_range, dtype=ratio.dtype)
-        approx_kl = jnp.mean((ratio - 1) - log_ratio)  # http://joschu.net/blog/kl-approx.html
-        return loss, jnp.stack([policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl, loss])
+        return loss, jnp.append(means, loss)
 
 
 def permutation(key: jax.Array, size: int) -> jax.Array:
