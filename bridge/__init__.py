@@ -24,6 +24,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 from bridge.a2c import A2C
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.dlpack import to_jax, to_torch
+from bridge.evaluation import Evaluation, evaluate
 from bridge.factory import make_vec_env
 from bridge.ppo import PPO
 from bridge.vec_env import JaxVecEnv
@@ -31,8 +32,10 @@ from bridge.vec_env import JaxVecEnv
 __all__ = [
     "A2C",
     "PPO",
+    "Evaluation",
     "JaxVecEnv",
     "RolloutCheckpoint",
+    "evaluate",
     "load_checkpoint",
     "make_vec_env",
     "save_checkpoint",

@@ -80,6 +80,8 @@ def train(
       config: The config.json of a run: do the same again. Other arguments change what they name.
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
     """
+    if seeds is not None or config is not None:
+        from bridge.seeds import train_seeds  # before JAX runs anything, as jaxenvs.learn.sweep asks for
     from bridge.training import EVALUATION_EPISODES, Interrupted
     from bridge.training import train as run
 
@@ -111,8 +113,6 @@ def train(
     if (out / "model.zip").exists() or any(out.glob("seed-*/model.zip")):
         raise UserError(f"{out} holds a trained model already: give another --out, or remove it.")
     if resolved.num_seeds > 1:
-        from bridge.seeds import train_seeds
-
         means = train_seeds(resolved, out)
         low, median, high = np.percentile(means, [25, 50, 75])
         print(

@@ -20,7 +20,8 @@ from bridge.on_policy import CompiledOnPolicyAlgorithm
 from bridge.optimizers import export_optimizer, write_optimizer
 from bridge.policy import NotCompilable, export_policy, read_parameters, write_parameters
 from bridge.training import evaluate_model, make_env, make_model, save_model
-from jaxenvs.learn import Moments, OnPolicy, Result, sweep, train
+from jaxenvs.learn import Moments, OnPolicy, Result, train
+from jaxenvs.learn.sweep import sweep
 
 
 def train_seeds(config: TrainingConfig, out: Path) -> np.ndarray:

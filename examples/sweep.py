@@ -1,6 +1,6 @@
 """Sweep in one program: learning rates, and the gravity that the pole falls in, by `vmap` over whole trainings.
 
-`learn.train` is a pure function of a key and settings, among them the parameters of the environment; `learn.sweep` is
+`learn.train` is a pure function of a key and settings, among them the parameters of the environment; `sweep` is
 `jax.vmap`, spread over the cores of a CPU. Run it: python examples/sweep.py
 """
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 import jaxenvs
 from jaxenvs import learn
+from jaxenvs.learn.sweep import sweep
 
 LEARNING_RATES = jnp.array([1e-4, 1e-3, 3e-3])
 GRAVITIES = jnp.array([9.8, 30.0])
@@ -39,7 +40,7 @@ if __name__ == "__main__":
     keys = jax.random.split(jax.random.key(0), LEARNING_RATES.size * GRAVITIES.size)
     learning_rates, gravities = (grid.ravel() for grid in jnp.meshgrid(LEARNING_RATES, GRAVITIES, indexing="ij"))
     start = time.perf_counter()
-    returns = learn.sweep(final_return, keys, learning_rates, gravities)
+    returns = sweep(final_return, keys, learning_rates, gravities)
     seconds = time.perf_counter() - start
     for learning_rate, gravity, value in zip(learning_rates, gravities, returns):
         print(f"learning rate {learning_rate:.4f}, gravity {gravity:4.1f}: return {value:5.1f}")

@@ -1,4 +1,4 @@
-"""Learners as pure functions over `(params, apply)` and a VectorEnv."""
+"""Learners as pure functions over `(params, apply)` and a VectorEnv. `jaxenvs.learn.sweep` runs many at once."""
 
 from jaxenvs.learn.a2c import A2C
 from jaxenvs.learn.distributions import (
@@ -13,7 +13,6 @@ from jaxenvs.learn.networks import ActionHead, ActorCritic, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Position, Result, Rollout, advantages, collect, start, train
 from jaxenvs.learn.ppo import PPO
-from jaxenvs.learn.sweep import sweep
 
 __all__ = [
     "A2C",
@@ -37,6 +36,5 @@ __all__ = [
     "advantages",
     "collect",
     "start",
-    "sweep",
     "train",
 ]

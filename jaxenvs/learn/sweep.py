@@ -1,4 +1,8 @@
-"""Many trainings at once: vmap, spread over the cores of a CPU."""
+"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU.
+
+Import it before JAX has run anything: it then gives XLA more threads than there are cores, which it needs for that, and
+which makes single programs of large kernels a tenth slower. So nothing else imports it.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +43,41 @@ _CAN_SPREAD = _enlarge_thread_pool()
 
 
 def sweep(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`jax.vmap(function)(*arguments)`, compiled; for functions that run long, as `train` with many keys.
+    """What `jax.vmap(function)(*arguments)` gives, compiled; for functions that run long, as `train` with many keys.
 
-    In XLA's CPU backend the small matrix products that vmap makes batches of run on one core. So there the batch is cut
-    into as many groups as there are cores, and one program runs for all of them side by side; if this module was
-    imported before JAX ran anything, or PJRT_NPROC is at least two more than there are cores.
+    On a CPU the batch is cut into as many groups as there are cores, and each core takes one after the other of its
+    group: in XLA's CPU backend a batch of small matrix products, which vmap makes, is slower than the products one by
+    one, and runs on one core. If XLA has no threads to spare (see above; or set PJRT_NPROC to two more than there are
+    cores) one core takes all.
 
     Args:
       arguments: pytrees of arrays with one leading axis for all.
     """
+    return compile_sweep(function, *arguments)(*arguments)
+
+
+def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+    """The function that `sweep` calls, for arguments of these shapes."""
+    if jax.default_backend() != "cpu":
+        return jax.jit(jax.vmap(function)).lower(*arguments).compile()
     size = jax.tree.leaves(arguments)[0].shape[0]
-    num_groups = min(num_cores(), size) if _CAN_SPREAD and jax.default_backend() == "cpu" else 1
-    if num_groups == 1:
-        return jax.jit(jax.vmap(function), compiler_options=in_order())(*arguments)
+    num_groups = min(num_cores(), size) if _CAN_SPREAD else 1
     # The last group is filled up with the last element, so that all groups have one shape and share their program.
     length = -(-size // num_groups)
     rows = [jnp.minimum(jnp.arange(first, first + length), size - 1) for first in range(0, size, length)]
-    groups = [jax.tree.map(lambda leaf, at=at: leaf[at], arguments) for at in rows]
-    program = jax.jit(jax.vmap(function), compiler_options=in_order()).lower(*groups[0]).compile()
-    with ThreadPoolExecutor(len(groups)) as pool:
-        results = list(pool.map(lambda group: jax.block_until_ready(program(*group)), groups))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
+
+    def one_by_one(arguments: Any) -> Any:
+        return jax.lax.map(lambda each: function(*each), arguments)
+
+    def group(arguments: Any, rows: jax.Array) -> Any:
+        return jax.tree.map(lambda leaf: leaf[rows], arguments)
+
+    program = jax.jit(one_by_one, compiler_options=in_order()).lower(group(arguments, rows[0])).compile()
+
+    def run(*arguments: Any) -> Any:
+        groups = [group(arguments, each) for each in rows]
+        with ThreadPoolExecutor(len(groups)) as pool:
+            results = list(pool.map(lambda each: jax.block_until_ready(program(each)), groups))
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
+
+    return run

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.learn import A2C, PPO, ActorCritic, sweep, train
+from jaxenvs.learn import A2C, PPO, ActorCritic, train
 from jaxenvs.learn.ppo import permutation
+from jaxenvs.learn.sweep import sweep
 from tests.environments import Counter
 
 VENV = jaxenvs.make_vec("CartPole-v1", 8)
@@ -115,8 +116,8 @@ def test_networks_refuse_observations_they_cannot_read():
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
 def test_a_sweep_is_vmap_however_many_cores_there_are(monkeypatch, cores):
-    monkeypatch.setitem(sweep.__globals__, "num_cores", lambda: cores)
-    monkeypatch.setitem(sweep.__globals__, "_CAN_SPREAD", True)
+    monkeypatch.setattr("jaxenvs.learn.sweep.num_cores", lambda: cores)
+    monkeypatch.setattr("jaxenvs.learn.sweep._CAN_SPREAD", True)
     numbers = jnp.arange(5.0)
     keys = jax.random.split(jax.random.key(0), 5)
     swept = sweep(lambda x, key: {"square": x**2, "draw": jax.random.uniform(key)}, numbers, keys)

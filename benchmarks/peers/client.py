@@ -1,0 +1,94 @@
+"""Environments for peers whose pins are not ours, and their workers: the side of the benchmark."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+from benchmarks.peers.worker import Setting, Training
+
+CHECKOUT = Path(__file__).parent.parent.parent
+ENVIRONMENTS = CHECKOUT / ".bench"
+
+
+def interpreter(name: str, install: bool) -> Path | None:
+    """Python with a peer and what it needs, from `<name>-requirements.txt`; installed once, in `.bench/<name>`.
+
+    Returns:
+      None, after a line that says why, if it is not installed and cannot or must not be.
+    """
+    requirements = Path(__file__).parent / f"{name}-requirements.txt"
+    folder = ENVIRONMENTS / name
+    python, installed = folder / "bin" / "python", folder / "installed.txt"
+    wanted = requirements.read_text() + (CHECKOUT / "constraints.txt").read_text()
+    if installed.exists() and installed.read_text() == wanted:
+        return python
+    if not install:
+        print(f"skipped: {name} is not installed in {folder.relative_to(CHECKOUT)}; a full run does that")
+        return None
+    print(f"installing {name} in {folder.relative_to(CHECKOUT)} ...", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
+    if subprocess.run(pip, check=False).returncode:
+        print(f"skipped: {name} could not be installed")
+        return None
+    installed.write_text(wanted)
+    return python
+
+
+class Worker:
+    """A process that runs `worker.serve`, with the cores and the environment variables of this one."""
+
+    def __init__(self, module: str, python: Path | str = sys.executable) -> None:
+        """
+        Args:
+          module: whose `__main__` serves.
+          python: of the environment with what it imports.
+        """
+        self.module = module
+        self.versions: dict[str, str] = {}
+        # jaxenvs.learn gives XLA's pool of this process some threads to spare; the peers' pools stay as they come.
+        environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
+        self._process = subprocess.Popen(
+            [python, "-m", module],
+            cwd=CHECKOUT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def prepare(self, setting: Setting, iterations: int) -> Training:
+        """The training in the process, compiled. Replaces the one before."""
+        answer = self._ask(do="prepare", setting=dataclasses.asdict(setting), iterations=iterations)
+        self.versions = answer["versions"]
+        return Training(lambda: self._ask(do="run")["seconds"], iterations, answer["compile_seconds"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _ask(self, **command: Any) -> Any:
+        commands, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+        try:
+            print(json.dumps(command), file=commands, flush=True)
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RuntimeError(f"{self.module} ended with {self._process.wait()}, asked to {command['do']}; see above.")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,152 @@
+"""PPO on gymnax in the way of PureJaxRL (Lu et al. 2022, https://github.com/luchris429/purejaxrl), which no index has.
+
+The design is theirs, the code is not: environments wrapped to log episodes, flax networks and a TrainState, one scan
+over updates, in it one over steps, one backwards for advantages, and one over epochs, each of which permutes and cuts
+the batch and scans over the pieces. As there, values are clipped like the policy, and truncation counts as termination.
+
+It runs in the environment of rejax-requirements.txt, which has all that it imports.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import gymnax
+import jax
+import jax.numpy as jnp
+import optax
+from flax.linen.initializers import constant, orthogonal
+from flax.training.train_state import TrainState
+from gymnax.wrappers.purerl import FlattenObservationWrapper, LogWrapper
+
+from benchmarks.peers.worker import Setting, Training, program_training, serve
+
+
+class ActorCritic(nn.Module):
+    """Logits of the actions, and values: two towers of 64-64 tanh."""
+
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = []
+        for size, gain in ((self.num_actions, 0.01), (1, 1.0)):
+            hidden = observation
+            for _ in range(2):
+                hidden = nn.tanh(nn.Dense(64, kernel_init=orthogonal(2**0.5), bias_init=constant(0.0))(hidden))
+            outputs.append(nn.Dense(size, kernel_init=orthogonal(gain), bias_init=constant(0.0))(hidden))
+        logits, value = outputs
+        return logits, value.squeeze(-1)
+
+
+class Transition(NamedTuple):
+    observation: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    info: dict[str, jax.Array]
+
+
+class Runner(NamedTuple):
+    """What a training carries on: `train` takes one and gives one."""
+
+    learner: TrainState
+    env_state: Any
+    observation: jax.Array
+    key: jax.Array
+
+
+def prepare(setting: Setting, iterations: int) -> Training:
+    """The whole training as one program, from state to state."""
+    env, env_params = gymnax.make("CartPole-v1")
+    env = LogWrapper(FlattenObservationWrapper(env))
+    network = ActorCritic(env.action_space(env_params).n)
+
+    def init(key: jax.Array) -> Runner:
+        key, init_key, reset_key = jax.random.split(key, 3)
+        reset_keys = jax.random.split(reset_key, setting.n_envs)
+        observation, env_state = jax.vmap(env.reset, in_axes=(0, None))(reset_keys, env_params)
+        optimizer = optax.chain(
+            optax.clip_by_global_norm(setting.max_grad_norm), optax.adam(setting.learning_rate, eps=1e-5)
+        )
+        params = network.init(init_key, observation)
+        return Runner(
+            TrainState.create(apply_fn=network.apply, params=params, tx=optimizer), env_state, observation, key
+        )
+
+    def act(runner: Runner, _: None) -> tuple[Runner, Transition]:
+        key, action_key, step_key = jax.random.split(runner.key, 3)
+        logits, value = network.apply(runner.learner.params, runner.observation)
+        action = jax.random.categorical(action_key, logits)
+        step_keys = jax.random.split(step_key, setting.n_envs)
+        observation, env_state, reward, done, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
+            step_keys, runner.env_state, action, env_params
+        )
+        transition = Transition(runner.observation, action, _log_prob(logits, action), value, reward, done, info)
+        return Runner(runner.learner, env_state, observation, key), transition
+
+    def advantages(transitions: Transition, last_value: jax.Array) -> jax.Array:
+        def accumulate(carry: tuple[jax.Array, jax.Array], now: Transition) -> Any:
+            advantage, next_value = carry
+            delta = now.reward + setting.gamma * next_value * (1 - now.done) - now.value
+            advantage = delta + setting.gamma * setting.gae_lambda * (1 - now.done) * advantage
+            return (advantage, now.value), advantage
+
+        start = (jnp.zeros_like(last_value), last_value)
+        return jax.lax.scan(accumulate, start, transitions, reverse=True, unroll=16)[1]
+
+    def loss(params: Any, batch: tuple[Transition, jax.Array, jax.Array]) -> Any:
+        old, advantage, target = batch
+        logits, value = network.apply(params, old.observation)
+        clipped_value = old.value + jnp.clip(value - old.value, -setting.clip_range, setting.clip_range)
+        value_loss = 0.5 * jnp.maximum((value - target) ** 2, (clipped_value - target) ** 2).mean()
+        ratio = jnp.exp(_log_prob(logits, old.action) - old.log_prob)
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        clipped_ratio = jnp.clip(ratio, 1 - setting.clip_range, 1 + setting.clip_range)
+        policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
+        log_probs = jax.nn.log_softmax(logits)
+        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
+        total = policy_loss + setting.vf_coef * value_loss - setting.ent_coef * entropy
+        return total, (value_loss, policy_loss, entropy)
+
+    def update(learner: TrainState, batch: Any) -> tuple[TrainState, Any]:
+        losses, gradient = jax.value_and_grad(loss, has_aux=True)(learner.params, batch)
+        return learner.apply_gradients(grads=gradient), losses
+
+    def iterate(runner: Runner, _: None) -> tuple[Runner, dict[str, jax.Array]]:
+        runner, transitions = jax.lax.scan(act, runner, None, setting.n_steps)
+        _, last_value = network.apply(runner.learner.params, runner.observation)
+        advantage = advantages(transitions, last_value)
+        data = jax.tree.map(
+            lambda leaf: leaf.reshape(setting.rollout, *leaf.shape[2:]),
+            (transitions, advantage, advantage + transitions.value),
+        )
+
+        def epoch(carry: tuple[TrainState, jax.Array], _: None) -> Any:
+            learner, key = carry
+            key, permutation_key = jax.random.split(key)
+            order = jax.random.permutation(permutation_key, setting.rollout)
+            minibatches = jax.tree.map(
+                lambda leaf: jnp.take(leaf, order, axis=0).reshape(-1, setting.batch_size, *leaf.shape[1:]), data
+            )
+            learner, losses = jax.lax.scan(update, learner, minibatches)
+            return (learner, key), losses
+
+        (learner, key), _ = jax.lax.scan(epoch, (runner.learner, runner.key), None, setting.n_epochs)
+        return runner._replace(learner=learner, key=key), transitions.info
+
+    def train(runner: Runner) -> tuple[Runner, dict[str, jax.Array]]:
+        return jax.lax.scan(iterate, runner, None, iterations)
+
+    return program_training(init, train, jax.random.PRNGKey(0), iterations)
+
+
+def _log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], axis=-1).squeeze(-1)
+
+
+if __name__ == "__main__":
+    serve(prepare, ["gymnax", "flax", "optax", "jax"])

@@ -1,0 +1,36 @@
+"""Trains PPO on CartPole-v1, with RL Baselines3 Zoo's settings, until 20 episodes give 475 on average. Stock SB3."""
+
+import argparse
+import json
+
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
+from stable_baselines3.common.env_util import make_vec_env
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--total-timesteps", type=int, default=100_000)
+options = parser.parse_args()
+
+evaluation = EvalCallback(
+    make_vec_env("CartPole-v1", n_envs=20, seed=1000 + options.seed),
+    callback_on_new_best=StopTrainingOnRewardThreshold(475),
+    n_eval_episodes=20,
+    eval_freq=512,  # of the 8 environments: every 4096 steps
+    verbose=0,
+)
+model = PPO(
+    "MlpPolicy",
+    make_vec_env("CartPole-v1", n_envs=8, seed=options.seed),
+    n_steps=32,
+    batch_size=256,
+    n_epochs=20,
+    gamma=0.98,
+    gae_lambda=0.8,
+    learning_rate=lambda remaining: 0.001 * remaining,
+    clip_range=lambda remaining: 0.2 * remaining,
+    seed=options.seed,
+    device="cpu",
+)
+model.learn(options.total_timesteps, callback=evaluation)
+print(json.dumps({"timesteps": model.num_timesteps, "mean_return": float(evaluation.best_mean_reward)}))

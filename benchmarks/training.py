@@ -1,0 +1,321 @@
+"""What training costs: bridge.PPO beside stock SB3, SBX, rejax and PPO in the way of PureJaxRL, on CartPole-v1.
+
+    python -m benchmarks.training [--only a b c d e] [--rounds 9] [--quick]
+
+a: SB3's usual setting. b: many environments. c: compiled updates for Gymnasium's environments. d: from
+`python train.py` to the solved task, imports and compilation included. e: many seeds in one program.
+
+A full run installs rejax and SBX in environments of their own, .bench/rejax and .bench/sbx, where they are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+import bridge
+import jaxenvs
+from benchmarks import common
+from benchmarks.peers import client
+from benchmarks.peers.worker import Setting, Training, sb3_training
+from jaxenvs import learn
+from jaxenvs.compilation import in_order
+
+ENV_ID = "CartPole-v1"
+SMALL, LARGE = Setting(8, 256, batch_size=64, n_epochs=10), Setting(256, 32, batch_size=2048, n_epochs=4)
+QUICK = Setting(4, 8, batch_size=16, n_epochs=2)
+
+# In one run: enough for about half a second, of the sides that are compiled and of those that are not.
+COMPILED_ITERATIONS = {SMALL: 20, LARGE: 10, QUICK: 2}
+HOST_ITERATIONS = {SMALL: 2, LARGE: 4, QUICK: 1}
+
+OURS, STOCK, SBX, REJAX, PUREJAXRL = "bridge.PPO", "stock SB3", "SBX", "rejax", "PureJaxRL-style"
+JAX_ENVS, GYMNASIUM_ENVS = "JaxVecEnv", "DummyVecEnv"
+MAKE = {JAX_ENVS: bridge.make_vec_env, GYMNASIUM_ENVS: make_vec_env}
+
+# Environment of the peers -> name -> module of its worker.
+PEERS = {
+    "rejax": {REJAX: "benchmarks.peers.rejax_worker", PUREJAXRL: "benchmarks.peers.purejaxrl_style"},
+    "sbx": {SBX: "benchmarks.peers.sbx_worker"},
+}
+DIFFERENCES = {
+    REJAX: "gymnax's environments, which compute a reset in every step; an Adam (epsilon 1e-8) and a backward pass for "
+    "each tower; gradients clipped element by element, not by norm; values clipped too; truncation taken for "
+    "termination; no statistics of episodes or losses; its periodic evaluation is turned off",
+    PUREJAXRL: "gymnax's environments, which compute a reset in every step; values clipped too; truncation taken for "
+    "termination; keeps the statistics of gymnax's LogWrapper for every step; losses computed, not kept",
+    SBX: "an Adam, a gradient norm and a backward pass for each tower; of the losses only those of the last minibatch "
+    "and the mean divergence are logged",
+}
+
+NOTES = [
+    "every side: PPO with two towers of 64-64 tanh, Adam, and SB3's defaults for what the setting does not name; the "
+    "same number of environment steps, epochs and minibatches; advantages normalised in each minibatch",
+    "sides take turns, after a warm-up, and each goes on with its own training; figures are of the median run",
+    "compile_seconds are not in the other figures: of rejax and PureJaxRL-style, those of their programs (start, "
+    "training); of bridge.PPO and SBX, what the first iteration takes longer than the second",
+    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it; bridge.PPO returns "
+    "to Python after each rollout and each update, for callbacks and logs; SBX and stock SB3 after each step",
+    "DummyVecEnv is what SB3's make_vec_env gives: monitored Gymnasium environments",
+    "stock SB3 runs with as many threads as PyTorch takes and with one: bars are held against the faster",
+]
+
+
+@dataclasses.dataclass
+class Options:
+    """Of a run.
+
+    Attributes:
+      threads: that PyTorch takes by itself.
+      quick: tiny settings, and no bars.
+    """
+
+    rounds: int
+    threads: int
+    quick: bool
+    peers: dict[str, client.Worker]
+
+    @property
+    def thread_counts(self) -> list[int]:
+        """With which stock SB3 runs."""
+        return sorted({self.threads, 1}, reverse=True)
+
+
+def model_training(
+    algorithm: Callable[..., Any], venv: VecEnv, setting: Setting, iterations: int, threads: int, compiles: bool
+) -> Training:
+    """Of a model in this process, with so many of PyTorch's threads."""
+    torch.set_num_threads(threads)
+    model = algorithm("MlpPolicy", venv, seed=0, device="cpu", **setting.hyperparameters)
+    training = sb3_training(model, setting, iterations, compiles)
+
+    def run() -> Any:
+        torch.set_num_threads(threads)
+        return training.run()
+
+    return Training(run, iterations, training.compile_seconds)
+
+
+def compare(
+    report: common.Report,
+    part: str,
+    setting: Setting,
+    options: Options,
+    ours_on: str,
+    stock_on: str,
+    peers: tuple[str, ...],
+    bars: dict[str, float],
+) -> None:
+    """Time bridge.PPO, stock SB3 and peers in turns; hold our speed against theirs.
+
+    Args:
+      ours_on, stock_on: JAX_ENVS or GYMNASIUM_ENVS.
+      bars: how many times as fast we want to be, by name of the other side.
+    """
+    if options.quick:
+        setting, bars = QUICK, {}
+    # What another part compiled would not be compiled again.
+    jax.clear_caches()
+    with contextlib.ExitStack() as closing:
+
+        def make(kind: str) -> VecEnv:
+            venv: VecEnv = MAKE[kind](ENV_ID, setting.n_envs, seed=0)
+            closing.callback(venv.close)
+            return venv
+
+        # Where the environments are not ours, collecting cannot be compiled, and engine="xla" would say so.
+        ours = functools.partial(bridge.PPO, engine="xla" if ours_on == JAX_ENVS else "auto")
+        iterations = (COMPILED_ITERATIONS if ours_on == JAX_ENVS else HOST_ITERATIONS)[setting]
+        trainings = {OURS: model_training(ours, make(ours_on), setting, iterations, options.threads, compiles=True)}
+        for threads in options.thread_counts:
+            trainings[f"{STOCK}, {threads} thread{'s' if threads > 1 else ''}"] = model_training(
+                stable_baselines3.PPO, make(stock_on), setting, HOST_ITERATIONS[setting], threads, compiles=False
+            )
+        for name in peers:
+            if name in options.peers:
+                iterations = (HOST_ITERATIONS if name == SBX else COMPILED_ITERATIONS)[setting]
+                trainings[name] = options.peers[name].prepare(setting, iterations)
+
+        timings = common.interleave(
+            {
+                name: common.Side(training.run, training.iterations * setting.rollout, lambda _: 0)
+                for name, training in trainings.items()
+            },
+            options.rounds,
+        )
+    envs = {OURS: ours_on, STOCK: stock_on, SBX: GYMNASIUM_ENVS}
+    rows = []
+    for name, timing in timings.items():
+        row: dict[str, Any] = {"part": part, "setting": str(setting), "side": name}
+        row["environments"] = envs.get(name.partition(",")[0], "gymnax")
+        row["ms_per_iteration"] = 1000 * setting.rollout / timing.steps_per_second
+        row |= {what: timing.row()[what] for what in ("steps_per_second", "slowest", "fastest")}
+        rows.append(row | {"compile_seconds": trainings[name].compile_seconds})
+    report.add("training", rows)
+
+    for other, at_least in bars.items():
+        speeds = [timing.steps_per_second for name, timing in timings.items() if name.startswith(other)]
+        if speeds:
+            what = f"{part}: {setting}: {OURS} on {ours_on} / {other}" + (f" on {stock_on}" if other == STOCK else "")
+            report.bar(what, timings[OURS].steps_per_second / max(speeds), at_least)
+
+
+def run_script(script: str, seed: int, quick: bool, **environment: str) -> dict[str, Any]:
+    """A training from nothing, in a process of its own: seconds until it has ended, and what it printed last."""
+    path = client.CHECKOUT / "benchmarks" / "peers" / script
+    budget = ["--total-timesteps", "512"] if quick else []
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, path, "--seed", str(seed), *budget],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return {"seconds": time.perf_counter() - start} | json.loads(done.stdout.splitlines()[-1])
+
+
+def time_to_solved(report: common.Report, num_seeds: int, options: Options) -> None:
+    """Two scripts that differ in their imports alone, from start to end: both stop once they have solved the task."""
+    no_cache = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    sides: dict[str, tuple[str, dict[str, str]]] = {OURS: ("train_cartpole_bridge.py", no_cache)}
+    sides[STOCK] = ("train_cartpole_sb3.py", {})
+    if len(options.thread_counts) > 1:
+        sides[f"{STOCK}, OMP_NUM_THREADS=1"] = ("train_cartpole_sb3.py", {"OMP_NUM_THREADS": "1"})
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    for seed in range(num_seeds):
+        for name, (script, environment) in sides.items():
+            results[name].append(run_script(script, seed, options.quick, **environment))
+    rows = []
+    for name, runs in results.items():
+        seconds, timesteps = ([run[what] for run in runs] for what in ("seconds", "timesteps"))
+        row: dict[str, Any] = {
+            "part": "d",
+            "side": name,
+            "seeds": num_seeds,
+            "solved": sum(run["mean_return"] >= 475 for run in runs),
+        }
+        row |= {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+        rows.append(row | {"timesteps": statistics.median(timesteps)})
+    report.add("solved", rows)
+    if options.quick:
+        return
+    for row in rows[1:]:
+        ratio = rows[0]["seconds"] / row["seconds"]
+        solved = all(each["solved"] == num_seeds for each in (rows[0], row))
+        what = f"d: from `python train.py` to 475 on {ENV_ID}: time of {OURS} / of {row['side']}"
+        report.require(what, ratio, "<= 1/3, all seeds solved", ratio <= 1 / 3 and solved)
+
+
+def time_seeds(report: common.Report, num_seeds: int, options: Options) -> None:
+    """The whole training as one pure function: of one seed, and of many side by side."""
+    setting = QUICK if options.quick else SMALL
+    venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
+    hyperparameters = setting.hyperparameters
+    learner = learn.PPO(
+        venv=venv,
+        network=learn.ActorCritic.of(venv.env),
+        total_timesteps=COMPILED_ITERATIONS[setting] * setting.rollout,
+        **hyperparameters,
+    )
+    one, many = (lambda key: learn.train(key, learner)), jax.vmap(lambda key: learn.train(key, learner))
+    key = jax.random.key(0)
+    keys = {"one seed": (one, key, 1), f"{num_seeds} seeds": (many, jax.random.split(key, num_seeds), num_seeds)}
+    sides, compile_seconds = {}, {}
+    for name, (train, argument, count) in keys.items():
+        start = time.perf_counter()
+        program = jax.jit(train, compiler_options=in_order()).lower(argument).compile()
+        compile_seconds[name] = time.perf_counter() - start
+        sides[name] = common.Side(
+            functools.partial(program, argument), count * learner.num_iterations * setting.rollout, lambda _: 0
+        )
+    timings = common.interleave(sides, options.rounds)
+    rows = []
+    for name, timing in timings.items():
+        row: dict[str, Any] = {"part": "e", "setting": str(setting), "side": f"jaxenvs.learn.train, {name}"}
+        row |= {"seconds": statistics.median(timing.seconds), "steps_per_second": timing.steps_per_second}
+        rows.append(row | {"compile_seconds": compile_seconds[name]})
+    report.add("seeds", rows)
+    if not options.quick:
+        ratio = rows[1]["seconds"] / rows[0]["seconds"]
+        what = f"e: {setting}: time of {num_seeds} seeds in one program / of one seed"
+        report.require(what, ratio, "<= 12", ratio <= 12)
+
+
+def open_peers(install: bool, closing: contextlib.ExitStack) -> dict[str, client.Worker]:
+    """A process for each peer that is installed or, if asked for, can be."""
+    peers: dict[str, client.Worker] = {}
+    for environment, modules in PEERS.items():
+        python = client.interpreter(environment, install)
+        if python is not None:
+            peers |= {name: closing.enter_context(client.Worker(module, python)) for name, module in modules.items()}
+    return peers
+
+
+def describe_peers(report: common.Report, peers: dict[str, client.Worker]) -> None:
+    """What took part, and what it does differently."""
+    rows = []
+    for name, worker in peers.items():
+        versions = ", ".join(f"{package} {version}" for package, version in worker.versions.items())
+        rows.append({"peer": name, "versions": versions, "does differently": DIFFERENCES[name]})
+    report.add("peers", rows)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices="abcde", default=list("abcde"), help="parts; default: all")
+    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 1")
+    parser.add_argument("--seeds", type=int, help="of part d; default 3; quick: 1")
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it works; installs nothing")
+    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
+    arguments = parser.parse_args(argv)
+    quick, parts = arguments.quick, arguments.only
+    output = arguments.output or (None if quick else common.RESULTS)
+    if not quick:
+        # Compile times are figures here. In the environment too, for the workers.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        jax.config.update("jax_enable_compilation_cache", False)
+
+    seeds = arguments.seeds or (1 if quick else 3)
+    options = Options(arguments.rounds or (1 if quick else 9), torch.get_num_threads(), quick, {})
+    settings: dict[str, Any] = {"env": ENV_ID, "parts": "".join(parts), "rounds": options.rounds, "seeds": seeds}
+    settings |= {"torch_threads": options.threads, "quick": quick}
+    report = common.Report("training", settings, NOTES)
+    with contextlib.ExitStack() as closing:
+        if {"a", "b"} & set(parts):
+            options.peers = open_peers(not quick, closing)
+        if "a" in parts:
+            bars = {STOCK: 20, SBX: 10, REJAX: 1.5, PUREJAXRL: 1.5}
+            compare(report, "a", SMALL, options, JAX_ENVS, GYMNASIUM_ENVS, (SBX, REJAX, PUREJAXRL), bars)
+        if "b" in parts:
+            compare(report, "b", LARGE, options, JAX_ENVS, JAX_ENVS, (REJAX, PUREJAXRL), {STOCK: 4, REJAX: 1.3})
+        describe_peers(report, options.peers)
+    if "c" in parts:
+        compare(report, "c", SMALL, options, GYMNASIUM_ENVS, GYMNASIUM_ENVS, (), {STOCK: 3})
+    if "d" in parts:
+        time_to_solved(report, seeds, options)
+    if "e" in parts:
+        time_seeds(report, 3 if quick else 20, options)
+    torch.set_num_threads(options.threads)
+    report.finish(output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""evaluate: thousands of episodes of a Stable-Baselines3 policy at once, in one compiled program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+
+import jaxenvs
+from bridge.compiled_env import CompiledEnv
+from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters
+from bridge.vec_env import JaxVecEnv
+from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper
+from jaxenvs.compilation import in_order
+from jaxenvs.learn import ActionHead, Moments, Normalizer
+
+EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
+# What chooses actions in an evaluation but has no part in training, so that `export_policy` does not look at it.
+PREDICTION: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+    (BaseAlgorithm, ("predict",)),
+    (ActorCriticPolicy, ("predict", "_predict")),
+)
+# Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
+POLICY = 2**32 - 1
+NO_LIMIT = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What `n_episodes` episodes came to. `str` has the mean and the standard deviation of their returns.
+
+    Attributes:
+      returns: float (n_episodes,), the undiscounted sums of the rewards of the environment, before normalisation.
+      lengths: int (n_episodes,), in steps.
+      terminated: bool (n_episodes,), the environment ended the episode.
+      truncated: bool (n_episodes,), its TimeLimit did, or `max_steps`. An episode may be both.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
+        return float(self.returns.std())
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
+
+
+def evaluate(
+    model: BaseAlgorithm | ActorCriticPolicy,
+    env: str | Environment[Any] | VectorEnv | VecEnv,
+    n_episodes: int,
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    max_steps: int | None = None,
+    max_lanes: int = 4096,
+) -> Evaluation:
+    """Run whole episodes of a policy, many at once. Nothing of the model or of `env` changes.
+
+    Every episode that starts is counted, however long it gets, so that short ones weigh no more than long ones.
+
+    Observations are normalised by the statistics of the VecNormalize in `env`; if there is none, by those of the one
+    that the model trains in, `model.get_vec_normalize_env()`, if any. A model that was loaded without its
+    environments has none.
+
+    Args:
+      model: PPO, A2C or another SB3 algorithm with an ActorCriticPolicy, bridge's or SB3's own; or such a policy.
+      env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize or
+        VecMonitor. Only the parameters of these are used. If lanes have parameters of their own, episode i has those
+        of lane i modulo their number.
+      n_episodes: how many.
+      deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
+        matrix for each episode.
+      seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
+      max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
+      max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it.
+
+    Raises:
+      NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
+      TypeError: `env` is not one of these, but a Gymnasium environment, say.
+      UnknownEnvironment: there is no such id.
+      ValueError: the policy is not for these spaces, nothing limits the episodes, or a number is not positive.
+    """
+    _require_positive(n_episodes=n_episodes, max_steps=max_steps, max_lanes=max_lanes)
+    policy: Any = model.policy if isinstance(model, BaseAlgorithm) else model
+    try:
+        venv, normalize = _environments(env)
+        if normalize is None and isinstance(model, BaseAlgorithm):
+            normalize = model.get_vec_normalize_env()
+        _require_sb3s_predict(model)
+        _require_sb3s_predict(policy)
+        network = export_policy(policy)
+        normalizer = _normalizer(normalize, network)
+    except NotCompilable as reason:
+        raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
+    lane = venv.lane_env(0)
+    _require_spaces(policy, network, lane)
+    if max_steps is None and not _has_time_limit(lane):
+        raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
+
+    rounds = -(-n_episodes // max_lanes)
+    num_lanes = -(-n_episodes // rounds)
+    parameters = read_parameters(policy)
+    limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
+    parts = []
+    for first in range(0, n_episodes, num_lanes):
+        episode = first + np.arange(num_lanes)
+        seeds = ((seed + first) % 2**32 + np.arange(num_lanes)).astype(np.uint32)
+        lanes = _lanes(venv, episode)
+        wanted = episode < n_episodes
+        parts.append(_program()(network, deterministic, lanes, parameters, normalizer, seeds, wanted, limit))
+    returns, lengths, terminated, truncated = (
+        np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
+    )
+    return Evaluation(returns.astype(float), lengths.astype(int), terminated, truncated)
+
+
+# --- The program ------------------------------------------------------------------------------------------------
+
+
+def _run(
+    network: ExportedPolicy,
+    deterministic: bool,
+    venv: VectorEnv,
+    parameters: jax.Array,
+    normalizer: Normalizer | None,
+    seeds: jax.Array,
+    wanted: jax.Array,
+    max_steps: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,)."""
+    lane_keys = jax.vmap(jax.random.key)(seeds)
+    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(POLICY))
+    named = network.unravel(parameters)
+
+    # One lane at a time, so that what a lane draws does not depend on how many there are.
+    def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
+        distribution, _ = network.apply(named, jax.tree.map(lambda leaf: leaf[None], observation))
+        if deterministic:
+            return network.to_env(distribution.mode())[0]
+        if network.exploration is None:
+            key = jax.random.fold_in(key, step)
+        sample = distribution.sample(distribution.noise(key, 1)[0])
+        return network.to_env(sample)[0]
+
+    def record(timestep: Any) -> tuple[jax.Array, ...]:
+        return timestep.episode_return, timestep.episode_length, timestep.terminated, timestep.truncated
+
+    def going_on(carry: Any) -> jax.Array:
+        _, _, _, running, step = carry
+        return jnp.any(running) & (step < max_steps)
+
+    def advance(carry: Any) -> Any:
+        state, observation, records, running, step = carry
+        observation = _channels_first(network, observation)
+        if normalizer is not None:
+            observation = normalizer.normalize_observation(observation)
+        # Lanes whose episode has ended step on, and nobody looks.
+        state, timestep = venv.step(state, jax.vmap(act, in_axes=(0, 0, None))(observation, policy_keys, step))
+        records = tuple(jnp.where(running, new, old) for new, old in zip(record(timestep), records))
+        return state, timestep.observation, records, running & ~timestep.done, step + 1
+
+    state, timestep = venv.reset(lane_keys)
+    start = (state, timestep.observation, record(timestep), wanted, jnp.zeros((), jnp.int32))
+    _, _, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
+    return returns, lengths, terminated, truncated | running
+
+
+@functools.cache
+def _program() -> Any:
+    """Jitted once for the process, so that an evaluation like one before does not compile again."""
+    return jax.jit(_run, static_argnums=(0, 1), compiler_options=in_order())
+
+
+def _channels_first(network: ExportedPolicy, observation: Any) -> Any:
+    """Images as the policy has them: SB3 puts the channels of images first for it."""
+
+    def fit(shape: tuple[int, ...], leaf: jax.Array) -> jax.Array:
+        return jnp.moveaxis(leaf, -1, 1) if leaf.ndim == 4 and leaf.shape[1:] != shape else leaf
+
+    if isinstance(network.encoding, tuple):
+        return {name: fit(encoding.shape, observation[name]) for name, encoding in network.encoding}
+    return fit(network.encoding.shape, observation)
+
+
+# --- What the program takes -------------------------------------------------------------------------------------
+
+
+def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
+    """The environments, whose number does not matter, and what normalises them."""
+    if isinstance(env, str):
+        env = jaxenvs.make(env)
+    if isinstance(env, Environment):
+        return VectorEnv(env, 1), None
+    if isinstance(env, VectorEnv):
+        return env, None
+    if not isinstance(env, VecEnv) or not isinstance(env.unwrapped, JaxVecEnv):
+        inside = f" of {type(env.unwrapped).__name__}" if isinstance(env, VecEnv) and env.unwrapped is not env else ""
+        raise TypeError(
+            "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, or a JaxVecEnv, also in "
+            f"VecNormalize or VecMonitor, got a {type(env).__name__}{inside}. {EVALUATE_POLICY} takes Gymnasium's."
+        )
+    compiled = CompiledEnv(env.venv if type(env) is VecTransposeImage else env)  # see _channels_first
+    return compiled.base.venv, compiled.normalize
+
+
+def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
+    """One lane for each episode, with the parameters that it has."""
+    env = venv.env
+    if venv.env_axis == 0:
+        env = jax.tree.map(lambda leaf: leaf[episode % venv.num_envs], env)
+    return VectorEnv(env, len(episode), AutoresetMode.DISABLED, venv.env_axis)
+
+
+def _require_sb3s_predict(model: Any) -> None:
+    """Refuse actions that are not SB3's choice."""
+    for base, names in PREDICTION:
+        for name in names:
+            if isinstance(model, base) and (
+                getattr(type(model), name) is not getattr(base, name) or name in vars(model)
+            ):
+                raise NotCompilable(f"{type(model).__name__} has a method {name} of its own.")
+
+
+def _normalizer(env: VecNormalize | None, network: ExportedPolicy) -> Normalizer | None:
+    """What VecNormalize does to observations, as its statistics are now."""
+    if env is None or not env.norm_obs:
+        return None
+    if type(env) is not VecNormalize:
+        raise NotCompilable(f"{type(env).__name__} may normalise in a way of its own.")
+    rms: Any = env.obs_rms
+    if isinstance(network.encoding, tuple):
+        moments: Any = {name: _moments(rms[name]) if name in rms else None for name, _ in network.encoding}
+    else:
+        moments = _moments(rms)
+    nothing = Normalizer.create({}, 1, epsilon=env.epsilon, clip_observation=env.clip_obs, training=False)
+    return nothing.replace(observation=moments, observation_seen=jax.tree.map(jnp.zeros_like, moments))
+
+
+def _moments(rms: RunningMeanStd) -> Moments:
+    return Moments(*(jnp.asarray(part, float) for part in (rms.mean, rms.var, rms.count)))
+
+
+def _has_time_limit(env: Environment[Any]) -> bool:
+    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
+        env = env.env
+    return isinstance(env, TimeLimit)
+
+
+def _require_positive(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1):
+            raise ValueError(f"{name} must be a positive int, got {number!r}.")
+
+
+def _require_spaces(policy: ActorCriticPolicy, network: ExportedPolicy, env: Environment[Any]) -> None:
+    if not _fits(env.observation_space, policy.observation_space):
+        raise ValueError(
+            f"The policy is for observations of {policy.observation_space}, "
+            f"{type(env.unwrapped).__name__} gives those of {env.observation_space}."
+        )
+    if not _takes(env.action_space, network.head):
+        raise ValueError(
+            f"The policy gives actions of {policy.action_space}, "
+            f"{type(env.unwrapped).__name__} takes those of {env.action_space}."
+        )
+
+
+def _fits(given: spaces.Space[Any], expected: spaces.Space[Any]) -> bool:
+    """Whether a policy for `expected` can see observations of `given`. Bounds do not matter to it."""
+    if isinstance(given, spaces.Dict) and isinstance(expected, spaces.Dict):
+        return all(name in given.spaces and _fits(given[name], part) for name, part in expected.items())
+    if isinstance(given, spaces.Box) and isinstance(expected, spaces.Box):
+        first = (given.shape[-1:] + given.shape[:-1]) if is_image_space(expected) else given.shape
+        return expected.shape in (given.shape, first)
+    return bool(given == expected)
+
+
+def _takes(space: spaces.Space[Any], head: ActionHead) -> bool:
+    """Whether the actions of a policy are members of `space`."""
+    try:
+        own = ActionHead.of(space)
+    except ValueError:
+        return False
+    inside = all(low <= at for low, at in zip(own.low, head.low)) and all(
+        high >= at for high, at in zip(own.high, head.high)
+    )
+    return inside and dataclasses.replace(own, low=head.low, high=head.high) == head
