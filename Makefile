@@ -27,4 +27,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .jax_cache .pytest_cache .mypy_cache .ruff_cache runs
+	rm -rf .venv .bench .jax_cache .pytest_cache .mypy_cache .ruff_cache runs

@@ -54,8 +54,9 @@ NOTES = [
     "return: the mean of 100 deterministic episodes after the training, on fresh environments, with the statistics of "
     "the training's VecNormalize and rewards as they are; of it the median over seeds and the quartiles",
     f"threshold: first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the bar; its steps "
-    "and seconds are medians over seeds, empty if half of them never reached it",
-    "seconds: of the training alone, compilation included, imports and evaluations not; with one of PyTorch's threads",
+    "and CPU seconds are medians over seeds, empty if half of them never reached it",
+    "CPU seconds: those that the process computed, so that what else the machine does changes them little; of the "
+    "training alone, compilation included, imports and evaluations not; with one of PyTorch's threads",
 ]
 
 
@@ -73,7 +74,7 @@ class Evaluations(BaseCallback):
     """Evaluates at regular intervals, between an update and the next rollout, with the clock of the training stopped.
 
     Attributes:
-      curve: timesteps, seconds of training and mean return, of every evaluation.
+      curve: timesteps, CPU seconds of training and mean return, of every evaluation.
     """
 
     def __init__(self, evaluate: Callable[[], float], every: int) -> None:
@@ -84,14 +85,14 @@ class Evaluations(BaseCallback):
 
     def measure(self) -> None:
         """Evaluate now."""
-        stopped = time.perf_counter()
+        stopped = time.process_time()
         timesteps = self.model.num_timesteps
         self.curve.append((timesteps, stopped - self._began, self.evaluate()))
         self._next = (timesteps // self.every + 1) * self.every
-        self._began += time.perf_counter() - stopped
+        self._began += time.process_time() - stopped
 
     def _on_training_start(self) -> None:
-        self._began, self._next = time.perf_counter(), self.every
+        self._began, self._next = time.process_time(), self.every
 
     def _on_rollout_start(self) -> None:
         if self.model.num_timesteps >= self._next:
@@ -196,8 +197,8 @@ def summarize(env_id: str, side: str, records: list[dict[str, Any]], bar: float)
         "bar": bar,
         "met": median >= bar,
         "steps_to_threshold": None if steps == float("inf") else steps,
-        "seconds_to_threshold": None if seconds == float("inf") else seconds,
-        "seconds": statistics.median(record["curve"][-1][1] for record in records),
+        "cpu_seconds_to_threshold": None if seconds == float("inf") else seconds,
+        "cpu_seconds": statistics.median(record["curve"][-1][1] for record in records),
     }
 
 
@@ -235,9 +236,10 @@ def main(argv: list[str] | None = None) -> None:
     timesteps = {env_id: 1024 if quick else TASKS[env_id][0] for env_id in env_ids}
     runs = [
         Run(env_id, side, seed, timesteps[env_id])
+        for seed in range(max(counts.values()))
         for env_id in env_ids
         for side in counts
-        for seed in range(counts[side])
+        if seed < counts[side]
     ]
     records = train_all(runs, path, options.processes)
     rows = []

@@ -107,8 +107,8 @@ def evaluate(
         venv, normalize = _environments(env)
         if normalize is None and isinstance(model, BaseAlgorithm):
             normalize = model.get_vec_normalize_env()
-        _require_sb3s_predict(model)
-        _require_sb3s_predict(policy)
+        _refuse_own_predict(model)
+        _refuse_own_predict(policy)
         network = export_policy(policy)
         normalizer = _normalizer(normalize, network)
     except NotCompilable as reason:
@@ -166,7 +166,7 @@ def _run(
     def record(timestep: Any) -> tuple[jax.Array, ...]:
         return timestep.episode_return, timestep.episode_length, timestep.terminated, timestep.truncated
 
-    def going_on(carry: Any) -> jax.Array:
+    def going_on(carry: Any) -> Any:
         _, _, _, running, step = carry
         return jnp.any(running) & (step < max_steps)
 
@@ -232,7 +232,7 @@ def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     return VectorEnv(env, len(episode), AutoresetMode.DISABLED, venv.env_axis)
 
 
-def _require_sb3s_predict(model: Any) -> None:
+def _refuse_own_predict(model: Any) -> None:
     """Refuse actions that are not SB3's choice."""
     for base, names in PREDICTION:
         for name in names:

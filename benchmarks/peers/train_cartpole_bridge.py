@@ -1,4 +1,4 @@
-"""Trains PPO on CartPole-v1, with RL Baselines3 Zoo's settings, until 20 episodes give 475 on average. bridge.PPO."""
+"""Trains PPO on CartPole-v1 until 20 episodes give 475 on average. bridge.PPO."""
 
 import argparse
 import json
@@ -8,9 +8,24 @@ from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewar
 from bridge import PPO, make_vec_env
 
 parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--setting", choices=["default", "zoo"], default="default")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--total-timesteps", type=int, default=100_000)
+parser.add_argument("--total-timesteps", type=int, default=200_000)
 options = parser.parse_args()
+
+# SB3's defaults but for shorter rollouts; and what RL Baselines3 Zoo found for the task.
+SETTINGS = {
+    "default": {"n_steps": 256, "batch_size": 64, "n_epochs": 10},
+    "zoo": {
+        "n_steps": 32,
+        "batch_size": 256,
+        "n_epochs": 20,
+        "gamma": 0.98,
+        "gae_lambda": 0.8,
+        "learning_rate": lambda remaining: 0.001 * remaining,
+        "clip_range": lambda remaining: 0.2 * remaining,
+    },
+}
 
 evaluation = EvalCallback(
     make_vec_env("CartPole-v1", n_envs=20, seed=1000 + options.seed),
@@ -22,15 +37,9 @@ evaluation = EvalCallback(
 model = PPO(
     "MlpPolicy",
     make_vec_env("CartPole-v1", n_envs=8, seed=options.seed),
-    n_steps=32,
-    batch_size=256,
-    n_epochs=20,
-    gamma=0.98,
-    gae_lambda=0.8,
-    learning_rate=lambda remaining: 0.001 * remaining,
-    clip_range=lambda remaining: 0.2 * remaining,
     seed=options.seed,
     device="cpu",
+    **SETTINGS[options.setting],
 )
 model.learn(options.total_timesteps, callback=evaluation)
 print(json.dumps({"timesteps": model.num_timesteps, "mean_return": float(evaluation.best_mean_reward)}))
