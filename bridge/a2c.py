@@ -6,12 +6,14 @@ from typing import Any
 
 import stable_baselines3
 
-from bridge.on_policy import CompiledOnPolicyAlgorithm
+from bridge.on_policy import CompiledOnPolicyAlgorithm, constructor_like
 from jaxenvs import learn
 
 
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     """`stable_baselines3.A2C` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(stable_baselines3.A2C)
 
     def _learner(self, **common: Any) -> learn.A2C:
         return learn.A2C(

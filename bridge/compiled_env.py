@@ -24,7 +24,7 @@ class CompiledEnv:
     had every step gone through them.
     """
 
-    def __init__(self, env: VecEnv) -> None:
+    def __init__(self, env: VecEnv | None) -> None:
         """
         Raises:
           NotCompilable: something else is there.
@@ -57,6 +57,11 @@ class CompiledEnv:
             raw,
             is_leaf=lambda node: node is None or isinstance(node, RunningMeanStd),
         )
+
+    @property
+    def has_monitors(self) -> bool:
+        """Whether some VecMonitor wants to hear of every step."""
+        return bool(self.inner_monitors or self.outer_monitors)
 
     def normalizer(self) -> Normalizer | None:
         """The VecNormalize's state and settings; None if there is none."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import logging
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -28,13 +28,13 @@ from bridge.compilation import compile_seconds
 from bridge.compiled_env import CompiledEnv
 from bridge.factory import make_vec_env
 from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
-from bridge.packing import Packed, Packing
 from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters, write_parameters
-from bridge.programs import Outputs, in_order, outputs_of
-from bridge.tensor_rollout import TensorRolloutBuffer
+from bridge.programs import Outputs
+from bridge.rollouts import Steps, fill, programs, rollout_in, row_of
+from bridge.tensor_rollout import TensorRolloutBuffer, looks_at_steps
 from bridge.vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
-from jaxenvs.learn import LearnerState, Normalizer, OnPolicy, Position, Rollout, collect
+from jaxenvs.learn import LearnerState, OnPolicy
 
 ENGINES = ("auto", "xla", "torch")
 
@@ -60,27 +60,6 @@ class Plan:
     env: CompiledEnv | None = None
     tensors: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
-
-
-@jaxenvs.struct
-class Steps:
-    """What the host needs of a rollout besides the Rollout. Leading axes (n_steps, num_envs).
-
-    Attributes:
-      outputs: as a step of a JaxVecEnv gives them; without the observations.
-      rewards, raw_rewards: after and before normalisation.
-      dones: bool.
-      final_observation: normalised; None without a normalisation.
-      last_observation, raw_observation: after the last step, (num_envs, ...); after and before normalisation.
-    """
-
-    outputs: Outputs
-    rewards: Any
-    raw_rewards: Any
-    dones: Any
-    final_observation: Any
-    last_observation: Any
-    raw_observation: Any
 
 
 class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
@@ -237,7 +216,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         observation = jax.tree.map(
             lambda leaf, now: jnp.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs
         )
-        packed, key, normalizer, rollout, steps = _programs().collect(
+        packed, key, normalizer, rollout, steps = programs().collect(
             env.base.programs.state,
             learner,
             read_parameters(self.policy),
@@ -250,7 +229,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         self.key = np.array(key)
         rollout, steps = jax.device_get((rollout, steps))
         env.put_back(normalizer, steps.raw_observation, steps.raw_rewards[-1])
-        _fill(rollout_buffer, rollout, self._last_episode_starts, steps.dones)
+        fill(rollout_buffer, rollout, self._last_episode_starts, steps.dones)
         if env.normalize is None:
             self._last_obs = env.base.observation_of(
                 [np.array(leaf) for leaf in jax.tree.leaves(steps.raw_observation)]
@@ -273,17 +252,23 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         some_info = bool(outputs.info)
         seen: dict[str, Any] = {"self": self, "env": self.env, "callback": callback, "rollout_buffer": rollout_buffer}
         seen["n_rollout_steps"] = n_steps
+        watched = looks_at_steps(callback) or some_info or env.has_monitors
         for step in range(n_steps):
             ended = dones[step].nonzero()[0]
+            if not (watched or ended.size):
+                self.num_timesteps += dones.shape[1]
+                if not callback.on_step():
+                    return False
+                continue
             look = ended.size or some_info
             now = Outputs(*[[leaf[step] for leaf in part] for part in outputs]) if look else NO_OUTPUTS
-            final = _row(steps.final_observation, step) if ended.size else None
+            final = row_of(steps.final_observation, step) if ended.size else None
             infos = env.infos(raw_rewards[step], rewards[step], ended, now, final)
             self.num_timesteps += dones.shape[1]
             seen.update(
                 n_steps=step,
                 actions=rollout_buffer.actions[step],
-                new_obs=self._last_obs if step == n_steps - 1 else _row(rollout_buffer.observations, step + 1),
+                new_obs=self._last_obs if step == n_steps - 1 else row_of(rollout_buffer.observations, step + 1),
                 rewards=rewards[step],
                 dones=dones[step],
                 infos=infos,
@@ -307,7 +292,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             total_timesteps=0,
         )
         state = LearnerState(read_parameters(self.policy), read_optimizer(self.policy.optimizer))
-        state, key, metrics = _programs().update(learner, state, _rollout_in(self.rollout_buffer), self.key)
+        state, key, metrics = programs().update(learner, state, rollout_in(self.rollout_buffer), self.key)
         state, key, metrics = jax.device_get((state, key, metrics))
         write_parameters(self.policy, state.params)
         write_optimizer(self.policy.optimizer, state.optimizer_state)
@@ -324,100 +309,17 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         self.logger.record("time/compile_s", round(self._compile_seconds, 2), exclude="tensorboard")
 
 
-# --- The programs, shared by all models -------------------------------------------------------------------------
+def constructor_like(sb3: type[OnPolicyAlgorithm]) -> Callable[..., None]:
+    """`CompiledOnPolicyAlgorithm.__init__` with the parameters of an SB3 algorithm spelled out, and `engine`."""
 
+    @functools.wraps(CompiledOnPolicyAlgorithm.__init__)
+    def __init__(self: CompiledOnPolicyAlgorithm, *args: Any, **kwargs: Any) -> None:
+        CompiledOnPolicyAlgorithm.__init__(self, *args, **kwargs)
 
-def _collect(
-    packing: Packing,
-    learner: OnPolicy,
-    params: jax.Array,
-    packed_state: Packed,
-    observation: Any,
-    normalizer: Normalizer | None,
-    key_data: jax.Array,
-) -> Any:
-    key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-    start = Position(packing.unpack(packed_state), observation, normalizer)
-    position, rollout, seen, raw = collect(learner, params, start, draw)
-    steps = Steps(
-        outputs=outputs_of(raw)._replace(observation=()),
-        rewards=seen.reward.astype(jnp.float32),
-        raw_rewards=raw.reward.astype(jnp.float32),
-        dones=raw.done,
-        final_observation=None if normalizer is None else seen.final_observation,
-        last_observation=position.observation,
-        raw_observation=jax.tree.map(lambda leaf: leaf[-1], raw.observation),
-    )
-    return packing.pack(position.env_state), jax.random.key_data(key), position.normalizer, rollout, steps
-
-
-def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: jax.Array) -> Any:
-    key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-    state, metrics = learner.update(state, rollout, draw)
-    return state, jax.random.key_data(key), metrics
-
-
-@functools.cache
-def _programs() -> Any:
-    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
-    return SimpleNamespace(
-        collect=jax.jit(_collect, static_argnums=0, donate_argnums=3, compiler_options=in_order()),
-        update=jax.jit(_update, compiler_options=in_order()),
-    )
-
-
-# --- Between the rollout buffer and the programs ----------------------------------------------------------------
-
-
-def _fill(buffer: RolloutBuffer, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
-    """Put a rollout into SB3's buffer, as if it had been added step by step."""
-    n_steps, num_envs = dones.shape
-    if (n_steps, num_envs) != (buffer.buffer_size, buffer.n_envs):
-        raise ValueError(
-            f"The rollout is {n_steps} steps of {num_envs} environments, the buffer holds "
-            f"{buffer.buffer_size} of {buffer.n_envs}."
-        )
-    lead = (n_steps, num_envs)
-    if isinstance(buffer, DictRolloutBuffer):
-        buffer.observations = {
-            name: np.array(leaf, buffer.observation_space[name].dtype).reshape(*lead, *buffer.obs_shape[name])
-            for name, leaf in rollout.observation.items()
-        }
-    else:
-        dtype = buffer.observation_space.dtype
-        buffer.observations = np.array(rollout.observation, dtype).reshape(*lead, *buffer.obs_shape)
-    buffer.actions = np.array(rollout.action, buffer.action_space.dtype).reshape(*lead, buffer.action_dim)
-    buffer.episode_starts = np.concatenate([np.asarray(first_starts)[None], dones[:-1]]).astype(np.float32)
-    buffer.rewards, buffer.values, buffer.log_probs, buffer.advantages, buffer.returns = (
-        np.array(leaf) for leaf in (rollout.reward, rollout.value, rollout.log_prob, rollout.advantage, rollout.returns)
-    )
-    buffer.pos, buffer.full, buffer.generator_ready = n_steps, True, False
-
-
-def _rollout_in(buffer: RolloutBuffer) -> Rollout:
-    """What SB3's buffer holds, with two leading axes. If SB3 has flattened it already, the first is all of it."""
-
-    def field(array: Any) -> Any:
-        return array[:, None] if buffer.generator_ready else array
-
-    def scalar(array: Any) -> Any:
-        return array if not buffer.generator_ready else array.reshape(-1, 1)
-
-    actions = field(buffer.actions)
-    return Rollout(
-        observation=jax.tree.map(field, buffer.observations),
-        action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
-        log_prob=scalar(buffer.log_probs),
-        value=scalar(buffer.values),
-        reward=scalar(buffer.rewards),
-        advantage=scalar(buffer.advantages),
-        returns=scalar(buffer.returns),
-    )
-
-
-def _row(tree: Any, step: int) -> Any:
-    """One step of stacked observations."""
-    return tree[step] if isinstance(tree, np.ndarray) else jax.tree.map(lambda leaf: leaf[step], tree)
+    signature = inspect.signature(sb3.__init__)
+    engine = inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=str)
+    vars(__init__)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), engine])
+    return __init__
 
 
 def _as_vec_env(env: Any) -> Any:

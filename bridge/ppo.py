@@ -7,12 +7,14 @@ from typing import Any
 
 import stable_baselines3
 
-from bridge.on_policy import CompiledOnPolicyAlgorithm
+from bridge.on_policy import CompiledOnPolicyAlgorithm, constructor_like
 from jaxenvs import learn
 
 
 class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
     """`stable_baselines3.PPO` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(stable_baselines3.PPO)
 
     def _learner(self, **common: Any) -> learn.PPO:
         clip_range, clip_range_vf = self._clip_ranges()

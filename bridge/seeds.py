@@ -106,10 +106,12 @@ def _take_over(model: CompiledOnPolicyAlgorithm, result: Result, total_timesteps
     model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
     env = model.get_env()
     if isinstance(env, VecNormalize) and result.normalizer is not None:
-        moments = result.normalizer.observation
-        for name in moments if isinstance(moments, dict) else [None]:
-            rms, of_part = (env.obs_rms, moments) if name is None else (env.obs_rms[name], moments[name])
-            _set(rms, of_part)
+        moments, all_rms = result.normalizer.observation, env.obs_rms
+        if isinstance(all_rms, dict):
+            for name, rms in all_rms.items():
+                _set(rms, moments[name])
+        else:
+            _set(all_rms, moments)
         _set(env.ret_rms, result.normalizer.reward)
 
 
@@ -118,7 +120,7 @@ def _set(rms: RunningMeanStd, moments: Moments) -> None:
     rms.count = float(moments.count)
 
 
-def _plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) -> None:
+def _plot(config: TrainingConfig, metrics: dict[str, Any], path: Path) -> None:
     from bridge.learning_curve import plot_seeds  # here, because matplotlib takes long to import
 
     plot_seeds(

@@ -186,7 +186,7 @@ def collect_rollouts(
         policy.reset_noise(env.num_envs)
     callback.on_rollout_start()
 
-    watched = _looks_at_steps(callback)
+    watched = looks_at_steps(callback)
     most_unseen = 1 if watched else MOST_STEPS_UNSEEN
     unseen: list[_Step] = []
     episodes = _Episodes(env)
@@ -353,10 +353,10 @@ def _infos(quiet_infos: list[dict[str, Any]], seen: _Seen, final_observation: An
     return infos
 
 
-def _looks_at_steps(callback: BaseCallback) -> bool:
+def looks_at_steps(callback: BaseCallback) -> bool:
     """Any callback may, but for SB3's progress bar and its stand-in for no callback."""
     if type(callback) is CallbackList:
-        return any(_looks_at_steps(part) for part in callback.callbacks)
+        return any(looks_at_steps(part) for part in callback.callbacks)
     if type(callback) is ConvertCallback:
         return callback.callback is not None
     return type(callback) is not ProgressBarCallback

@@ -125,7 +125,9 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
     arguments = {name: value for name, value in config.hyperparameters.items() if name != "normalize"}
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
     try:
-        return ALGORITHMS[config.algorithm](env=env, seed=config.seed, engine=config.engine, **arguments)
+        algorithm: Any = ALGORITHMS[config.algorithm]
+        model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
+        return model
     except (TypeError, ValueError, AssertionError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
 

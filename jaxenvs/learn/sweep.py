@@ -75,9 +75,11 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[...
     program = jax.jit(one_by_one, compiler_options=in_order()).lower(group(arguments, rows[0])).compile()
 
     def run(*arguments: Any) -> Any:
-        groups = [group(arguments, each) for each in rows]
-        with ThreadPoolExecutor(len(groups)) as pool:
-            results = list(pool.map(lambda each: jax.block_until_ready(program(each)), groups))
+        def run_group(rows: jax.Array) -> Any:
+            return jax.block_until_ready(program(group(arguments, rows)))  # type: ignore[no-untyped-call]
+
+        with ThreadPoolExecutor(len(rows)) as pool:
+            results = list(pool.map(run_group, rows))
         return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
 
     return run
