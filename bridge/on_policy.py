@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -214,7 +213,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             total_timesteps=0,
         )
         observation = jax.tree.map(
-            lambda leaf, now: jnp.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs
+            lambda leaf, now: np.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs
         )
         packed, key, normalizer, rollout, steps = programs().collect(
             env.base.programs.state,

@@ -119,7 +119,8 @@ def rollout_in(buffer: RolloutBuffer) -> Rollout:
         action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
         log_prob=scalar(buffer.log_probs),
         value=scalar(buffer.values),
-        reward=scalar(buffer.rewards),
+        # The one array that SB3 does not flatten.
+        reward=scalar(buffer.rewards.swapaxes(0, 1) if buffer.generator_ready else buffer.rewards),
         advantage=scalar(buffer.advantages),
         returns=scalar(buffer.returns),
     )
