@@ -154,9 +154,26 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         self._compile_seconds = 0.0
         prepared = super()._setup_learn(*args, **kwargs)
         plan = self._planned(self.env)
-        if plan.tensors and not isinstance(self.rollout_buffer, TensorRolloutBuffer):
+        has_tensors = isinstance(self.rollout_buffer, TensorRolloutBuffer)
+        if plan.tensors and not has_tensors:
             self.rollout_buffer = TensorRolloutBuffer.like(self.rollout_buffer)
+        elif has_tensors and not plan.tensors:
+            self.rollout_buffer = self._make_rollout_buffer()
         return prepared
+
+    def _make_rollout_buffer(self) -> RolloutBuffer:
+        """One as SB3's `_setup_model` makes."""
+        assert self.rollout_buffer_class is not None
+        return self.rollout_buffer_class(
+            self.n_steps,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            n_envs=self.n_envs,
+            **self.rollout_buffer_kwargs,
+        )
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compile_seconds"]
@@ -196,7 +213,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         on_cpu = jax.default_backend() == "cpu"
         plan.tensors = own_buffer and plan.network is None and type(env) is JaxVecEnv and not on_cpu
         if plan.reasons:
-            collects = "tensors on the device" if plan.tensors else "SB3's code" if plan.env is None else "XLA"
+            is_compiled = plan.env is not None and plan.network is not None
+            collects = "tensors on the device" if plan.tensors else "XLA" if is_compiled else "SB3's code"
             updates = "SB3's code" if plan.optimizer is None else "XLA"
             log.warning("Collecting by %s, updating by %s: %s", collects, updates, " ".join(plan.reasons))
         return plan
