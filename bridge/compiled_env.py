@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
 
 from bridge.policy import NotCompilable
 from bridge.programs import Outputs
@@ -18,7 +18,8 @@ from jaxenvs.learn import Moments, Normalizer
 
 
 class CompiledEnv:
-    """A JaxVecEnv with at most one VecNormalize and any number of VecMonitors around it.
+    """A JaxVecEnv with at most one VecNormalize and any number of VecMonitors around it, and outermost perhaps the
+    VecTransposeImage that SB3 puts around images whose channels come last.
 
     Their state goes into a compiled rollout and comes back, so that before and after it they are what they would be
     had every step gone through them.
@@ -29,6 +30,9 @@ class CompiledEnv:
         Raises:
           NotCompilable: something else is there.
         """
+        self.transpose: VecTransposeImage | None = None
+        if type(env) is VecTransposeImage:
+            self.transpose, env = env, env.venv
         self.normalize: VecNormalize | None = None
         self.inner_monitors: list[VecMonitor] = []
         self.outer_monitors: list[VecMonitor] = []
@@ -45,9 +49,26 @@ class CompiledEnv:
             env = env.venv
         self.base: JaxVecEnv = env
 
+    def observation_of(self, seen: Any) -> Any:
+        """Observations as the policy sees them, as a compiled rollout starts from: channels where the environment has
+        them, in JAX's dtypes.
+        """
+
+        def convert(leaf: Any, now: np.ndarray) -> np.ndarray:
+            if self.transpose is not None and len(leaf.shape) == 4 and now.shape != leaf.shape:
+                now = np.moveaxis(now, 1, -1)
+            return np.asarray(now, leaf.dtype).reshape(leaf.shape)
+
+        return jax.tree.map(convert, self._observation, seen)
+
     @property
-    def observation(self) -> Any:
-        """What the policy gets, as a pytree of `jax.ShapeDtypeStruct`."""
+    def changes_observations(self) -> bool:
+        """Whether the policy sees other observations than the environments give."""
+        return self.normalize is not None or self.transpose is not None
+
+    @property
+    def _observation(self) -> Any:
+        """What the policy gets, but for the transposition, as a pytree of `jax.ShapeDtypeStruct`."""
         raw = self.base.programs.observation
         if self.normalize is None:
             return raw
@@ -119,12 +140,12 @@ class CompiledEnv:
           raw_rewards, rewards: before and after the VecNormalize, (num_envs,).
           ended: the numbers of the environments whose episode ended.
           outputs: of the step, as lists of leaves on the host.
-          final_observation: the normalised one, on the host, if there is a VecNormalize.
+          final_observation: as the policy sees it, on the host, if that is another than the environments give.
         """
         infos = self.base.infos_of_step(ended, outputs)
         for monitor in self.inner_monitors:
             _monitor(monitor, raw_rewards, ended, infos)
-        if self.normalize is not None:
+        if self.changes_observations:
             for lane in ended.tolist():
                 last = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), final_observation)
                 infos[lane]["terminal_observation"] = last

@@ -14,7 +14,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import jaxenvs
 from bridge.compiled_env import CompiledEnv
@@ -172,7 +172,6 @@ def _run(
 
     def advance(carry: Any) -> Any:
         state, observation, records, running, step = carry
-        observation = _channels_first(network, observation)
         if normalizer is not None:
             observation = normalizer.normalize_observation(observation)
         # Lanes whose episode has ended step on, and nobody looks.
@@ -192,17 +191,6 @@ def _program() -> Any:
     return jax.jit(_run, static_argnums=(0, 1), compiler_options=in_order())
 
 
-def _channels_first(network: ExportedPolicy, observation: Any) -> Any:
-    """Images as the policy has them: SB3 puts the channels of images first for it."""
-
-    def fit(shape: tuple[int, ...], leaf: jax.Array) -> jax.Array:
-        return jnp.moveaxis(leaf, -1, 1) if leaf.ndim == 4 and leaf.shape[1:] != shape else leaf
-
-    if isinstance(network.encoding, tuple):
-        return {name: fit(encoding.shape, observation[name]) for name, encoding in network.encoding}
-    return fit(network.encoding.shape, observation)
-
-
 # --- What the program takes -------------------------------------------------------------------------------------
 
 
@@ -220,7 +208,7 @@ def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
             "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, or a JaxVecEnv, also in "
             f"VecNormalize or VecMonitor, got a {type(env).__name__}{inside}. {EVALUATE_POLICY} takes Gymnasium's."
         )
-    compiled = CompiledEnv(env.venv if type(env) is VecTransposeImage else env)  # see _channels_first
+    compiled = CompiledEnv(env)
     return compiled.base.venv, compiled.normalize
 
 

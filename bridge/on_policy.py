@@ -230,15 +230,13 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             noise_steps=self.noise_steps(n_steps),
             total_timesteps=0,
         )
-        observation = jax.tree.map(
-            lambda leaf, now: np.asarray(now, leaf.dtype).reshape(leaf.shape), env.observation, self._last_obs
-        )
         packed, key, normalizer, rollout, steps = programs().collect(
             env.base.programs.state,
+            env.changes_observations,
             learner,
             read_parameters(self.policy),
             env.base.packed_state,
-            observation,
+            env.observation_of(self._last_obs),
             env.normalizer(),
             self.key,
         )
@@ -247,12 +245,11 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         rollout, steps = jax.device_get((rollout, steps))
         env.put_back(normalizer, steps.raw_observation, steps.raw_rewards[-1])
         fill(rollout_buffer, rollout, self._last_episode_starts, steps.dones)
-        if env.normalize is None:
-            self._last_obs = env.base.observation_of(
-                [np.array(leaf) for leaf in jax.tree.leaves(steps.raw_observation)]
-            )
-        else:
+        if env.changes_observations:
             self._last_obs = jax.tree.map(np.array, steps.last_observation)
+        else:
+            leaves = [np.array(leaf) for leaf in jax.tree.leaves(steps.last_observation)]
+            self._last_obs = env.base.observation_of(leaves)
         self._last_episode_starts = np.array(steps.dones[-1])
         return cast(Steps, steps)
 

@@ -109,8 +109,10 @@ class ExportedPolicy:
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
-          observation: as SB3's policies take it; of a Discrete space, (batch,) or (batch, 1).
+          observation: as SB3's policies take it; of a Discrete space, (batch,) or (batch, 1); of an image, with its
+            channels first or last.
         """
+        observation = self.as_seen(observation)
         params = params if isinstance(params, dict) else self.unravel(params)
         dtype = next(iter(params.values())).dtype
         if isinstance(self.encoding, Encoding):
@@ -123,6 +125,17 @@ class ExportedPolicy:
             return self.head.distribution(numbers, params.get("log_std")), value
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
+
+    def as_seen(self, observation: Any) -> Any:
+        """Observations, of any leading axes, with the channels of images first, where SB3 puts them for a policy."""
+
+        def see(encoding: Encoding, leaf: jax.Array) -> jax.Array:
+            is_last = len(encoding.shape) == 3 and leaf.shape[-3:] != encoding.shape
+            return jnp.moveaxis(leaf, -1, -3) if is_last else leaf
+
+        if isinstance(self.encoding, Encoding):
+            return see(self.encoding, observation)
+        return {key: see(encoding, observation[key]) for key, encoding in self.encoding}
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of what the distribution gives as actions of the environments: those of a Box clipped or unscaled."""

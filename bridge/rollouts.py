@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -27,8 +28,8 @@ class Steps:
       outputs: as a step of a JaxVecEnv gives them; without the observations.
       rewards, raw_rewards: after and before normalisation.
       dones: bool.
-      final_observation: normalised; None without a normalisation.
-      last_observation, raw_observation: after the last step, (num_envs, ...); after and before normalisation.
+      final_observation: as the policy sees it; None where that is as the environments give it.
+      last_observation, raw_observation: after the last step, (num_envs, ...): for the policy, and as it was given.
     """
 
     outputs: Outputs
@@ -42,6 +43,7 @@ class Steps:
 
 def _collect(
     packing: Packing,
+    changes_observations: bool,
     learner: OnPolicy,
     params: jax.Array,
     packed_state: Packed,
@@ -52,15 +54,17 @@ def _collect(
     key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
     start = Position(packing.unpack(packed_state), observation, normalizer)
     position, rollout, seen, raw = collect(learner, params, start, draw)
+    network: Any = learner.network
     steps = Steps(
         outputs=outputs_of(raw)._replace(observation=()),
         rewards=seen.reward.astype(jnp.float32),
         raw_rewards=raw.reward.astype(jnp.float32),
         dones=raw.done,
-        final_observation=None if normalizer is None else seen.final_observation,
-        last_observation=position.observation,
+        final_observation=network.as_seen(seen.final_observation) if changes_observations else None,
+        last_observation=network.as_seen(position.observation),
         raw_observation=jax.tree.map(lambda leaf: leaf[-1], raw.observation),
     )
+    rollout = dataclasses.replace(rollout, observation=network.as_seen(rollout.observation))
     return packing.pack(position.env_state), jax.random.key_data(key), position.normalizer, rollout, steps
 
 
@@ -74,7 +78,7 @@ def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: 
 def programs() -> Any:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
     return SimpleNamespace(
-        collect=jax.jit(_collect, static_argnums=0, donate_argnums=3, compiler_options=in_order()),
+        collect=jax.jit(_collect, static_argnums=(0, 1), donate_argnums=4, compiler_options=in_order()),
         update=jax.jit(_update, compiler_options=in_order()),
     )
 

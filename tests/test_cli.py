@@ -26,7 +26,6 @@ def few_evaluation_episodes():
     """An evaluation of a mountain car that has learnt nothing would take longer than all the tests here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bridge.training.EVALUATION_EPISODES", 4)
-        patch.setattr("bridge.training.EVALUATION_LANES", 2)
         yield
 
 
@@ -95,6 +94,55 @@ def test_normalized_run_saves_its_statistics(tmp_path, capsys):
 def test_a2c_trains(tmp_path):
     cli.main(["train", "a2c", "Pendulum-v1", "--total-timesteps", "80", "--out", str(tmp_path / "a2c")])
     assert (tmp_path / "a2c" / "model.zip").exists()
+
+
+def test_seeds_are_trained_in_one_program_and_each_has_a_zip_that_sb3_loads(tmp_path, capsys):
+    out = tmp_path / "seeds"
+    cli.main(["train", "ppo", "CartPole-v1", *TINY, "--seeds", "3", "--seed", "5", "--out", str(out)])
+    assert "quartiles" in capsys.readouterr().out
+    models = [PPO.load(out / f"seed-{seed}" / "model.zip") for seed in (5, 6, 7)]
+    assert all(model.num_timesteps == 128 and model._n_updates == 2 for model in models)
+    weights = [model.policy.action_net.weight.detach().numpy() for model in models]
+    assert not (weights[0] == weights[1]).all()
+    assert (out / "learning_curve.png").stat().st_size > 10_000
+    assert json.loads((out / "config.json").read_text())["num_seeds"] == 3
+    models[0].set_env(make_vec_env("CartPole-v1", 2))
+    models[0].learn(128, reset_num_timesteps=False)
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--config", str(out / "config.json"), "--out", str(out)])
+
+
+def test_seeds_with_normalisation_save_the_statistics_of_each(tmp_path):
+    out = tmp_path / "seeds"
+    settings = ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
+    arguments = ["--num-envs", "2", "--total-timesteps", "128", "--seeds", "2", *settings]
+    cli.main(["train", "ppo", "CartPole-v1", *arguments, "--out", str(out)])
+    first, second = (
+        VecNormalize.load(str(out / f"seed-{seed}" / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2))
+        for seed in (0, 1)
+    )
+    assert first.obs_rms.count == pytest.approx(128 + 2, rel=1e-4)
+    assert (first.obs_rms.mean != second.obs_rms.mean).all()
+
+
+@pytest.mark.parametrize("engine", ["auto", "xla", "torch"])
+def test_the_engine_is_chosen_and_kept(engine, tmp_path):
+    cli.main(
+        [
+            "train",
+            "a2c",
+            "CartPole-v1",
+            "--num-envs",
+            "2",
+            "--total-timesteps",
+            "20",
+            "--engine",
+            engine,
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    assert json.loads((tmp_path / "config.json").read_text())["engine"] == engine
 
 
 def test_a_trained_model_is_not_overwritten(run, capsys):

@@ -483,3 +483,25 @@ def test_state_dependent_exploration_trains_compiled(frequency):
     model = make(env, engine="xla", use_sde=True, sde_sample_freq=frequency).learn(2 * ROLLOUT)
     assert model._n_updates == 2 * SMALL["n_epochs"]
     assert np.abs(model.rollout_buffer.actions).max() > 0.1
+
+
+@pytest.mark.parametrize(("policy", "observation_kind"), [("CnnPolicy", "image"), ("MultiInputPolicy", "dict")])
+def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
+    recorder = Recorder()
+    env = JaxVecEnv(Counter(observation_kind=observation_kind), 2)
+    kwargs = {"features_extractor_kwargs": {"features_dim": 8} if policy == "CnnPolicy" else {"cnn_output_dim": 8}}
+    model = bridge.PPO(policy, env, n_steps=8, batch_size=16, n_epochs=1, policy_kwargs=kwargs, engine="xla", seed=0)
+    model.learn(32, callback=recorder)
+    stepped = model._wrap_env(JaxVecEnv(Counter(observation_kind=observation_kind), 2))
+    stepped.seed(0)
+    stepped.reset()
+    part = (lambda observation: observation) if policy == "CnnPolicy" else (lambda observation: observation["image"])
+    for step in recorder.steps:
+        observation, _, dones, infos = stepped.step(step["actions"].reshape(2))
+        np.testing.assert_array_equal(part(step["new_obs"]), part(observation))
+        for lane in np.flatnonzero(dones):
+            last = part(step["infos"][lane]["terminal_observation"])
+            np.testing.assert_array_equal(last, part(infos[lane]["terminal_observation"]))
+    assert part(model.rollout_buffer.observations).shape == (8, 2, 1, 36, 36)
+    np.testing.assert_array_equal(part(model._last_obs), part(observation))
+    assert bridge.evaluate(model, jaxenvs.TimeLimit(Counter(observation_kind=observation_kind), 5), 3).mean > 0
