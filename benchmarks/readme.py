@@ -14,15 +14,17 @@ BEGIN, END = "<!-- speed: benchmarks/readme.py -->\n", "<!-- end of speed -->\n"
 
 def write() -> None:
     """Put the tables in place of those between the two marks."""
-    raw, vec = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("raw_stepping", "vec_env"))
+    names = ("training", "sweep", "learning", "raw_stepping", "vec_env")
+    results = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    README.write_text(before + BEGIN + speed(raw, vec) + END + after)
+    README.write_text(before + BEGIN + speed(results) + END + after)
 
 
-def speed(raw: dict[str, Any], vec: dict[str, Any]) -> str:
+def speed(results: dict[str, Any]) -> str:
     """The tables, each with the command that makes it."""
-    machine, versions = raw["machine"], {**raw["versions"], **vec["versions"]}
+    raw, vec, training = results["raw_stepping"], results["vec_env"], results["training"]
+    machine, versions = raw["machine"], {**raw["versions"], **vec["versions"], **training["versions"]}
     peers = ", ".join(f"{name} {version}" for name, version in versions.items())
     ppo = [
         {
@@ -33,12 +35,33 @@ def speed(raw: dict[str, Any], vec: dict[str, Any]) -> str:
         }
         for row in vec["tables"]["ppo"]
     ]
-    bars = [*raw["bars"], *vec["bars"]]
+    versions |= dict(
+        version.split(" ") for row in training["tables"]["peers"] for version in row["versions"].split(", ")
+    )
+    bars = [bar for result in results.values() for bar in result["bars"]]
     return f"""
 Measured on {machine["cores"]} cores of an {machine["cpu"]}, no accelerator; medians of interleaved runs in one process,
 all sides with the same actions and the same outputs kept. `make bench` installs the peers and repeats it.
 
 {peers}.
+
+**Training PPO on CartPole-v1**, thousand steps a second, compile time apart (`python -m benchmarks.training`, which
+also says what each peer does differently):
+
+{markdown(_training(training["tables"]["training"]))}
+
+**From `python train.py` to an evaluated 475**, seconds, imports and compilation included, two settings (same script):
+
+{markdown([_without(row, "part") for row in training["tables"]["solved"]])}
+
+**Many seeds in one program** (`python -m benchmarks.sweep`):
+
+{markdown([_without(row, "setting") for row in results["sweep"]["tables"]["sweep"]])}
+
+**What it learns**, with RL Baselines3 Zoo's hyper-parameters, over seeds (`python -m benchmarks.learning`). Returns are
+means of 100 deterministic episodes; the threshold is the bar:
+
+{markdown([_without(row, "met") for row in results["learning"]["tables"]["learning"]])}
 
 **`VecEnv.step` on CartPole-v1**, microseconds a call, NumPy out, infos complete (`python -m benchmarks.vec_env`):
 
@@ -63,6 +86,24 @@ The project set itself {len(bars)} bars for these figures (they stand in `benchm
 {markdown([bar for bar in bars if not bar["met"]])}
 
 """
+
+
+def _training(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "setting": row["setting"],
+            "side": row["side"],
+            "environments": row["environments"],
+            "ms per iteration": row["ms_per_iteration"],
+            "thousand steps/s": row["steps_per_second"] / 1000,
+            "compile, s": row["compile_seconds"],
+        }
+        for row in rows
+    ]
+
+
+def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _pivot(rows: list[dict[str, Any]], name: str, across: str, value: str) -> list[dict[str, Any]]:
