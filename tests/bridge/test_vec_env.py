@@ -259,14 +259,14 @@ def test_set_attr_takes_effect_without_compiling_again():
     twin.reset()
     venv.step(np.ones(3, int))
     twin.step(np.ones(3, int))
-    programs = venv._programs
+    programs = venv.programs
     compiled = programs.step._cache_size()
     venv.set_attr("force_magnitude", 50)  # an int where a float was
     assert venv.get_attr("force_magnitude") == [50.0] * 3
     np.testing.assert_array_equal(venv.step(np.ones(3, int))[0][:, 0], twin.step(np.ones(3, int))[0][:, 0])
     velocity, unchanged = venv.step(np.ones(3, int))[0][:, 1], twin.step(np.ones(3, int))[0][:, 1]
     assert (velocity > 3 * unchanged).all()
-    assert venv._programs is programs
+    assert venv.programs is programs
     assert programs.step._cache_size() == compiled
 
 
@@ -278,12 +278,12 @@ def test_set_attr_of_some_lanes_changes_only_those():
     assert venv.get_attr("length") == [2, 5, 2]
     dones = [venv.step(np.zeros(3, int))[2] for _ in range(5)]
     np.testing.assert_array_equal(np.sum(dones, axis=0), [2, 1, 2])
-    compiled = venv._programs.step._cache_size()
+    compiled = venv.programs.step._cache_size()
     venv.set_attr("length", 3, indices=1)
     venv.set_attr("length", 4)
     assert venv.get_attr("length") == [4, 4, 4]
     venv.step(np.zeros(3, int))
-    assert venv._programs.step._cache_size() == compiled
+    assert venv.programs.step._cache_size() == compiled
 
 
 @pytest.mark.parametrize(
@@ -395,8 +395,8 @@ def test_a_pickled_copy_continues_as_the_original(pickler):
 
 def test_environments_of_the_same_kind_share_their_programs():
     a, b = (make_vec_env("CartPole-v1", 3, seed=s, env_kwargs={"gravity": g}) for s, g in ((0, 9.8), (1, 5.0)))
-    assert a._programs is b._programs
-    assert make_vec_env("CartPole-v1", 4)._programs is not a._programs
+    assert a.programs is b.programs
+    assert make_vec_env("CartPole-v1", 4).programs is not a.programs
 
 
 def test_make_vec_env_takes_environments_classes_and_wrappers():
