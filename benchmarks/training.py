@@ -195,11 +195,12 @@ def time_to_solved(report: common.Report, setting: str, num_seeds: int, options:
     Args:
       setting: "default" or "zoo", as the scripts know them.
     """
-    no_cache = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    sides: dict[str, tuple[str, dict[str, str]]] = {OURS: ("train_cartpole_bridge.py", no_cache)}
-    sides[STOCK] = ("train_cartpole_sb3.py", {})
-    if len(options.thread_counts) > 1:
-        sides[f"{STOCK}, OMP_NUM_THREADS=1"] = ("train_cartpole_sb3.py", {"OMP_NUM_THREADS": "1"})
+    threads = [{}, {"OMP_NUM_THREADS": "1"}] if len(options.thread_counts) > 1 else [{}]
+    sides: dict[str, tuple[str, dict[str, str]]] = {}
+    for name, script in ((OURS, "train_cartpole_bridge.py"), (STOCK, "train_cartpole_sb3.py")):
+        for environment in threads:
+            label = ", ".join([name, *(f"{variable}={value}" for variable, value in environment.items())])
+            sides[label] = (script, {"JAX_ENABLE_COMPILATION_CACHE": "false", **environment})
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for seed in range(num_seeds):
         for name, (script, environment) in sides.items():
@@ -219,11 +220,16 @@ def time_to_solved(report: common.Report, setting: str, num_seeds: int, options:
     report.add("solved", rows)
     if options.quick:
         return
-    # As everywhere, against the faster of stock SB3.
-    stock = min(rows[1:], key=lambda row: row["seconds"])
-    ratio = rows[0]["seconds"] / stock["seconds"]
-    solved = all(row["solved"] == num_seeds for row in (rows[0], stock))
-    what = f"d: from `python train.py` to 475 on {ENV_ID}, {setting} setting: time of {OURS} / of {stock['side']}"
+    # PyTorch's threads slow down networks this small, on both sides: the faster way of each.
+    ours, stock = (
+        min((row for row in rows if row["side"].startswith(name)), key=lambda row: row["seconds"])
+        for name in (OURS, STOCK)
+    )
+    ratio = ours["seconds"] / stock["seconds"]
+    solved = ours["solved"] == stock["solved"] == num_seeds
+    what = (
+        f"d: from `python train.py` to 475 on {ENV_ID}, {setting} setting: time of {ours['side']} / of {stock['side']}"
+    )
     report.require(what, ratio, "<= 1/3, all seeds solved", ratio <= 1 / 3 and solved)
 
 

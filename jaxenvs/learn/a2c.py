@@ -12,8 +12,8 @@ from jaxenvs.environment import static, struct
 from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Rollout, explained_variance
 from jaxenvs.learn.optimization import descend, ravel
 
-# As Stable-Baselines3 sets it: TensorFlow's form, which starts from ones and has epsilon under the root.
-RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, initial_scale=1.0, eps_in_sqrt=True)
+# As Stable-Baselines3 sets it: PyTorch's form, which has epsilon beside the root.
+RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
 
 
 @struct

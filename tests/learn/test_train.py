@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import stable_baselines3
 
 import jaxenvs
+from bridge import make_vec_env
+from bridge.optimizers import export_optimizer
 from jaxenvs.learn import A2C, PPO, ActorCritic, train
 from jaxenvs.learn.ppo import permutation
 from jaxenvs.learn.sweep import sweep
@@ -43,6 +46,18 @@ def test_a2c_learns_to_balance_a_pole():
     result = train_once(jax.random.key(0), algorithm)
     returns = np.asarray(result.metrics["episode_return"])
     assert np.nanmean(returns[-50:]) > 2 * np.nanmean(returns[:50])
+
+
+def test_a2c_descends_as_sb3s_does():
+    model = stable_baselines3.A2C("MlpPolicy", make_vec_env("CartPole-v1", 1), policy_kwargs={"net_arch": []})
+    gradient = jnp.array([1.0, -0.1, 0.0])
+    updates = []
+    for optimizer in (A2C(VENV, NETWORK).optimizer, export_optimizer(model.policy.optimizer)):
+        state = optimizer.init(gradient)
+        for _ in range(3):
+            update, state = optimizer.update(gradient, state, gradient)
+        updates.append(update)
+    np.testing.assert_allclose(updates[0], updates[1], rtol=1e-6)
 
 
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
