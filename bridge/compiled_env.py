@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
@@ -15,6 +14,9 @@ from bridge.policy import NotCompilable
 from bridge.programs import Outputs
 from bridge.vec_env import JaxVecEnv
 from jaxenvs.learn import Moments, Normalizer
+
+# Of a step in which nothing happened that an info tells of.
+NOTHING = Outputs(*([] for _ in Outputs._fields))
 
 
 class CompiledEnv:
@@ -54,30 +56,24 @@ class CompiledEnv:
         them, in JAX's dtypes.
         """
 
-        def convert(leaf: Any, now: np.ndarray) -> np.ndarray:
+        def convert(rms: RunningMeanStd | None, leaf: jax.ShapeDtypeStruct, now: np.ndarray) -> np.ndarray:
             if self.transpose is not None and len(leaf.shape) == 4 and now.shape != leaf.shape:
                 now = np.moveaxis(now, 1, -1)
-            return np.asarray(now, leaf.dtype).reshape(leaf.shape)
+            return np.asarray(now, leaf.dtype if rms is None else np.float32).reshape(leaf.shape)
 
-        return jax.tree.map(convert, self._observation, seen)
+        return self._map_normalized(convert, self.base.programs.observation, seen)
+
+    def as_given(self, observation: Any) -> Any:
+        """Observations as the policy sees them, of any leading axes, in the dtypes in which the wrappers give them."""
+        dtypes = jax.tree.unflatten(self.base.programs.observation_structure, self.base._observation_dtypes)
+        return self._map_normalized(
+            lambda rms, dtype, leaf: np.asarray(leaf, dtype if rms is None else np.float32), dtypes, observation
+        )
 
     @property
     def changes_observations(self) -> bool:
         """Whether the policy sees other observations than the environments give."""
         return self.normalize is not None or self.transpose is not None
-
-    @property
-    def _observation(self) -> Any:
-        """What the policy gets, but for the transposition, as a pytree of `jax.ShapeDtypeStruct`."""
-        raw = self.base.programs.observation
-        if self.normalize is None:
-            return raw
-        return jax.tree.map(
-            lambda rms, leaf: leaf if rms is None else jax.eval_shape(jnp.float32, leaf),
-            self._moments(raw, lambda rms: rms),
-            raw,
-            is_leaf=lambda node: node is None or isinstance(node, RunningMeanStd),
-        )
 
     @property
     def has_monitors(self) -> bool:
@@ -89,13 +85,12 @@ class CompiledEnv:
         env = self.normalize
         if env is None:
             return None
-        raw = self.base.programs.observation
         return Normalizer(
-            observation=self._moments(raw, _moments),
-            observation_seen=self._moments(raw, lambda rms: Moments.empty(rms.mean.shape)),
+            observation=self._map_normalized(lambda rms: None if rms is None else _moments(rms)),
+            observation_seen=self._map_normalized(lambda rms: None if rms is None else _nothing(rms.mean.shape)),
             reward=_moments(env.ret_rms),
-            reward_seen=Moments.empty(),
-            discounted_return=jnp.asarray(env.returns, float),
+            reward_seen=_nothing(()),
+            discounted_return=_array(env.returns),
             gamma=env.gamma,
             epsilon=env.epsilon,
             clip_observation=env.clip_obs,
@@ -115,62 +110,101 @@ class CompiledEnv:
         if env is None or normalizer is None:
             return
         if env.training:
-            seen = normalizer.observation_seen
-            if env.norm_obs and isinstance(env.obs_rms, dict):
-                for name, rms in env.obs_rms.items():
-                    _update(rms, seen[name])
-            elif env.norm_obs:
-                _update(env.obs_rms, seen)
-            _update(env.ret_rms, normalizer.reward_seen)
+            self._map_normalized(_add, normalizer.observation_seen)
+            _add(env.ret_rms, normalizer.reward_seen)
         env.returns = np.array(normalizer.discounted_return, np.float64)
-        env.old_obs = raw_observation
-        env.old_reward = raw_reward
+        env.old_obs = self.base.observation_of([np.array(leaf) for leaf in jax.tree.leaves(raw_observation)])
+        env.old_reward = np.array(raw_reward)
 
     def infos(
         self,
+        step: int,
         raw_rewards: np.ndarray,
         rewards: np.ndarray,
         ended: np.ndarray,
         outputs: Outputs,
         final_observation: Any,
     ) -> list[dict[str, Any]]:
-        """The infos of one step, as the outermost wrapper gives them.
+        """The infos of one step of a rollout, as the outermost wrapper gives them.
 
         Args:
-          raw_rewards, rewards: before and after the VecNormalize, (num_envs,).
-          ended: the numbers of the environments whose episode ended.
-          outputs: of the step, as lists of leaves on the host.
-          final_observation: as the policy sees it, on the host, if that is another than the environments give.
+          step: its number.
+          raw_rewards, rewards: before and after the VecNormalize, (n_steps, num_envs).
+          ended: the numbers of the environments whose episode ended in this step.
+          outputs: of all steps, as lists of leaves on the host.
+          final_observation: of all steps, as the policy sees them, if it `changes_observations`.
         """
-        infos = self.base.infos_of_step(ended, outputs)
+        has_info = ended.size or outputs.info
+        infos = self.base.infos_of_step(ended, _at(outputs, step) if has_info else NOTHING)
         for monitor in self.inner_monitors:
-            _monitor(monitor, raw_rewards, ended, infos)
+            _monitor(monitor, raw_rewards[step], ended, infos)
         if self.changes_observations:
             for lane in ended.tolist():
-                last = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), final_observation)
+                last = jax.tree.map(lambda leaf, lane=lane: leaf[step, lane].copy(), final_observation)
                 infos[lane]["terminal_observation"] = last
         for monitor in self.outer_monitors:
-            _monitor(monitor, rewards, ended, infos)
+            _monitor(monitor, rewards[step], ended, infos)
         return infos
 
-    def _moments(self, raw: Any, convert: Any) -> Any:
-        """`convert` of the running statistics of each array of the observation; None where it is not normalised."""
-        env = self.normalize
-        assert env is not None
-        if isinstance(raw, dict):
-            rms = env.obs_rms if env.norm_obs else {}
-            return {name: convert(rms[name]) if name in rms else None for name in raw}
-        return convert(env.obs_rms) if env.norm_obs else None
+    def infos_of_ends(self, dones: np.ndarray, outputs: Outputs, most: int) -> list[dict[str, Any]]:
+        """The infos of the last steps of a rollout that ended an episode, in their order, without observations.
+
+        Args:
+          dones: (n_steps, num_envs).
+          outputs: as for `infos`.
+          most: of so many.
+        """
+        base = self.base
+        lane = np.flatnonzero(dones.any(axis=0))
+        last = len(dones) - 1 - dones[::-1, lane].argmax(axis=0)
+        first_infos = base._rows([leaf[last, lane] for leaf in outputs.info], len(lane))
+        for at, info in zip(lane.tolist(), first_infos):
+            base.reset_infos[at] = info
+        step, lane = dones.nonzero()
+        ends = step[-most:], lane[-most:]
+        infos = base._rows([leaf[ends] for leaf in outputs.final_info], len(ends[0]))
+        seconds = round(time.time() - base._start_time, 6)
+        (returns,), (lengths,) = outputs.episode_return, outputs.episode_length
+        for info, r, length in zip(infos, returns[ends].tolist(), lengths[ends].tolist()):
+            info["episode"] = {"r": r, "l": length, "t": seconds}
+        return infos
+
+    def _map_normalized(self, function: Any, *trees: Any) -> Any:
+        """`function` of the RunningMeanStd of each array of the observation, None where it is not normalised, and of
+        what is there in other pytrees of its structure."""
+        env, raw = self.normalize, self.base.programs.observation
+        if env is None or not env.norm_obs:
+            statistics: Any = jax.tree.map(lambda _: None, raw)
+        else:
+            statistics = {name: env.obs_rms.get(name) for name in raw} if isinstance(raw, dict) else env.obs_rms
+        return jax.tree.map(
+            function, statistics, *trees, is_leaf=lambda node: node is None or isinstance(node, RunningMeanStd)
+        )
+
+
+def _at(outputs: Outputs, step: int) -> Outputs:
+    return Outputs(*[[leaf[step] for leaf in part] for part in outputs])
+
+
+def _array(numbers: Any) -> Any:
+    """What `jnp.asarray(numbers, float)` is, in NumPy: outside of programs each operation of JAX costs dispatch."""
+    return np.asarray(numbers, jax.dtypes.canonicalize_dtype(float))
 
 
 def _moments(rms: RunningMeanStd) -> Moments:
-    return Moments(*(jnp.asarray(part, float) for part in (rms.mean, rms.var, rms.count)))
+    return Moments(_array(rms.mean), _array(rms.var), _array(rms.count))
 
 
-def _update(rms: RunningMeanStd, seen: Moments) -> None:
+def _nothing(shape: tuple[int, ...]) -> Moments:
+    """`Moments.empty`."""
+    return Moments(_array(np.zeros(shape)), _array(np.zeros(shape)), _array(0))
+
+
+def _add(rms: RunningMeanStd | None, seen: Moments) -> None:
     """Add what a rollout saw, in float64."""
-    mean, variance, count = (np.asarray(part, np.float64) for part in (seen.mean, seen.variance, seen.count))
-    rms.update_from_moments(mean, variance, float(count))
+    if rms is not None:
+        mean, variance, count = (np.asarray(part, np.float64) for part in (seen.mean, seen.variance, seen.count))
+        rms.update_from_moments(mean, variance, float(count))
 
 
 def _monitor(monitor: VecMonitor, rewards: np.ndarray, ended: np.ndarray, infos: list[dict[str, Any]]) -> None:

@@ -12,9 +12,10 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -28,17 +29,17 @@ from bridge.compiled_env import CompiledEnv
 from bridge.factory import make_vec_env
 from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
 from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters, write_parameters
-from bridge.programs import Outputs
-from bridge.rollouts import Steps, fill, programs, rollout_in, row_of
-from bridge.tensor_rollout import TensorRolloutBuffer, looks_at_steps
+from bridge.replay import replay
+from bridge.rollouts import Steps, fill, programs, rollout_in
+from bridge.tensor_rollout import TensorRolloutBuffer
 from bridge.vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.learn import LearnerState, OnPolicy
 
 ENGINES = ("auto", "xla", "torch")
 
-# Of a step in which nothing happened that an info tells of.
-NO_OUTPUTS = Outputs(*([] for _ in Outputs._fields))
+# Those that a compiled rollout fills.
+BUFFERS = (RolloutBuffer, DictRolloutBuffer, TensorRolloutBuffer)
 
 log = logging.getLogger("bridge")
 
@@ -60,6 +61,12 @@ class Plan:
     tensors: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
 
+    def __str__(self) -> str:
+        is_compiled = self.env is not None and self.network is not None
+        collects = "tensors on the device" if self.tensors else "XLA" if is_compiled else "SB3's code"
+        updates = "SB3's code" if self.optimizer is None else "XLA"
+        return f"Collecting by {collects}, updating by {updates}: {' '.join(self.reasons)}"
+
 
 class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
@@ -75,9 +82,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             with SB3's collection, then to the torch policy on tensors that stay on the device, then to SB3's own code.
             "xla" raises instead of falling back. "torch" compiles neither policy nor update.
         """
-        if engine not in ENGINES:
-            raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
-        self.engine = engine
+        self.engine = _checked(engine)
         self._plan: Plan | None = None
         self._planned_for: tuple[Any, ...] = ()
         super().__init__(policy, _as_vec_env(env), *args, **kwargs)
@@ -104,23 +109,38 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     # --- In SB3's place -----------------------------------------------------------------------------------------
 
+    @classmethod
+    def load(cls, path: Any, *args: Any, **kwargs: Any) -> Self:
+        """SB3's. The random numbers go on from where they were when the model was saved, but for a `seed` given here.
+
+        Args:
+          path, args, kwargs: SB3's.
+        """
+        model = super().load(path, *args, **kwargs)
+        if kwargs.get("seed") is not None:
+            model.set_random_seed(kwargs["seed"])
+        return model
+
+    @staticmethod
+    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        return OnPolicyAlgorithm._wrap_env(_as_vec_env(env), verbose, monitor_wrapper)
+
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
         """SB3's, as one program if the policy and the environments allow it."""
         plan = self._planned(env)
-        if plan.tensors:
-            assert isinstance(env, JaxVecEnv)
-            assert isinstance(rollout_buffer, TensorRolloutBuffer)
+        # Not as the plan says: it may have changed, but the buffer changes between calls of learn only.
+        if isinstance(rollout_buffer, TensorRolloutBuffer) and type(env) is JaxVecEnv:
             return tensor_rollout.collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
-        if plan.env is None or plan.network is None:
+        if isinstance(rollout_buffer, TensorRolloutBuffer) or plan.env is None or plan.network is None:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
         with compile_seconds() as seconds:
             steps = self._collect(plan.network, plan.env, rollout_buffer, n_rollout_steps)
         self._record_compile_time(seconds())
-        if not self._replay(plan.env, callback, rollout_buffer, n_rollout_steps, steps):
+        if not replay(self, plan.env, callback, rollout_buffer, steps):
             return False
         callback.on_rollout_end()
         return True
@@ -128,7 +148,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     def train(self) -> None:
         """SB3's, as one program if the policy and its optimiser allow it."""
         plan = self._planned(self.env)
-        if plan.network is None or plan.optimizer is None:
+        has_tensors = isinstance(self.rollout_buffer, TensorRolloutBuffer)
+        if has_tensors or plan.network is None or plan.optimizer is None:
             return super().train()
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
@@ -152,14 +173,13 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
         self._compile_seconds = 0.0
-        prepared = super()._setup_learn(*args, **kwargs)
-        plan = self._planned(self.env)
+        plan = self._planned(self.env, anew=True)
         has_tensors = isinstance(self.rollout_buffer, TensorRolloutBuffer)
         if plan.tensors and not has_tensors:
             self.rollout_buffer = TensorRolloutBuffer.like(self.rollout_buffer)
         elif has_tensors and not plan.tensors:
             self.rollout_buffer = self._make_rollout_buffer()
-        return prepared
+        return super()._setup_learn(*args, **kwargs)
 
     def _make_rollout_buffer(self) -> RolloutBuffer:
         """One as SB3's `_setup_model` makes."""
@@ -180,25 +200,31 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     # --- What is compiled, and why not --------------------------------------------------------------------------
 
-    def _planned(self, env: VecEnv | None) -> Plan:
-        now = (self.engine, self.policy, env)
-        if self._plan is None or any(a is not b for a, b in zip(now, self._planned_for)):
-            self._plan, self._planned_for = self._make_plan(env), now
+    def _planned(self, env: VecEnv | None, anew: bool = False) -> Plan:
+        """The plan, made anew if asked to, or if something changed that callbacks change."""
+        optimizer = self.policy.optimizer
+        frozen = [not parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"]]
+        now = (self.engine, self.policy, optimizer, frozen, env, type(self.rollout_buffer) in BUFFERS)
+        if self._plan is None or anew or now != self._planned_for:
+            plan = self._make_plan(env)
+            if plan.reasons and (self._plan is None or str(plan) != str(self._plan)):
+                log.warning("%s", plan)
+            self._plan, self._planned_for = plan, now
         return self._plan
 
     def _make_plan(self, env: VecEnv | None) -> Plan:
         plan = Plan()
-        own_buffer = type(self.rollout_buffer) in (RolloutBuffer, DictRolloutBuffer, TensorRolloutBuffer)
+        own_buffer = type(self.rollout_buffer) in BUFFERS
         if not own_buffer:
-            plan.reasons.append(f"the rollout buffer is a {type(self.rollout_buffer).__name__}, not SB3's.")
-        if self.engine == "torch":
+            plan.reasons.append(f"The rollout buffer is a {type(self.rollout_buffer).__name__}, not SB3's.")
+        if _checked(self.engine) == "torch":
             plan.tensors = own_buffer and type(env) is JaxVecEnv
             return plan
         if own_buffer:
             try:
-                plan.network = export_policy(self.policy)
+                plan.network = _first_of_its_kind(export_policy(self.policy))
                 if plan.network.has_active_dropout:
-                    plan.reasons.append("dropout is random in an update; a compiled one has none.")
+                    plan.reasons.append("Dropout is random in an update; a compiled one has none.")
                 else:
                     plan.optimizer = export_optimizer(self.policy.optimizer)
             except NotCompilable as reason:
@@ -212,17 +238,18 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         # On a CPU NumPy arrays are tensors without a copy, and SB3's own loop is the faster one.
         on_cpu = jax.default_backend() == "cpu"
         plan.tensors = own_buffer and plan.network is None and type(env) is JaxVecEnv and not on_cpu
-        if plan.reasons:
-            is_compiled = plan.env is not None and plan.network is not None
-            collects = "tensors on the device" if plan.tensors else "XLA" if is_compiled else "SB3's code"
-            updates = "SB3's code" if plan.optimizer is None else "XLA"
-            log.warning("Collecting by %s, updating by %s: %s", collects, updates, " ".join(plan.reasons))
         return plan
 
     # --- Collecting ---------------------------------------------------------------------------------------------
 
     def _collect(self, network: ExportedPolicy, env: CompiledEnv, rollout_buffer: RolloutBuffer, n_steps: int) -> Steps:
-        """Run the program; leave its results in the environments, the buffer and `_last_obs`."""
+        """Run the program; leave its results in the environments, the buffer and `_last_obs`.
+
+        Nothing changes before all results are there, so that a rollout that was interrupted did not take place.
+        """
+        if self.use_sde:
+            # For `predict`, whose noise is PyTorch's, to have the present deviation.
+            self.policy.reset_noise(env.base.num_envs)
         learner = self._learner(
             venv=env.base.venv,
             network=network,
@@ -230,69 +257,24 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             noise_steps=self.noise_steps(n_steps),
             total_timesteps=0,
         )
-        packed, key, normalizer, rollout, steps = programs().collect(
+        packed, *results = programs().collect(
             env.base.programs.state,
             env.changes_observations,
             learner,
             read_parameters(self.policy),
-            env.base.packed_state,
+            jax.tree.map(jnp.copy, env.base.packed_state),  # a copy, because it is donated
             env.observation_of(self._last_obs),
             env.normalizer(),
             self.key,
         )
+        key, normalizer, rollout, steps = jax.device_get(results)
         env.base.go_on_from(packed)
         self.key = np.array(key)
-        rollout, steps = jax.device_get((rollout, steps))
         env.put_back(normalizer, steps.raw_observation, steps.raw_rewards[-1])
         fill(rollout_buffer, rollout, self._last_episode_starts, steps.dones)
-        if env.changes_observations:
-            self._last_obs = jax.tree.map(np.array, steps.last_observation)
-        else:
-            leaves = [np.array(leaf) for leaf in jax.tree.leaves(steps.last_observation)]
-            self._last_obs = env.base.observation_of(leaves)
+        self._last_obs = jax.tree.map(np.array, env.as_given(steps.last_observation))
         self._last_episode_starts = np.array(steps.dones[-1])
         return cast(Steps, steps)
-
-    def _replay(
-        self, env: CompiledEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_steps: int, steps: Steps
-    ) -> bool:
-        """Show the steps of a rollout to the callback and to the statistics of episodes, one by one.
-
-        Returns:
-          False as soon as the callback does.
-        """
-        rewards, dones, raw_rewards = np.array(steps.rewards), np.array(steps.dones), steps.raw_rewards
-        outputs = Outputs(*[jax.tree.leaves(part) for part in steps.outputs])
-        some_info = bool(outputs.info)
-        seen: dict[str, Any] = {"self": self, "env": self.env, "callback": callback, "rollout_buffer": rollout_buffer}
-        seen["n_rollout_steps"] = n_steps
-        watched = looks_at_steps(callback) or some_info or env.has_monitors
-        for step in range(n_steps):
-            ended = dones[step].nonzero()[0]
-            if not (watched or ended.size):
-                self.num_timesteps += dones.shape[1]
-                if not callback.on_step():
-                    return False
-                continue
-            look = ended.size or some_info
-            now = Outputs(*[[leaf[step] for leaf in part] for part in outputs]) if look else NO_OUTPUTS
-            final = row_of(steps.final_observation, step) if ended.size else None
-            infos = env.infos(raw_rewards[step], rewards[step], ended, now, final)
-            self.num_timesteps += dones.shape[1]
-            seen.update(
-                n_steps=step,
-                actions=rollout_buffer.actions[step],
-                new_obs=self._last_obs if step == n_steps - 1 else row_of(rollout_buffer.observations, step + 1),
-                rewards=rewards[step],
-                dones=dones[step],
-                infos=infos,
-            )
-            callback.update_locals(seen)
-            if not callback.on_step():
-                return False
-            if ended.size:
-                self._update_info_buffer([infos[lane] for lane in ended.tolist()], dones[step][ended])
-        return True
 
     # --- Updating -----------------------------------------------------------------------------------------------
 
@@ -334,6 +316,18 @@ def constructor_like(sb3: type[OnPolicyAlgorithm]) -> Callable[..., None]:
     engine = inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=str)
     vars(__init__)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), engine])
     return __init__
+
+
+@functools.lru_cache(maxsize=64)
+def _first_of_its_kind(network: ExportedPolicy) -> ExportedPolicy:
+    """Of equal ones always the same, because JAX compares them in every call of a program, deeply if it must."""
+    return network
+
+
+def _checked(engine: str) -> str:
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
+    return engine
 
 
 def _as_vec_env(env: Any) -> Any:

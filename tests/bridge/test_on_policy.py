@@ -10,73 +10,20 @@ import pytest
 import stable_baselines3
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    CheckpointCallback,
-    EvalCallback,
-    EveryNTimesteps,
-    ProgressBarCallback,
-    StopTrainingOnMaxEpisodes,
-)
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import bridge
 import jaxenvs
-from bridge import JaxVecEnv, make_vec_env
+from bridge import JaxVecEnv, make_vec_env, on_policy
 from bridge.policy import NotCompilable, read_parameters
 from bridge.rollouts import programs
 from bridge.tensor_rollout import TensorRolloutBuffer
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
 from tests.environments import Counter
-
-# One shape for most tests, so that they share their programs.
-N_ENVS, N_STEPS = 4, 16
-ROLLOUT = N_ENVS * N_STEPS
-SMALL = {
-    "n_steps": N_STEPS,
-    "batch_size": 32,
-    "n_epochs": 2,
-    "policy_kwargs": {"net_arch": [8]},
-    "seed": 0,
-    "device": "cpu",
-}
-
-
-def make_env(seed=0, **kwargs):
-    return make_vec_env("CartPole-v1", N_ENVS, seed=seed, **kwargs)
-
-
-def make(env=None, package=bridge, **settings):
-    return package.PPO("MlpPolicy", make_env() if env is None else env, **{**SMALL, **settings})
-
-
-class Recorder(BaseCallback):
-    """Keeps what callbacks see."""
-
-    def __init__(self):
-        super().__init__()
-        self.events, self.steps = [], []
-
-    def _on_training_start(self):
-        self.events.append("training start")
-
-    def _on_rollout_start(self):
-        self.events.append("rollout start")
-
-    def _on_step(self):
-        self.events.append(self.num_timesteps)
-        self.steps.append({name: self.locals[name] for name in ("infos", "dones", "rewards", "new_obs", "actions")})
-        return True
-
-    def _on_rollout_end(self):
-        self.events.append("rollout end")
-
-    def _on_training_end(self):
-        self.events.append("training end")
-
 
 # --- The constructor ------------------------------------------------------------------------------------------------
 
@@ -100,181 +47,10 @@ def test_a_wrong_engine_is_named_with_the_choices():
 
 @pytest.mark.parametrize("env", ["CartPole-v1", jaxenvs.make("CartPole-v1"), jaxenvs.make_vec("CartPole-v1", 1)])
 def test_ids_and_environments_of_jaxenvs_are_jax_environments(env):
-    assert isinstance(make(env).get_env().unwrapped, JaxVecEnv)
-
-
-# --- Callbacks and logs ---------------------------------------------------------------------------------------------
-
-
-def test_callbacks_are_called_as_by_sb3():
-    seen = []
-    for package in (stable_baselines3, bridge):
-        recorder = Recorder()
-        make(package=package).learn(2 * ROLLOUT, callback=recorder)
-        seen.append((recorder.events, recorder.n_calls))
-    assert seen[0] == seen[1]
-
-
-def test_callbacks_see_the_steps_that_were_taken():
-    recorder = Recorder()
-    make().learn(2 * ROLLOUT, callback=recorder)
-    # The same actions in environments of the same seed.
-    replayed = make_env()
-    replayed.seed(0)
-    replayed.reset()
-    for step in recorder.steps:
-        observation, rewards, dones, infos = replayed.step(step["actions"].reshape(N_ENVS))
-        np.testing.assert_allclose(step["new_obs"], observation, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(step["rewards"], rewards)
-        np.testing.assert_array_equal(step["dones"], dones)
-        for ours, theirs in zip(step["infos"], infos, strict=True):
-            assert ours.keys() == theirs.keys()
-            assert ours["TimeLimit.truncated"] == theirs["TimeLimit.truncated"]
-            if "episode" in theirs:
-                assert ours["episode"]["l"] == theirs["episode"]["l"]
-                assert ours["episode"]["r"] == theirs["episode"]["r"]
-                np.testing.assert_allclose(ours["terminal_observation"], theirs["terminal_observation"], rtol=1e-5)
-    assert any(step["dones"].any() for step in recorder.steps)
-
-
-def test_returning_false_stops_at_that_step():
-    model = make()
-    model.learn(10 * ROLLOUT, callback=lambda locals_, _: locals_["self"].num_timesteps < ROLLOUT + 3 * N_ENVS)
-    assert model.num_timesteps == ROLLOUT + 3 * N_ENVS
-    assert model._n_updates == SMALL["n_epochs"]
-
-
-def test_sb3s_callbacks_work(tmp_path):
-    env = VecNormalize(make_env())
-    evaluation = EvalCallback(
-        VecNormalize(make_env(seed=9), training=False, norm_reward=False), n_eval_episodes=4, eval_freq=20
-    )
-    checkpoint = CheckpointCallback(save_freq=20, save_path=tmp_path, save_vecnormalize=True)
-    counted = []
-    every = EveryNTimesteps(40, callback=Counted(counted))
-    make(env).learn(3 * ROLLOUT, callback=[evaluation, checkpoint, every, ProgressBarCallback()])
-    assert len(evaluation.evaluations_results if evaluation.log_path else [evaluation.last_mean_reward]) > 0
-    assert evaluation.last_mean_reward > 0
-    assert sorted(path.name for path in tmp_path.glob("rl_model_*steps.zip")) == [
-        "rl_model_160_steps.zip",
-        "rl_model_80_steps.zip",
-    ]
-    assert len(counted) == 4
-
-
-class Counted(BaseCallback):
-    """Counts its calls."""
-
-    def __init__(self, calls):
-        super().__init__()
-        self.calls = calls
-
-    def _on_step(self):
-        self.calls.append(self.num_timesteps)
-        return True
-
-
-def test_stop_training_on_max_episodes():
-    model = make()
-    model.learn(100 * ROLLOUT, callback=StopTrainingOnMaxEpisodes(2))
-    assert model._episode_num == 0
-    assert model.num_timesteps < 10 * ROLLOUT
-
-
-def test_a_callback_that_changes_weights_or_rewards_has_effect():
-    class Meddler(BaseCallback):
-        def _on_step(self):
-            return True
-
-        def _on_rollout_end(self):
-            with torch.no_grad():
-                self.model.policy.value_net.bias.fill_(7.0)
-            self.model.rollout_buffer.returns[:] = 7.0
-            self.model.rollout_buffer.advantages[:] = 0.0
-
-    model = make()
-    model.learn(ROLLOUT, callback=Meddler())
-    assert model.policy.value_net.bias.item() == pytest.approx(7, abs=0.01)
-    assert model.logger.name_to_value["train/value_loss"] < 3
-
-
-def test_the_logs_have_sb3s_keys_and_the_time_of_compilation(tmp_path, monkeypatch):
-    keys = {stable_baselines3: set(), bridge: set()}
-    dump = Logger.dump
-    for package, recorded in keys.items():
-        model = make(package=package, clip_range_vf=0.2, tensorboard_log=str(tmp_path), stats_window_size=3)
-
-        def keep_and_dump(logger, step=0, recorded=recorded):
-            recorded.update(logger.name_to_value)
-            dump(logger, step)
-
-        monkeypatch.setattr(Logger, "dump", keep_and_dump)
-        model.learn(5 * ROLLOUT)
-        assert model.ep_info_buffer.maxlen == 3
-    assert keys[bridge] == keys[stable_baselines3] | {"time/compile_s"}
-    assert list(tmp_path.glob("PPO_*/events*"))
-
-
-def test_an_early_stop_is_told(capsys):
-    make(target_kl=1e-9, learning_rate=0.1, verbose=1).learn(ROLLOUT)
-    assert "Early stopping at step" in capsys.readouterr().out
-
-
-# --- Wrappers -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}])
-def test_vec_normalize_is_where_stepping_through_it_would_be(settings):
-    env = VecNormalize(make_env(), **settings)
-    recorder, model = Recorder(), make(env, engine="xla")
-    model.learn(2 * ROLLOUT, callback=recorder)
-    stepped = VecNormalize(make_env(), **settings)
-    stepped.seed(0)
-    stepped.reset()
-    for step in recorder.steps:
-        observation, rewards, dones, infos = stepped.step(step["actions"].reshape(N_ENVS))
-        np.testing.assert_allclose(step["new_obs"], observation, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(step["rewards"], rewards, rtol=1e-4)
-        for lane in np.flatnonzero(dones):
-            last = step["infos"][lane]["terminal_observation"]
-            np.testing.assert_allclose(last, infos[lane]["terminal_observation"], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(env.ret_rms.var, stepped.ret_rms.var, rtol=1e-5)
-    assert env.ret_rms.count == pytest.approx(stepped.ret_rms.count, rel=1e-12)
-    np.testing.assert_allclose(env.returns, stepped.returns, rtol=1e-5)
-    np.testing.assert_allclose(env.old_obs, stepped.old_obs, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(env.old_reward, stepped.old_reward)
-    if env.norm_obs:
-        np.testing.assert_allclose(env.obs_rms.mean, stepped.obs_rms.mean, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(env.obs_rms.var, stepped.obs_rms.var, rtol=1e-4)
-        assert env.obs_rms.count == pytest.approx(stepped.obs_rms.count, rel=1e-12)
-        np.testing.assert_allclose(model._last_obs, observation, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("order", ["inside", "outside"])
-def test_vec_monitor_counts_as_if_stepped(order, tmp_path):
-    def wrap(env, name):
-        if order == "inside":
-            return VecNormalize(VecMonitor(env, str(tmp_path / name)))
-        return VecMonitor(VecNormalize(env), str(tmp_path / name))
-
-    recorder = Recorder()
-    model = make(wrap(make_env(), "ours"), engine="xla")
-    model.learn(2 * ROLLOUT, callback=recorder)
-    stepped = wrap(make_env(), "stepped")
-    stepped.seed(0)
-    stepped.reset()
-    episodes = 0
-    for step in recorder.steps:
-        _, _, _, infos = stepped.step(step["actions"].reshape(N_ENVS))
-        for ours, theirs in zip(step["infos"], infos, strict=True):
-            assert ("episode" in ours) == ("episode" in theirs)
-            if "episode" in theirs:
-                episodes += 1
-                assert ours["episode"]["l"] == theirs["episode"]["l"]
-                assert ours["episode"]["r"] == pytest.approx(theirs["episode"]["r"], rel=1e-4)
-    assert episodes > 0
-    lines = [(tmp_path / f"{name}.monitor.csv").read_text().splitlines() for name in ("ours", "stepped")]
-    assert len(lines[0]) == len(lines[1]) == episodes + 2
+    model = make(env)
+    assert isinstance(model.get_env().unwrapped, JaxVecEnv)
+    model.set_env(env)
+    assert isinstance(model.get_env().unwrapped, JaxVecEnv)
 
 
 # --- What is not compiled -------------------------------------------------------------------------------------------
@@ -305,8 +81,8 @@ XLA, SB3 = "XLA", "SB3's code"
 FALLBACKS = {
     "wrapper": (lambda **k: make(VecFrameStack(make_env(), 2), **k), SB3, XLA, "VecFrameStack"),
     "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), SB3, XLA, "DummyVecEnv"),
-    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SMALL, **k), SB3, SB3, "Own has a method forward"),
-    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), XLA, SB3, "dropout"),
+    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
+    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), XLA, SB3, "Dropout"),
     "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), XLA, SB3, "Adagrad"),
     "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),
 }
@@ -337,10 +113,38 @@ def test_torch_collects_tensors(caplog):
     model = make(engine="torch")
     model.learn(2 * ROLLOUT)
     assert isinstance(model.rollout_buffer, TensorRolloutBuffer)
-    assert model._n_updates == 2 * SMALL["n_epochs"]
+    assert model._n_updates == 2 * SETTINGS["n_epochs"]
     model.engine = "xla"
     model.learn(ROLLOUT)
     assert type(model.rollout_buffer) is RolloutBuffer
+
+
+def test_a_callback_may_change_the_optimizer():
+    def change(model):
+        model.policy.optimizer = torch.optim.RMSprop(model.policy.parameters(), lr=0.01)
+
+    model = make(engine="xla").learn(ROLLOUT, callback=OnRolloutEnd(change))
+    assert model.policy.optimizer.state[model.policy.action_net.weight]["square_avg"].any()
+
+
+def test_a_callback_may_freeze_weights(caplog):
+    def freeze(model):
+        model.policy.value_net.weight.requires_grad_(False)
+
+    model = make()
+    before = [parameter.detach().clone() for parameter in model.policy.value_net.parameters()]
+    with caplog.at_level(logging.WARNING, logger="bridge"):
+        model.learn(2 * ROLLOUT, callback=OnRolloutEnd(freeze))
+    assert "value_net.weight is frozen" in caplog.text
+    changed = [not torch.equal(new, old) for new, old in zip(model.policy.value_net.parameters(), before)]
+    assert changed == [False, True]
+
+
+def test_an_engine_that_is_set_later_is_checked_too():
+    model = make()
+    model.engine = "jax"
+    with pytest.raises(ValueError, match="got 'jax'"):
+        model.learn(ROLLOUT)
 
 
 def test_a_subclass_keeps_its_own_train_and_collect():
@@ -354,12 +158,12 @@ def test_a_subclass_keeps_its_own_train_and_collect():
             self.collected = True
             return super().collect_rollouts(*args, **kwargs)
 
-    model = OwnTrain("MlpPolicy", make_env(), **SMALL).learn(ROLLOUT)
+    model = OwnTrain("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT)
     assert model.seen[0].shape == (N_STEPS, N_ENVS, 4)
     assert model.seen[0].any()
     assert model.seen[1]
-    assert model._n_updates == SMALL["n_epochs"]
-    assert OwnCollect("MlpPolicy", make_env(), **SMALL).learn(ROLLOUT).collected
+    assert model._n_updates == SETTINGS["n_epochs"]
+    assert OwnCollect("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT).collected
 
 
 # --- Saving, repeating, resuming ------------------------------------------------------------------------------------
@@ -373,7 +177,7 @@ def test_zips_go_from_sb3_to_bridge_and_back_and_lose_nothing(tmp_path):
         return [np.asarray(number) for number in numbers], counters
 
     settings = {"learning_rate": lambda remaining: 1e-3 * remaining, "clip_range": lambda remaining: 0.3 * remaining}
-    model = make(package=stable_baselines3, **settings).learn(2 * ROLLOUT)
+    model = make(algorithm=stable_baselines3.PPO, **settings).learn(2 * ROLLOUT)
     for package in (bridge, stable_baselines3, bridge):
         model.save(tmp_path / "model")
         loaded = package.PPO.load(tmp_path / "model", env=make_env())
@@ -382,7 +186,7 @@ def test_zips_go_from_sb3_to_bridge_and_back_and_lose_nothing(tmp_path):
         assert state(model)[1] == state(loaded)[1]
         model = loaded.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == 5 * ROLLOUT
-    assert model._n_updates == 5 * SMALL["n_epochs"]
+    assert model._n_updates == 5 * SETTINGS["n_epochs"]
 
 
 @pytest.mark.slow
@@ -428,6 +232,31 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
     resumed.learn(6 * ROLLOUT - resumed.num_timesteps, reset_num_timesteps=False)
     np.testing.assert_array_equal(read_parameters(resumed.policy), read_parameters(whole.policy))
     np.testing.assert_array_equal(resumed.key, whole.key)
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
+def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
+    """As when Ctrl-C comes while the program runs: nobody has its results yet."""
+    whole = make(wrap(make_env())).learn(3 * ROLLOUT)
+    model = make(wrap(make_env())).learn(ROLLOUT)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(on_policy.jax, "device_get", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(ROLLOUT, reset_num_timesteps=False)
+    assert model.num_timesteps == ROLLOUT
+    model.learn(2 * ROLLOUT, reset_num_timesteps=False)
+    np.testing.assert_array_equal(read_parameters(model.policy), read_parameters(whole.policy))
+
+
+def test_a_loaded_model_draws_on_or_anew_from_a_seed(tmp_path):
+    model = make().learn(ROLLOUT)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(bridge.PPO.load(tmp_path / "model").key, model.key)
+    np.testing.assert_array_equal(bridge.PPO.load(tmp_path / "model", seed=5).key, make(seed=5).key)
 
 
 class FromFunction(BaseCallback):
@@ -481,27 +310,10 @@ def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
 def test_state_dependent_exploration_trains_compiled(frequency):
     env = make_vec_env("Pendulum-v1", N_ENVS, seed=0)
     model = make(env, engine="xla", use_sde=True, sde_sample_freq=frequency).learn(2 * ROLLOUT)
-    assert model._n_updates == 2 * SMALL["n_epochs"]
+    assert model._n_updates == 2 * SETTINGS["n_epochs"]
     assert np.abs(model.rollout_buffer.actions).max() > 0.1
 
 
-@pytest.mark.parametrize(("policy", "observation_kind"), [("CnnPolicy", "image"), ("MultiInputPolicy", "dict")])
-def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
-    recorder = Recorder()
-    env = JaxVecEnv(Counter(observation_kind=observation_kind), 2)
-    kwargs = {"features_extractor_kwargs": {"features_dim": 8} if policy == "CnnPolicy" else {"cnn_output_dim": 8}}
-    model = bridge.PPO(policy, env, n_steps=8, batch_size=16, n_epochs=1, policy_kwargs=kwargs, engine="xla", seed=0)
-    model.learn(32, callback=recorder)
-    stepped = model._wrap_env(JaxVecEnv(Counter(observation_kind=observation_kind), 2))
-    stepped.seed(0)
-    stepped.reset()
-    part = (lambda observation: observation) if policy == "CnnPolicy" else (lambda observation: observation["image"])
-    for step in recorder.steps:
-        observation, _, dones, infos = stepped.step(step["actions"].reshape(2))
-        np.testing.assert_array_equal(part(step["new_obs"]), part(observation))
-        for lane in np.flatnonzero(dones):
-            last = part(step["infos"][lane]["terminal_observation"])
-            np.testing.assert_array_equal(last, part(infos[lane]["terminal_observation"]))
-    assert part(model.rollout_buffer.observations).shape == (8, 2, 1, 36, 36)
-    np.testing.assert_array_equal(part(model._last_obs), part(observation))
-    assert bridge.evaluate(model, jaxenvs.TimeLimit(Counter(observation_kind=observation_kind), 5), 3).mean > 0
+def test_an_early_stop_is_told(capsys):
+    make(target_kl=1e-9, learning_rate=0.1, verbose=1).learn(ROLLOUT)
+    assert "Early stopping at step" in capsys.readouterr().out
