@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Self, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -30,7 +29,7 @@ from bridge.factory import make_vec_env
 from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
 from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters, write_parameters
 from bridge.replay import replay
-from bridge.rollouts import Steps, fill, programs, rollout_in
+from bridge.rollouts import Steps, fill, programs, rollout_in, to_host
 from bridge.tensor_rollout import TensorRolloutBuffer
 from bridge.vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
@@ -135,7 +134,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             return tensor_rollout.collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
         if isinstance(rollout_buffer, TensorRolloutBuffer) or plan.env is None or plan.network is None:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
-        self.policy.set_training_mode(False)
+        if self.policy.training:
+            self.policy.set_training_mode(False)
         callback.on_rollout_start()
         with compile_seconds() as seconds:
             steps = self._collect(plan.network, plan.env, rollout_buffer, n_rollout_steps)
@@ -151,7 +151,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         has_tensors = isinstance(self.rollout_buffer, TensorRolloutBuffer)
         if has_tensors or plan.network is None or plan.optimizer is None:
             return super().train()
-        self.policy.set_training_mode(True)
+        # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
         self._update_learning_rate(self.policy.optimizer)
         with compile_seconds() as seconds:
             metrics = self._update(plan.network, plan.optimizer)
@@ -262,12 +262,12 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             env.changes_observations,
             learner,
             read_parameters(self.policy),
-            jax.tree.map(jnp.copy, env.base.packed_state),  # a copy, because it is donated
+            env.base.packed_state,
             env.observation_of(self._last_obs),
             env.normalizer(),
             self.key,
         )
-        key, normalizer, rollout, steps = jax.device_get(results)
+        key, normalizer, rollout, steps = to_host(results)
         env.base.go_on_from(packed)
         self.key = np.array(key)
         env.put_back(normalizer, steps.raw_observation, steps.raw_rewards[-1])
@@ -289,7 +289,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         )
         state = LearnerState(read_parameters(self.policy), read_optimizer(self.policy.optimizer))
         state, key, metrics = programs().update(learner, state, rollout_in(self.rollout_buffer), self.key)
-        state, key, metrics = jax.device_get((state, key, metrics))
+        state, key, metrics = to_host((state, key, metrics))
         write_parameters(self.policy, state.params)
         write_optimizer(self.policy.optimizer, state.optimizer_state)
         self.key = np.array(key)

@@ -74,17 +74,15 @@ def read_optimizer(optimizer: torch.optim.Optimizer) -> Any:
     names, initial, structure = _layout(export_optimizer(optimizer), *_size(parameters))
     leaves = []
     for name, leaf in zip(_torch_names(optimizer, names), initial):
-        values = leaf.copy()
         if name == "step":
             counts = sorted({int(entry.get(name, 0)) for entry in entries})
             if len(counts) > 1:
                 raise NotCompilable(f"All parameters must have taken the same number of optimizer steps, got {counts}.")
-            values[...] = counts[0]
+            leaves.append(np.full_like(leaf, counts[0]))
         else:
-            for part, entry in zip(_split(values, parameters), entries):
-                if entry.get(name) is not None:
-                    part[:] = entry[name].detach().cpu().numpy().ravel()
-        leaves.append(values)
+            kept = [entry.get(name) for entry in entries]
+            parts = [part if now is None else now.flatten() for now, part in zip(kept, _split(leaf, parameters))]
+            leaves.append(torch.cat(parts).cpu().numpy())
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -92,18 +90,29 @@ def write_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> None:
     """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would."""
     parameters = optimizer.param_groups[0]["params"]
     names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
+    # Looking one up makes it, and an optimiser that keeps nothing has none.
+    entries = [optimizer.state[parameter] for parameter in parameters if names]
     for name, leaf in zip(_torch_names(optimizer, names), jax.tree.leaves(state)):
         if name == "step":
-            for parameter in parameters:
-                is_number = isinstance(optimizer, RMSpropTFLike)
-                optimizer.state[parameter][name] = int(leaf) if is_number else torch.tensor(float(leaf))
+            is_number = isinstance(optimizer, RMSpropTFLike)
+            for entry in entries:
+                if is_number:
+                    entry[name] = int(leaf)
+                elif name in entry:
+                    entry[name].fill_(int(leaf))
+                else:
+                    entry[name] = torch.tensor(float(leaf))
             continue
-        # Copied first, because torch warns of arrays that are read-only, as JAX's are.
-        for parameter, part in zip(parameters, _split(np.array(leaf), parameters)):
-            entry = optimizer.state[parameter]
+        for parameter, entry, part in zip(parameters, entries, _split(leaf, parameters)):
             if entry.get(name) is None:
                 entry[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            entry[name].copy_(torch.from_numpy(part.reshape(parameter.shape)))
+            entry[name].copy_(part.view_as(parameter))
+
+
+def _split(vector: np.ndarray, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The parts of a vector, on the host."""
+    # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+    return torch.split(torch.from_numpy(np.array(vector)), [parameter.numel() for parameter in parameters])
 
 
 def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> list[str]:
@@ -112,11 +121,6 @@ def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> li
 
 def _size(parameters: list[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
     return sum(parameter.numel() for parameter in parameters), parameters[0].detach().cpu().numpy().dtype
-
-
-def _split(vector: np.ndarray, parameters: list[torch.Tensor]) -> list[np.ndarray]:
-    """Views of the parts of a vector."""
-    return np.split(vector, np.cumsum([parameter.numel() for parameter in parameters])[:-1])
 
 
 @functools.lru_cache

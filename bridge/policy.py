@@ -169,25 +169,32 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     return network
 
 
-def read_parameters(policy: nn.Module) -> np.ndarray:
-    """All parameters end to end, in the order of `policy.named_parameters()`, in memory of their own."""
-    return np.concatenate([parameter.detach().cpu().numpy().ravel() for parameter in policy.parameters()])
+def read_parameters(policy: ActorCriticPolicy) -> np.ndarray:
+    """All parameters of an exported policy end to end, in the order of `named_parameters`, in memory of their own."""
+    with torch.no_grad():
+        vector: np.ndarray = torch.cat([parameter.flatten() for parameter in _parameters(policy)]).cpu().numpy()
+    return vector
 
 
-def write_parameters(policy: nn.Module, vector: np.ndarray) -> None:
+def write_parameters(policy: ActorCriticPolicy, vector: np.ndarray) -> None:
     """Copy a vector, as `read_parameters` gives it, into the parameters.
 
     Raises:
       ValueError: it is not of their number. Nothing changed.
     """
-    parameters = list(policy.parameters())
+    parameters = _parameters(policy)
     sizes = [parameter.numel() for parameter in parameters]
     if np.shape(vector) != (sum(sizes),):
         raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
     with torch.no_grad():
         # Copied first, because torch warns of arrays that are read-only, as JAX's are.
-        for parameter, part in zip(parameters, np.split(np.array(vector), np.cumsum(sizes)[:-1])):
-            parameter.copy_(torch.from_numpy(part.reshape(parameter.shape)))
+        for parameter, part in zip(parameters, torch.split(torch.from_numpy(np.array(vector)), sizes)):
+            parameter.copy_(part.view_as(parameter))
+
+
+def _parameters(policy: ActorCriticPolicy) -> list[nn.Parameter]:
+    """Those of the policy, from where they are at hand: going through its modules takes as long as a small rollout."""
+    return [parameter for group in policy.optimizer.param_groups for parameter in group["params"]]
 
 
 class _Forward(nn.Module):

@@ -78,9 +78,18 @@ def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: 
 def programs() -> Any:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
     return SimpleNamespace(
-        collect=jax.jit(_collect, static_argnums=(0, 1), donate_argnums=4, compiler_options=in_order()),
+        collect=jax.jit(_collect, static_argnums=(0, 1), compiler_options=in_order()),
         update=jax.jit(_update, compiler_options=in_order()),
     )
+
+
+def to_host(tree: Any) -> Any:
+    """What a program gave as NumPy arrays, which are not for writing; on a CPU they are JAX's own memory."""
+    if jax.default_backend() != "cpu":
+        return jax.device_get(tree)
+    # device_get first starts to copy each array, and that takes longer than all the rest.
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
 
 
 def fill(buffer: RolloutBuffer, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:

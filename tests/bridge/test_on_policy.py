@@ -244,7 +244,7 @@ def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(on_policy.jax, "device_get", interrupted)
+        patch.setattr(on_policy, "to_host", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == ROLLOUT
