@@ -23,7 +23,7 @@ import jaxenvs
 from benchmarks import common
 from benchmarks.training import COMPILED_ITERATIONS, ENV_ID, QUICK, SMALL
 from jaxenvs import learn
-from jaxenvs.compilation import in_order
+from jaxenvs.compilation import compiler_options
 
 NOTES = [
     "jaxenvs.learn.train, the whole training as one pure function, in SB3's usual setting; not all of it, but so many "
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         return learn.train(key, learner)
 
     def compiled(function: Any, argument: jax.Array) -> Any:
-        return jax.jit(function, compiler_options=in_order()).lower(argument).compile()
+        return jax.jit(function, compiler_options=compiler_options()).lower(argument).compile()
 
     keys = jax.random.split(jax.random.key(0), num_seeds)
     makers = {

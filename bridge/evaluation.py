@@ -21,7 +21,7 @@ from bridge.compiled_env import CompiledEnv
 from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters
 from bridge.vec_env import JaxVecEnv
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper
-from jaxenvs.compilation import in_order
+from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import ActionHead, Moments, Normalizer
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
@@ -188,7 +188,7 @@ def _run(
 @functools.cache
 def _program() -> Any:
     """Jitted once for the process, so that an evaluation like one before does not compile again."""
-    return jax.jit(_run, static_argnums=(0, 1), compiler_options=in_order())
+    return jax.jit(_run, static_argnums=(0, 1), compiler_options=compiler_options())
 
 
 # --- What the program takes -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any, Self, cast
 
 import jax
@@ -23,7 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
 from bridge import tensor_rollout
-from bridge.compilation import compile_seconds
+from bridge.compilation import compile_meanwhile, compile_seconds
 from bridge.compiled_env import CompiledEnv
 from bridge.factory import make_vec_env
 from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
@@ -71,6 +72,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
 
     engine: str
+    _compiling: Future[Any] | None = None
+    _compiled_before = 0.0
 
     def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
         """
@@ -137,9 +140,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         if self.policy.training:
             self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        with compile_seconds() as seconds:
-            steps = self._collect(plan.network, plan.env, rollout_buffer, n_rollout_steps)
-        self._record_compile_time(seconds())
+        steps = self._collect(plan.network, plan.env, rollout_buffer, n_rollout_steps)
+        self._record_compile_time()
         if not replay(self, plan.env, callback, rollout_buffer, steps):
             return False
         callback.on_rollout_end()
@@ -153,9 +155,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             return super().train()
         # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
         self._update_learning_rate(self.policy.optimizer)
-        with compile_seconds() as seconds:
-            metrics = self._update(plan.network, plan.optimizer)
-        self._record_compile_time(seconds())
+        metrics = self._update(plan.network, plan.optimizer)
+        self._record_compile_time()
         self._record(metrics)
 
     def _setup_model(self) -> None:
@@ -172,13 +173,14 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         self.key = np.array(jax.random.key_data(jax.random.key(seed)))
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
-        self._compile_seconds = 0.0
+        self._compiled_before = compile_seconds()
         plan = self._planned(self.env, anew=True)
         has_tensors = isinstance(self.rollout_buffer, TensorRolloutBuffer)
         if plan.tensors and not has_tensors:
             self.rollout_buffer = TensorRolloutBuffer.like(self.rollout_buffer)
         elif has_tensors and not plan.tensors:
             self.rollout_buffer = self._make_rollout_buffer()
+        self._compile_update(plan)
         return super()._setup_learn(*args, **kwargs)
 
     def _make_rollout_buffer(self) -> RolloutBuffer:
@@ -196,7 +198,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compile_seconds"]
+        return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compiling"]
 
     # --- What is compiled, and why not --------------------------------------------------------------------------
 
@@ -280,6 +282,16 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     def _update(self, network: ExportedPolicy, optimizer: Any) -> dict[str, Any]:
         """Run the program on what is in the buffer; leave its results in the policy and its optimiser."""
+        if self._compiling is not None:
+            wait([self._compiling])
+            self._compiling = None
+        state, key, metrics = to_host(programs().update(*self._update_arguments(network, optimizer)))
+        write_parameters(self.policy, state.params)
+        write_optimizer(self.policy.optimizer, state.optimizer_state)
+        self.key = np.array(key)
+        return {name: value.item() for name, value in metrics.items()}
+
+    def _update_arguments(self, network: ExportedPolicy, optimizer: Any) -> tuple[Any, ...]:
         learner = self._learner(
             venv=None,
             network=network,
@@ -288,21 +300,25 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             total_timesteps=0,
         )
         state = LearnerState(read_parameters(self.policy), read_optimizer(self.policy.optimizer))
-        state, key, metrics = programs().update(learner, state, rollout_in(self.rollout_buffer), self.key)
-        state, key, metrics = to_host((state, key, metrics))
-        write_parameters(self.policy, state.params)
-        write_optimizer(self.policy.optimizer, state.optimizer_state)
-        self.key = np.array(key)
-        return {name: value.item() for name, value in metrics.items()}
+        return learner, state, rollout_in(self.rollout_buffer), self.key
+
+    def _compile_update(self, plan: Plan) -> None:
+        """Begin to compile the update, beside what the first rollout compiles."""
+        buffer = self.rollout_buffer
+        # A buffer that SB3 has flattened has other shapes than the one that will be there.
+        if plan.network is not None and plan.optimizer is not None and not buffer.generator_ready:
+            self._compiling = compile_meanwhile(
+                programs().update, *self._update_arguments(plan.network, plan.optimizer)
+            )
 
     def _record_std(self) -> None:
         log_std = getattr(self.policy, "log_std", None)
         if log_std is not None:
             self.logger.record("train/std", log_std.detach().exp().mean().item())
 
-    def _record_compile_time(self, seconds: float) -> None:
-        self._compile_seconds = vars(self).get("_compile_seconds", 0.0) + seconds
-        self.logger.record("time/compile_s", round(self._compile_seconds, 2), exclude="tensorboard")
+    def _record_compile_time(self) -> None:
+        seconds = compile_seconds() - self._compiled_before
+        self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
 
 
 def constructor_like(sb3: type[OnPolicyAlgorithm]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bridge.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
-from jaxenvs.compilation import in_order
+from jaxenvs.compilation import compiler_options
 from jaxenvs.vector import VectorTimeStep
 
 
@@ -47,10 +47,11 @@ class Programs:
         self.observation = timestep.observation
         self.observation_structure = jax.tree.structure(timestep.observation)
         self.info_structure = jax.tree.structure(timestep.info)
-        self.reset = jax.jit(self._reset)
-        self.restart = jax.jit(self._restart, donate_argnums=1)
-        self.step = jax.jit(self._step, donate_argnums=1, compiler_options=in_order())
-        self.step_on_device = jax.jit(self._step_on_device, donate_argnums=1, compiler_options=in_order())
+        jit = functools.partial(jax.jit, compiler_options=compiler_options())
+        self.reset = jit(self._reset)
+        self.restart = jit(self._restart, donate_argnums=1)
+        self.step = jit(self._step, donate_argnums=1)
+        self.step_on_device = jit(self._step_on_device, donate_argnums=1)
         self.pack_state = jax.jit(self.state.pack)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
@@ -72,9 +73,8 @@ class Programs:
 
     def _restart(self, parameters: list[jax.Array], packed: Packed) -> tuple[Packed, Any, Any]:
         """The next episode of every lane."""
-        venv, state = self._venv(parameters), self.state.unpack(packed)
-        _, timestep = venv.reset(state.lane_key)
-        state, timestep = venv.restart(state, timestep, jnp.ones(venv.num_envs, bool))
+        state = self.state.unpack(packed)
+        state, timestep = self._venv(parameters).reset(state.lane_key, state.episode + 1)
         return self.state.pack(state), timestep.observation, timestep.info
 
     def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:

@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from bridge.packing import Packed, Packing
 from bridge.programs import Outputs, outputs_of
 from jaxenvs import struct
-from jaxenvs.compilation import in_order
+from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, Normalizer, OnPolicy, Position, Rollout, collect
 
 
@@ -78,8 +78,8 @@ def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: 
 def programs() -> Any:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
     return SimpleNamespace(
-        collect=jax.jit(_collect, static_argnums=(0, 1), compiler_options=in_order()),
-        update=jax.jit(_update, compiler_options=in_order()),
+        collect=jax.jit(_collect, static_argnums=(0, 1), compiler_options=compiler_options()),
+        update=jax.jit(_update, compiler_options=compiler_options()),
     )
 
 

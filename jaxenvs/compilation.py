@@ -6,19 +6,30 @@ import functools
 
 import jax
 
+OPTIONS = {
+    # One kernel after the other. By default XLA hands kernels that do not depend on each other to its threads, and
+    # waking these costs more than the kernels of small programs do. A kernel that is large enough is still split over
+    # the cores.
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+    # LLVM's -O1. It compiles in 10 to 30 % less time than the default, -O2, and programs run as fast (rollouts and
+    # updates of four environments with 8 and 1024 lanes, jaxlib 0.10.2), because XLA emits loops optimised already.
+    "xla_backend_optimization_level": "1",
+}
+
 
 @functools.cache
-def in_order() -> dict[str, str]:
-    """Compiler options with which a program runs one kernel after the other on a CPU: for `jax.jit`.
-
-    By default XLA hands kernels that do not depend on each other to its threads, and waking these costs more than the
-    kernels of small programs do. A kernel that is large enough is still split over the cores.
-    """
-    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+def compiler_options() -> dict[str, str]:
+    """For `jax.jit`, of a program of many small kernels. Those that this version of XLA does not know are left out."""
     if jax.default_backend() != "cpu":
         return {}
+    if _are_known(OPTIONS):
+        return OPTIONS
+    return {name: value for name, value in OPTIONS.items() if _are_known({name: value})}
+
+
+def _are_known(options: dict[str, str]) -> bool:
     try:
-        jax.jit(lambda x: x + 1, compiler_options=options).lower(0).compile()
-    except jax.errors.JaxRuntimeError:  # this version of XLA has no such option
-        return {}
-    return options
+        jax.jit(lambda x: x, compiler_options=options).lower(0).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True

@@ -94,12 +94,14 @@ class VectorEnv:
         env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], self.env)
         return env
 
-    def reset(self, key: jax.Array) -> tuple[VectorState, VectorTimeStep]:
-        """Start the first episode of every lane.
+    def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:
+        """Start an episode in every lane.
 
         Args:
           key: one typed key, into which the number of each lane is folded; or the keys of the lanes,
             shape (num_envs,).
+          episode: its number, the same for all or of shape (num_envs,). With `state.lane_key` and
+            `state.episode + 1`, the next ones.
         """
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             raise TypeError(f"key must be a typed key, as jax.random.key(0), got an array of {key.dtype}.")
@@ -110,7 +112,7 @@ class VectorEnv:
         state = VectorState(
             lanes=None,
             lane_key=key,
-            episode=jnp.zeros(self.num_envs, jnp.uint32),
+            episode=jnp.broadcast_to(jnp.asarray(episode, jnp.uint32), (self.num_envs,)),
             episode_return=jnp.zeros(self.num_envs, float),
             episode_length=jnp.zeros(self.num_envs, jnp.int32),
             done=jnp.zeros(self.num_envs, bool),

@@ -136,19 +136,21 @@ def collect(
     network, num_envs = algorithm.network, algorithm.venv.num_envs
     noise = _noise(algorithm, params, position.observation, key)
 
-    # The loop only acts, as its kernels are small and their number is what it costs. What the policy thinks of the
-    # actions it took is computed after it, for all of them at once.
+    # The loop only acts, as its kernels are small and their number is what it costs. The rest is computed after it, for
+    # all steps at once.
     def act(position: Position, noise: jax.Array) -> tuple[Position, Any]:
-        action = network.apply(params, position.observation)[0].sample(noise)
+        distribution = network.apply(params, position.observation)[0]
+        action = distribution.sample(noise)
         env_state, raw = algorithm.venv.step(position.env_state, network.to_env(action))
         normalizer, seen = position.normalizer, raw
         if normalizer is not None:
             normalizer, seen = normalizer.step(raw)
-        return Position(env_state, seen.observation, normalizer), (position.observation, action, seen, raw)
+        step = (position.observation, distribution, action, seen, raw)
+        return Position(env_state, seen.observation, normalizer), step
 
-    position, (observation, action, seen, raw) = jax.lax.scan(act, position, noise)
-    distribution, value = network.apply(params, _flatten(observation))
-    log_prob = distribution.log_prob(_flatten(action))
+    position, (observation, distribution, action, seen, raw) = jax.lax.scan(act, position, noise)
+    log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
+    value = network.apply(params, _flatten(observation))[1]
     last_value = network.apply(params, position.observation)[1]
     truncated = raw.truncated & ~raw.terminated
     # Only where an episode was truncated does the value of its last observation matter: as rare as a restart.
@@ -160,7 +162,7 @@ def collect(
         _flatten(seen.final_observation),
     )
     shape = (algorithm.n_steps, num_envs)
-    log_prob, value, bootstrap = (leaf.reshape(shape) for leaf in (log_prob, value, bootstrap))
+    value, bootstrap = value.reshape(shape), bootstrap.reshape(shape)
     reward = seen.reward.astype(value.dtype) + algorithm.gamma * bootstrap
     advantage = advantages(reward, value, raw.done, last_value, algorithm.gamma, algorithm.gae_lambda)
     rollout = Rollout(observation, action, log_prob, value, reward, advantage, advantage + value)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxenvs.compilation import in_order
+from jaxenvs.compilation import compiler_options
 
 
 def num_cores() -> int:
@@ -72,7 +72,7 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[...
     def group(arguments: Any, rows: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[rows], arguments)
 
-    program = jax.jit(one_by_one, compiler_options=in_order()).lower(group(arguments, rows[0])).compile()
+    program = jax.jit(one_by_one, compiler_options=compiler_options()).lower(group(arguments, rows[0])).compile()
 
     def run(*arguments: Any) -> Any:
         def run_group(rows: jax.Array) -> Any:
