@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
 
 class Programs:
-    """`reset`, `restart` and two kinds of `step`, on a packed state.
+    """`reset`, for what `first_episodes` or `next_episodes` gives, and two kinds of `step`, on a packed state.
 
     The parameters of the environments go in as data, so that changing one does not compile again. The state is
     donated; what a step returns beside it is its own, so that it may be handed to others.
@@ -49,7 +49,8 @@ class Programs:
         self.info_structure = jax.tree.structure(timestep.info)
         jit = functools.partial(jax.jit, compiler_options=compiler_options())
         self.reset = jit(self._reset)
-        self.restart = jit(self._restart, donate_argnums=1)
+        self.first_episodes = jit(self._first_episodes)
+        self.next_episodes = jit(self._next_episodes)
         self.step = jit(self._step, donate_argnums=1)
         self.step_on_device = jit(self._step_on_device, donate_argnums=1)
         self.pack_state = jax.jit(self.state.pack)
@@ -67,14 +68,17 @@ class Programs:
         venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
         return venv
 
-    def _reset(self, parameters: list[jax.Array], seeds: jax.Array) -> tuple[Packed, Any, Any]:
-        state, timestep = self._venv(parameters).reset(jax.vmap(jax.random.key)(seeds))
-        return self.state.pack(state), timestep.observation, timestep.info
+    # A program of its own for each way to reset would compile as long as this one; these two are small.
+    def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The keys of the lanes and the numbers of their episodes."""
+        return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)
 
-    def _restart(self, parameters: list[jax.Array], packed: Packed) -> tuple[Packed, Any, Any]:
-        """The next episode of every lane."""
+    def _next_episodes(self, packed: Packed) -> tuple[jax.Array, jax.Array]:
         state = self.state.unpack(packed)
-        state, timestep = self._venv(parameters).reset(state.lane_key, state.episode + 1)
+        return state.lane_key, state.episode + 1
+
+    def _reset(self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]) -> tuple[Packed, Any, Any]:
+        state, timestep = self._venv(parameters).reset(*episodes)
         return self.state.pack(state), timestep.observation, timestep.info
 
     def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:

@@ -73,9 +73,10 @@ class JaxVecEnv(VecEnv):
             self.seed()
         if self._seeds[0] is not None:
             seeds = np.array([seed % 2**32 for seed in self._seeds if seed is not None], np.uint32)
-            self._state, observation, info = self.programs.reset(self._parameters, seeds)
+            episodes = self.programs.first_episodes(seeds)
         else:
-            self._state, observation, info = self.programs.restart(self._parameters, self._state)
+            episodes = self.programs.next_episodes(self._state)
+        self._state, observation, info = self.programs.reset(self._parameters, episodes)
         self._stepping = None
         self._reset_seeds()
         self.reset_infos = self._rows(jax.tree.leaves(info), self.num_envs)

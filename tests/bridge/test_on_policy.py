@@ -1,10 +1,12 @@
 """bridge.PPO and bridge.A2C in the place of Stable-Baselines3's: what users have stays as it was."""
 
+import contextlib
 import inspect
 import logging
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 import stable_baselines3
@@ -271,19 +273,42 @@ class FromFunction(BaseCallback):
 # --- Compiling once -------------------------------------------------------------------------------------------------
 
 
-def sizes():
-    return programs().collect._cache_size(), programs().update._cache_size()
+@contextlib.contextmanager
+def compilations():
+    """The names of the programs that are compiled in it, in any thread."""
+    names = []
+
+    def keep(event, duration, fun_name=None, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(keep)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(keep)
 
 
 def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_the_same_shape():
     env = make_env()
     model = make(env).learn(2 * ROLLOUT)
-    before = sizes()
-    model.learn(3 * ROLLOUT)
-    env.set_attr("gravity", 12.0)
-    model.learn(ROLLOUT, reset_num_timesteps=False)
-    make(seed=5, learning_rate=lambda remaining: 1e-2 * remaining, clip_range=0.3, gamma=0.9).learn(ROLLOUT)
-    assert sizes() == before
+    env.reset()
+    with compilations() as compiled:
+        model.learn(3 * ROLLOUT)
+        env.set_attr("gravity", 12.0)
+        model.learn(ROLLOUT, reset_num_timesteps=False)
+        make(seed=5, learning_rate=lambda remaining: 1e-2 * remaining, clip_range=0.3, gamma=0.9).learn(ROLLOUT)
+    assert compiled == []
+
+
+def test_the_update_compiles_while_the_first_rollout_does():
+    """Once for both: the one in the thread is the one that runs."""
+    before = programs().update._cache_size()
+    model = make(n_steps=9, batch_size=12)
+    with compilations() as compiled:
+        model.learn(9 * N_ENVS)
+    assert compiled.count("jit(_update)") == 1
+    assert programs().update._cache_size() == before + 1
 
 
 # --- Learning -------------------------------------------------------------------------------------------------------
