@@ -30,7 +30,7 @@ from bridge.factory import make_vec_env
 from bridge.optimizers import export_optimizer, read_optimizer, write_optimizer
 from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters, write_parameters
 from bridge.replay import replay
-from bridge.rollouts import Steps, fill, programs, rollout_in, to_host
+from bridge.rollouts import LARGE_UPDATE, Steps, fill, programs, rollout_in, to_host
 from bridge.tensor_rollout import TensorRolloutBuffer
 from bridge.vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
@@ -198,7 +198,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compiling"]
+        return [*super()._excluded_save_params(), "_plan", "_planned_for", "_compiling", "_compiled_before"]
 
     # --- What is compiled, and why not --------------------------------------------------------------------------
 
@@ -285,11 +285,17 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         if self._compiling is not None:
             wait([self._compiling])
             self._compiling = None
-        state, key, metrics = to_host(programs().update(*self._update_arguments(network, optimizer)))
+        state, key, metrics = to_host(self._update_program(network)(*self._update_arguments(network, optimizer)))
         write_parameters(self.policy, state.params)
         write_optimizer(self.policy.optimizer, state.optimizer_state)
         self.key = np.array(key)
         return {name: value.item() for name, value in metrics.items()}
+
+    def _update_program(self, network: ExportedPolicy) -> Any:
+        size = self.n_steps * self.n_envs
+        rows = min(getattr(self, "batch_size", size), size)
+        is_large = rows * network.num_parameters >= LARGE_UPDATE
+        return programs().large_update if is_large else programs().update
 
     def _update_arguments(self, network: ExportedPolicy, optimizer: Any) -> tuple[Any, ...]:
         learner = self._learner(
@@ -307,9 +313,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         buffer = self.rollout_buffer
         # A buffer that SB3 has flattened has other shapes than the one that will be there.
         if plan.network is not None and plan.optimizer is not None and not buffer.generator_ready:
-            self._compiling = compile_meanwhile(
-                programs().update, *self._update_arguments(plan.network, plan.optimizer)
-            )
+            arguments = self._update_arguments(plan.network, plan.optimizer)
+            self._compiling = compile_meanwhile(self._update_program(plan.network), *arguments)
 
     def _record_std(self) -> None:
         log_std = getattr(self.policy, "log_std", None)

@@ -6,11 +6,11 @@ import functools
 
 import jax
 
+# One kernel after the other. By default XLA hands kernels that do not depend on each other to its threads, and waking
+# these costs more than small kernels do. A kernel that is large enough is still split over the cores.
+IN_ORDER = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+
 OPTIONS = {
-    # One kernel after the other. By default XLA hands kernels that do not depend on each other to its threads, and
-    # waking these costs more than the kernels of small programs do. A kernel that is large enough is still split over
-    # the cores.
-    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
     # LLVM's -O1. It compiles in 10 to 30 % less time than the default, -O2, and programs run as fast (rollouts and
     # updates of four environments with 8 and 1024 lanes, jaxlib 0.10.2), because XLA emits loops optimised already.
     "xla_backend_optimization_level": "1",
@@ -18,13 +18,18 @@ OPTIONS = {
 
 
 @functools.cache
-def compiler_options() -> dict[str, str]:
-    """For `jax.jit`, of a program of many small kernels. Those that this version of XLA does not know are left out."""
+def compiler_options(in_order: bool = True) -> dict[str, str]:
+    """For `jax.jit`. Those that this version of XLA does not know are left out.
+
+    Args:
+      in_order: whether kernels run one after the other, which is faster if they are small.
+    """
     if jax.default_backend() != "cpu":
         return {}
-    if _are_known(OPTIONS):
-        return OPTIONS
-    return {name: value for name, value in OPTIONS.items() if _are_known({name: value})}
+    options = {**OPTIONS, **IN_ORDER} if in_order else OPTIONS
+    if _are_known(options):
+        return options
+    return {name: value for name, value in options.items() if _are_known({name: value})}
 
 
 def _are_known(options: dict[str, str]) -> bool:
