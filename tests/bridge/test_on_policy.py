@@ -301,6 +301,15 @@ def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_th
     assert compiled == []
 
 
+def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkeypatch):
+    small = make().learn(ROLLOUT)
+    monkeypatch.setattr(on_policy, "LARGE_UPDATE", 1)
+    before = programs().large_update._cache_size()
+    large = make().learn(ROLLOUT)
+    assert programs().large_update._cache_size() == before + 1
+    np.testing.assert_allclose(read_parameters(large.policy), read_parameters(small.policy), rtol=1e-4, atol=1e-6)
+
+
 def test_the_update_compiles_while_the_first_rollout_does():
     """Once for both: the one in the thread is the one that runs."""
     before = programs().update._cache_size()
