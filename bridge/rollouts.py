@@ -132,7 +132,8 @@ def rollout_in(buffer: RolloutBuffer) -> Rollout:
     def scalar(array: Any) -> Any:
         return array if not buffer.generator_ready else array.reshape(-1, 1)
 
-    actions = field(buffer.actions)
+    # The first versions of SB3 that we support keep all actions as float32.
+    actions = field(buffer.actions).astype(buffer.action_space.dtype, copy=False)
     return Rollout(
         observation=jax.tree.map(field, buffer.observations),
         action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
