@@ -68,7 +68,8 @@ def test_config_holds_all_arguments_and_versions(run):
     assert config["hyperparameters"]["learning_rate"] == "lin_0.001"  # tuned
     assert config["hyperparameters"]["vf_coef"] == 0.5  # SB3's
     assert config["versions"]["jaxenvs"]
-    assert config["versions"]["torch"] == torch.__version__
+    # Which of its builds it is, as in 2.13.0+cu130, not every package says of itself.
+    assert torch.__version__.startswith(config["versions"]["torch"])
 
 
 def test_config_repeats_the_run_to_the_same_weights(run, tmp_path):
