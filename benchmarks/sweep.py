@@ -19,9 +19,8 @@ from jaxenvs.learn.sweep import compile_sweep  # before JAX runs anything, as it
 # isort: split
 import jax
 
-import jaxenvs
 from benchmarks import common
-from benchmarks.training import COMPILED_ITERATIONS, ENV_ID, QUICK, SMALL
+from benchmarks.training import COMPILED_ITERATIONS, ENV_ID, QUICK, SMALL, learner
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 
@@ -46,16 +45,10 @@ def main(argv: list[str] | None = None) -> None:
         jax.config.update("jax_enable_compilation_cache", False)  # compile times are figures here
 
     report = common.Report("sweep", {"env": ENV_ID, "rounds": rounds, "seeds": num_seeds, "quick": quick}, NOTES)
-    venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
-    learner = learn.PPO(
-        venv=venv,
-        network=learn.ActorCritic.of(venv.env),
-        total_timesteps=COMPILED_ITERATIONS[setting] * setting.rollout,
-        **setting.hyperparameters,
-    )
+    settings = learner(setting, COMPILED_ITERATIONS[setting])
 
     def train(key: jax.Array) -> learn.Result:
-        return learn.train(key, learner)
+        return learn.train(key, settings)
 
     def compiled(function: Any, argument: jax.Array) -> Any:
         return jax.jit(function, compiler_options=compiler_options()).lower(argument).compile()
@@ -71,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
         start = time.perf_counter()
         program = make()
         compile_seconds[name] = time.perf_counter() - start
-        steps = count * learner.num_iterations * setting.rollout
+        steps = count * settings.num_iterations * setting.rollout
         sides[name] = common.Side(functools.partial(program, argument), steps, lambda _: 0)
     timings = common.interleave(sides, rounds)
     one = statistics.median(timings["one seed"].seconds)

@@ -1,4 +1,4 @@
-"""What training costs: bridge.PPO beside stock SB3, SBX, rejax and PPO in the way of PureJaxRL, on CartPole-v1.
+"""What training costs: ours beside stock SB3, SBX, rejax and PPO in the way of PureJaxRL, on CartPole-v1.
 
     python -m benchmarks.training [--only a b c d] [--rounds 9] [--quick]
 
@@ -31,9 +31,12 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv
 
 import bridge
+import jaxenvs
 from benchmarks import common
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
+from jaxenvs import learn
+from jaxenvs.compilation import compiler_options
 
 ENV_ID = "CartPole-v1"
 SMALL, LARGE = Setting(8, 256, batch_size=64, n_epochs=10), Setting(256, 32, batch_size=2048, n_epochs=4)
@@ -43,7 +46,8 @@ QUICK = Setting(4, 8, batch_size=16, n_epochs=2)
 COMPILED_ITERATIONS = {SMALL: 20, LARGE: 10, QUICK: 2}
 HOST_ITERATIONS = {SMALL: 2, LARGE: 4, QUICK: 1}
 
-OURS, STOCK, SBX, REJAX, PUREJAXRL = "bridge.PPO", "stock SB3", "SBX", "rejax", "PureJaxRL-style"
+OURS, PURE = "bridge.PPO", "jaxenvs.learn"
+STOCK, SBX, REJAX, PUREJAXRL = "stock SB3", "SBX", "rejax", "PureJaxRL-style"
 JAX_ENVS, GYMNASIUM_ENVS = "JaxVecEnv", "DummyVecEnv"
 MAKE = {JAX_ENVS: bridge.make_vec_env, GYMNASIUM_ENVS: make_vec_env}
 
@@ -67,9 +71,12 @@ NOTES = [
     "same number of environment steps, epochs and minibatches; advantages normalised in each minibatch",
     "sides take turns, after a warm-up, and each goes on with its own training; figures are of the median run",
     "compile_seconds are not in the other figures: of rejax and PureJaxRL-style, those of their programs (start, "
-    "training); of bridge.PPO and SBX, what the first iteration takes longer than the second",
-    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it; bridge.PPO returns "
-    "to Python after each rollout and each update, for callbacks and logs; SBX and stock SB3 after each step",
+    "training), and of jaxenvs.learn that of its one; of bridge.PPO and SBX, what the first iteration takes longer "
+    "than the second",
+    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it, and so is "
+    "jaxenvs.learn.train, compiled with the options that README.md recommends; each run begins with the parameters of "
+    "the one before; bridge.PPO returns to Python after each rollout and each update, for callbacks and logs; SBX and "
+    "stock SB3 after each step",
     "DummyVecEnv is what SB3's make_vec_env gives: monitored Gymnasium environments",
     "stock SB3 runs with as many threads as PyTorch takes and with one: bars are held against the faster",
 ]
@@ -110,6 +117,33 @@ def model_training(
     return Training(run, iterations, training.compile_seconds)
 
 
+def learner(setting: Setting, iterations: int) -> learn.PPO:
+    """jaxenvs' own training of so many iterations."""
+    venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
+    return learn.PPO(
+        venv, learn.ActorCritic.of(venv.env), total_timesteps=iterations * setting.rollout, **setting.hyperparameters
+    )
+
+
+def pure_training(setting: Setting, iterations: int) -> Training:
+    """Of `jaxenvs.learn.train`."""
+    settings, key = learner(setting, iterations), jax.random.key(0)
+    params = settings.init(key).params
+    start = time.perf_counter()
+    # Not in order where minibatches are large, as bridge.PPO decides it too.
+    options = compiler_options(in_order=setting is not LARGE)
+    program = jax.jit(learn.train, compiler_options=options).lower(key, settings, params).compile()
+    seconds = time.perf_counter() - start
+
+    def run() -> Any:
+        nonlocal params
+        result = jax.block_until_ready(program(key, settings, params))
+        params = result.state.params
+        return result
+
+    return Training(run, iterations, seconds)
+
+
 def compare(
     report: common.Report,
     part: str,
@@ -120,7 +154,7 @@ def compare(
     peers: tuple[str, ...],
     bars: dict[str, float],
 ) -> None:
-    """Time bridge.PPO, stock SB3 and peers in turns; hold our speed against theirs.
+    """Time bridge.PPO, jaxenvs.learn, stock SB3 and peers in turns; hold bridge.PPO's speed against theirs.
 
     Args:
       ours_on, stock_on: JAX_ENVS or GYMNASIUM_ENVS.
@@ -141,6 +175,8 @@ def compare(
         ours = functools.partial(bridge.PPO, engine="xla" if ours_on == JAX_ENVS else "auto")
         iterations = (COMPILED_ITERATIONS if ours_on == JAX_ENVS else HOST_ITERATIONS)[setting]
         trainings = {OURS: model_training(ours, make(ours_on), setting, iterations, options.threads, compiles=True)}
+        if ours_on == JAX_ENVS:
+            trainings[PURE] = pure_training(setting, iterations)
         for threads in options.thread_counts:
             trainings[f"{STOCK}, {threads} thread{'s' if threads > 1 else ''}"] = model_training(
                 stable_baselines3.PPO, make(stock_on), setting, HOST_ITERATIONS[setting], threads, compiles=False
@@ -157,7 +193,7 @@ def compare(
             },
             options.rounds,
         )
-    envs = {OURS: ours_on, STOCK: stock_on, SBX: GYMNASIUM_ENVS}
+    envs = {OURS: ours_on, PURE: "VectorEnv", STOCK: stock_on, SBX: GYMNASIUM_ENVS}
     rows = []
     for name, timing in timings.items():
         row: dict[str, Any] = {"part": part, "setting": str(setting), "side": name}

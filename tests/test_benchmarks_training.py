@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+import jax
+import numpy as np
 import pytest
 import stable_baselines3
 
@@ -12,6 +14,7 @@ from benchmarks import common, learning, training
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
 from bridge import make_vec_env
+from jaxenvs import learn
 
 SETTING = Setting(4, 8, batch_size=16, n_epochs=2)
 
@@ -102,12 +105,18 @@ def test_an_sb3_training_goes_on_by_its_iterations():
 
 
 def test_bars_are_held_against_the_faster_stock_sb3(monkeypatch):
-    seconds = {training.OURS: 1.0, f"{training.STOCK}, 2 threads": 40.0, f"{training.STOCK}, 1 thread": 30.0}
+    seconds = {
+        training.OURS: 1.0,
+        training.PURE: 0.5,
+        f"{training.STOCK}, 2 threads": 40.0,
+        f"{training.STOCK}, 1 thread": 30.0,
+    }
 
     def interleave(sides, rounds):
         return {name: common.Timing(side.steps, [seconds[name] * side.steps]) for name, side in sides.items()}
 
-    monkeypatch.setattr(training, "model_training", lambda *_, **__: Training(lambda: None, 1))
+    for make in ("model_training", "pure_training"):
+        monkeypatch.setattr(training, make, lambda *_, **__: Training(lambda: None, 1))
     monkeypatch.setattr(training.common, "interleave", interleave)
     report = common.Report("training", {}, [])
     options = training.Options(rounds=1, threads=2, quick=False, peers={})
@@ -125,7 +134,17 @@ def test_bars_are_held_against_the_faster_stock_sb3(monkeypatch):
     assert bar["value"] == pytest.approx(30)
     assert bar["met"]
     environments = [row["environments"] for row in report.content["tables"]["training"]]
-    assert environments == [training.JAX_ENVS, training.GYMNASIUM_ENVS, training.GYMNASIUM_ENVS]
+    assert environments == [training.JAX_ENVS, "VectorEnv", training.GYMNASIUM_ENVS, training.GYMNASIUM_ENVS]
+
+
+def test_a_pure_training_goes_on_with_its_parameters():
+    prepared = training.pure_training(SETTING, iterations=3)
+    first, second = prepared.run(), prepared.run()
+    assert int(first.metrics["timesteps"][-1]) == 3 * SETTING.rollout
+    expected = jax.jit(learn.train)(jax.random.key(0), training.learner(SETTING, 3), first.state.params)
+    for leaf, like in zip(jax.tree.leaves(second.state.params), jax.tree.leaves(expected.state.params), strict=True):
+        np.testing.assert_allclose(leaf, like, rtol=1e-4, atol=1e-5)
+    assert prepared.compile_seconds > 0
 
 
 @pytest.mark.slow
