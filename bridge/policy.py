@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -165,7 +166,7 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
         exploration=_exploration(policy),
         has_active_dropout=program != training_program,
     )
-    _require_sound(policy, network)
+    _require_sound(network, next(policy.parameters()).detach().cpu().numpy().dtype)
     return network
 
 
@@ -256,13 +257,13 @@ def _require_known(policy: ActorCriticPolicy) -> None:
         raise NotCompilable("The optimizer must train all parameters of the policy, in their order.")
 
 
-def _require_sound(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
+@functools.lru_cache(maxsize=64)
+def _require_sound(network: ExportedPolicy, dtype: np.dtype[Any]) -> None:
     """Refuse what fails, or what some parameters have no part in: PyTorch's optimisers skip those."""
     read = network.program.parameter_names | {"log_std"}
     for name, _ in network.parameters:
         if name not in read:
             raise NotCompilable(f"The parameter {name} has no part in what the policy computes.")
-    dtype = next(policy.parameters()).detach().cpu().numpy().dtype
     vector = np.zeros(network.num_parameters, dtype)
     observation = jax.tree.map(
         lambda encoding: np.zeros((2, *encoding.shape), dtype),

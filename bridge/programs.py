@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.packing import Packed, Packing, Stacking
+from bridge.packing import Packed, Packing, Stacking, key_impl
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
 from jaxenvs.vector import VectorTimeStep
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
 
 class Programs:
-    """`reset`, for what `first_episodes` or `next_episodes` gives, and two kinds of `step`, on a packed state.
+    """`reset`, to what `first_episodes` or `next_episodes` gives, and two kinds of `step`, on a packed state.
 
     The parameters of the environments go in as data, so that changing one does not compile again. The state is
     donated; what a step returns beside it is its own, so that it may be handed to others.
@@ -42,6 +42,7 @@ class Programs:
         state, timestep = jax.eval_shape(venv.reset, jax.random.key(0))
         outputs = jax.eval_shape(outputs_of, timestep)
         self.state, self.outputs = Packing(state), Packing(outputs)
+        self._key_impl = key_impl(state.lane_key)
         ends = np.cumsum([len(jax.tree.leaves(part)) for part in outputs]).tolist()
         self._output_leaves = [slice(start, end) for start, end in zip([0, *ends], ends)]
         self.observation = timestep.observation
@@ -50,7 +51,6 @@ class Programs:
         jit = functools.partial(jax.jit, compiler_options=compiler_options())
         self.reset = jit(self._reset)
         self.first_episodes = jit(self._first_episodes)
-        self.next_episodes = jit(self._next_episodes)
         self.step = jit(self._step, donate_argnums=1)
         self.step_on_device = jit(self._step_on_device, donate_argnums=1)
         self.pack_state = jax.jit(self.state.pack)
@@ -68,14 +68,13 @@ class Programs:
         venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
         return venv
 
-    # A program of its own for each way to reset would compile as long as this one; these two are small.
-    def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The keys of the lanes and the numbers of their episodes."""
-        return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)
+    def next_episodes(self, packed: Packed) -> tuple[Any, Any]:
+        """The keys of the lanes and the numbers of their episodes, by the host: a program would have to compile."""
+        state = jax.tree.unflatten(self.state.structure, self.state.unpack_on_host(packed))
+        return jax.random.wrap_key_data(state.lane_key, impl=self._key_impl), state.episode + 1
 
-    def _next_episodes(self, packed: Packed) -> tuple[jax.Array, jax.Array]:
-        state = self.state.unpack(packed)
-        return state.lane_key, state.episode + 1
+    def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vmap(jax.random.key)(seeds), jnp.zeros(seeds.shape, jnp.uint32)
 
     def _reset(self, parameters: list[jax.Array], episodes: tuple[jax.Array, jax.Array]) -> tuple[Packed, Any, Any]:
         state, timestep = self._venv(parameters).reset(*episodes)

@@ -292,7 +292,6 @@ def compilations():
 def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_the_same_shape():
     env = make_env()
     model = make(env).learn(2 * ROLLOUT)
-    env.reset()
     with compilations() as compiled:
         model.learn(3 * ROLLOUT)
         env.set_attr("gravity", 12.0)
