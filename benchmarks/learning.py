@@ -1,6 +1,6 @@
 """What training reaches: bridge.PPO beside stock SB3, with RL Baselines3 Zoo's hyper-parameters, over seeds.
 
-    python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 10] [--stock-seeds 5] [--quick]
+    python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 10] [--stock-seeds 10] [--quick]
 
 Each training is a process of its own. What has ended is kept in runs/learning.jsonl, so that a run that was interrupted
 goes on where it was; --fresh starts anew.
@@ -212,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", nargs="+", choices=list(TASKS), help="default: all; quick: CartPole-v1")
     parser.add_argument("--seeds", type=int, help=f"of {OURS}; default 10; quick: 1")
-    parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 5; quick: 1")
+    parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 10; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
     parser.add_argument("--quick", action="store_true", help="a few steps, to see that it works")
@@ -222,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
     quick = options.quick
     env_ids = options.envs or (["CartPole-v1"] if quick else list(TASKS))
     counts = {OURS: options.seeds, STOCK: options.stock_seeds}
-    defaults = {OURS: 1, STOCK: 1} if quick else {OURS: 10, STOCK: 5}
+    defaults = {OURS: 1, STOCK: 1} if quick else {OURS: 10, STOCK: 10}
     counts = {side: defaults[side] if count is None else count for side, count in counts.items()}
     output = options.output or (None if quick else common.RESULTS)
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)

@@ -74,8 +74,8 @@ def _update(learner: OnPolicy, state: LearnerState, rollout: Rollout, key_data: 
     return state, jax.random.key_data(key), metrics
 
 
-# From so many rows of a minibatch times parameters, an update is a fifth to nothing faster if XLA runs kernels side by
-# side; with fewer it is up to a third slower (multilayer perceptrons from 64 to 400 wide, on two cores).
+# From so many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side by
+# side; with fewer it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
 
 
