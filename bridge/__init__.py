@@ -21,13 +21,13 @@ if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
 # The two share a GPU: JAX takes memory as it needs it, not three quarters of it at the start.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-from bridge.a2c import A2C
+from bridge.algorithms.a2c import A2C
+from bridge.algorithms.ppo import PPO
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.dlpack import to_jax, to_torch
 from bridge.evaluation import Evaluation, evaluate
-from bridge.factory import make_vec_env
-from bridge.ppo import PPO
-from bridge.vec_env import JaxVecEnv
+from bridge.vec_env.factory import make_vec_env
+from bridge.vec_env.jax_vec_env import JaxVecEnv
 
 __all__ = [
     "A2C",

@@ -15,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from bridge.vec_env import JaxVecEnv
+from bridge.vec_env.jax_vec_env import JaxVecEnv
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
 

@@ -17,9 +17,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import jaxenvs
-from bridge.compiled_env import CompiledEnv
-from bridge.policy import ExportedPolicy, NotCompilable, export_policy, read_parameters
-from bridge.vec_env import JaxVecEnv
+from bridge.translate.policies import ExportedPolicy, NotCompilable, export_policy, read_parameters
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.wrappers.compiled_env import CompiledEnv
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import ActionHead, Moments, Normalizer

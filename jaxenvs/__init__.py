@@ -4,8 +4,8 @@ from gymnasium.vector import AutoresetMode
 
 from jaxenvs import spaces
 from jaxenvs.checks import check_env
-from jaxenvs.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
+from jaxenvs.envs.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep

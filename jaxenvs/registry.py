@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs.environment import Environment, no_parameter
@@ -56,10 +57,8 @@ def register(
 
     Registering an id again replaces it, so that a notebook cell can be run twice. The arguments are those of `Spec`.
     """
-    from jaxenvs.gym import register_in_gymnasium  # here, because jaxenvs.gym makes environments by id
-
     spec = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
-    register_in_gymnasium(spec)  # first, as Gymnasium may refuse the id
+    _register_in_gymnasium(spec)  # first, as Gymnasium may refuse the id
     _specs[id] = spec
 
 
@@ -111,3 +110,25 @@ def make_vec(
 ) -> VectorEnv:
     """`num_envs` lanes of the environment of an id; the parameters are those of `make`."""
     return VectorEnv(make(id, **parameters), num_envs, autoreset)
+
+
+def _register_in_gymnasium(spec: Spec) -> None:
+    """Make an environment known to `gymnasium.make` and `make_vec`, as "jaxenvs/<id>"; an id with a "/", as it is.
+
+    Raises:
+      gymnasium.error.Error: Gymnasium does not take the id; its message says why.
+    """
+    gymnasium_id = spec.id if "/" in spec.id else f"jaxenvs/{spec.id}"
+    # By name, so that Gymnasium imports them, and this module does not: they make environments by id.
+    entry_point, vector_entry_point = (f"jaxenvs.gym.registration:Registered{kind}" for kind in ("Env", "VectorEnv"))
+    known = gymnasium.registry.get(gymnasium_id)
+    if known is not None and known.entry_point == entry_point:
+        del gymnasium.registry[gymnasium_id]  # or Gymnasium would warn of a cell that was run twice
+    gymnasium.register(
+        gymnasium_id,
+        entry_point=entry_point,
+        vector_entry_point=vector_entry_point,
+        max_episode_steps=spec.max_episode_steps,
+        reward_threshold=spec.reward_threshold,
+        kwargs={"env_id": spec.id},  # the rest the registry knows
+    )

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMoni
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.evaluation import Evaluation, _program, evaluate
-from bridge.policy import NotCompilable
+from bridge.translate.policies import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.environments import Counter
 

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bridge import JaxVecEnv, make_vec_env
-from bridge.hyperparameters import SCHEDULED, TUNED, to_schedule
+from jaxenvs.app.hyperparameters import SCHEDULED, TUNED, to_schedule
 from tests.environments import Counter
 
 TINY = {"n_steps": 8, "batch_size": 16, "n_epochs": 1, "seed": 0}

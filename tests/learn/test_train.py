@@ -8,7 +8,7 @@ import stable_baselines3
 
 import jaxenvs
 from bridge import make_vec_env
-from bridge.optimizers import export_optimizer
+from bridge.translate.optimizers import export_optimizer
 from jaxenvs.learn import A2C, PPO, ActorCritic, train
 from jaxenvs.learn.ppo import permutation
 from jaxenvs.learn.sweep import sweep

@@ -1,0 +1,34 @@
+"""A2C: Stable-Baselines3's, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import stable_baselines3
+
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm, constructor_like
+from jaxenvs import learn
+
+
+class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
+    """`stable_baselines3.A2C` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(stable_baselines3.A2C)
+
+    def _learner(self, **common: Any) -> learn.A2C:
+        return learn.A2C(
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            max_grad_norm=self.max_grad_norm,
+            normalize_advantage=self.normalize_advantage,
+            **common,
+        )
+
+    def _record(self, metrics: dict[str, Any]) -> None:
+        self._n_updates += 1
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        for name, value in metrics.items():
+            self.logger.record(f"train/{name}", value)
+        self._record_std()

@@ -1,0 +1,57 @@
+"""PPO: Stable-Baselines3's, compiled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import stable_baselines3
+
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm, constructor_like
+from jaxenvs import learn
+
+
+class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
+    """`stable_baselines3.PPO` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(stable_baselines3.PPO)
+
+    def _learner(self, **common: Any) -> learn.PPO:
+        clip_range, clip_range_vf = self._clip_ranges()
+        return learn.PPO(
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            ent_coef=self.ent_coef,
+            vf_coef=self.vf_coef,
+            max_grad_norm=self.max_grad_norm,
+            normalize_advantage=self.normalize_advantage,
+            batch_size=self.batch_size,
+            n_epochs=self.n_epochs,
+            clip_range=clip_range,
+            clip_range_vf=clip_range_vf,
+            target_kl=self.target_kl,
+            **common,
+        )
+
+    def _record(self, metrics: dict[str, Any]) -> None:
+        epochs, stopped_at_kl = metrics.pop("epochs"), metrics.pop("stopped_at_kl")
+        if self.verbose >= 1 and not math.isnan(stopped_at_kl):
+            print(f"Early stopping at step {epochs - 1} due to reaching max kl: {stopped_at_kl:.2f}")
+        self._n_updates += epochs
+        for name, value in metrics.items():
+            self.logger.record(f"train/{name}", value)
+        self._record_std()
+        clip_range, clip_range_vf = self._clip_ranges()
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/clip_range", clip_range)
+        if clip_range_vf is not None:
+            self.logger.record("train/clip_range_vf", clip_range_vf)
+
+    def _clip_ranges(self) -> tuple[float, float | None]:
+        """Those of the present progress. SB3's `_setup_model` has made schedules of them."""
+        clip_range, clip_range_vf = (
+            schedule and schedule(self._current_progress_remaining)  # type: ignore[operator]
+            for schedule in (self.clip_range, self.clip_range_vf)
+        )
+        assert clip_range is not None
+        return clip_range, clip_range_vf

@@ -1,0 +1,1 @@
+"""PyTorch in JAX: operations, modules, optimisers, policies."""

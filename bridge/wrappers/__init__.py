@@ -1,0 +1,1 @@
+"""Stable-Baselines3's wrappers inside a compiled rollout."""

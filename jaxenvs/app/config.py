@@ -1,0 +1,194 @@
+"""TrainingConfig: all that a training run depends on, resolved, checked, and kept as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import json
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.preprocessing import is_image_space
+
+import jaxenvs
+from bridge.algorithms.a2c import A2C
+from bridge.algorithms.on_policy import ENGINES
+from bridge.algorithms.ppo import PPO
+from jaxenvs.app.hyperparameters import SCHEDULED, TUNED, to_schedule
+
+# Any algorithm with SB3's constructor: adding one is one line.
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ppo": PPO}
+
+# For environments without an entry in TUNED.
+DEFAULT_NUM_ENVS = 8
+DEFAULT_TOTAL_TIMESTEPS = 100_000
+
+# The rest of a constructor's arguments is not for the user to give: the run itself decides them.
+NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
+PACKAGES = ("jaxenvs", "jax", "torch", "stable-baselines3", "gymnasium", "numpy")
+
+
+class UserError(Exception):
+    """A mistake in what the user asked for, in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """All that a training run depends on, but the versions of the packages.
+
+    Attributes:
+      algorithm: a key of ALGORITHMS.
+      env_id: an id of `jaxenvs.registered()`.
+      env_kwargs: parameters of the environment.
+      num_envs, total_timesteps, seed: of the run.
+      hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
+        goes around the environments. They are JSON: a schedule is a string, as "lin_0.001".
+      engine: of the algorithm.
+      num_seeds: so many agents, of seed, seed + 1, ...
+    """
+
+    algorithm: str
+    env_id: str
+    env_kwargs: dict[str, Any]
+    num_envs: int
+    total_timesteps: int
+    seed: int
+    hyperparameters: dict[str, Any]
+    engine: str = "auto"
+    num_seeds: int = 1
+
+    @classmethod
+    def resolve(
+        cls,
+        algorithm: str,
+        env_id: str,
+        env_kwargs: dict[str, Any] | None = None,
+        num_envs: int | None = None,
+        total_timesteps: int | None = None,
+        seed: int | None = None,
+        hyperparameters: dict[str, Any] | None = None,
+        engine: str = "auto",
+        num_seeds: int = 1,
+    ) -> TrainingConfig:
+        """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
+
+        A batch size that was not given is the one nearest to the default that divides a rollout.
+
+        Raises:
+          UserError: something is unknown, of the wrong type, or does not fit together.
+        """
+        if algorithm not in ALGORITHMS:
+            raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm, ALGORITHMS)}")
+        env_kwargs, given = env_kwargs or {}, hyperparameters or {}
+        space = _observation_space(env_id, env_kwargs)
+        tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
+        tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS)
+        tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
+        num_envs = tuned_num_envs if num_envs is None else num_envs
+        total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
+        if engine not in ENGINES:
+            raise UserError(f"No engine {engine!r}. There are: {', '.join(ENGINES)}.")
+        numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
+        for flag, number in numbers.items():
+            if number < 1:
+                raise UserError(f"{flag} must be at least 1, got {number}.")
+
+        defaults = {"policy": _policy(space), "normalize": False, **_default_arguments(ALGORITHMS[algorithm])}
+        for name, value in given.items():
+            _check_hyperparameter(algorithm, name, value, defaults)
+        resolved = {**defaults, **tuned, **given}
+        if "n_steps" in resolved:
+            _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
+        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed or 0, resolved, engine, num_seeds)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, with the versions of the packages beside it."""
+        path.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
+
+
+def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arguments for `TrainingConfig.resolve` in a file that `TrainingConfig.save` wrote, and the versions then.
+
+    Raises:
+      UserError: there is no such file, or it is not one of those.
+    """
+    try:
+        arguments = json.loads(path.read_text())
+        then = arguments.pop("versions")
+        if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
+            raise ValueError("other names")
+    except OSError as error:
+        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{path} is not the config.json of a training run.") from error
+    return arguments, then
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages on which the weights of a run depend."""
+    return {package: version(package) for package in PACKAGES}
+
+
+def _observation_space(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Space[Any]:
+    try:
+        return jaxenvs.make(env_id, **env_kwargs).observation_space
+    except jaxenvs.UnknownEnvironment as error:
+        raise UserError(str(error)) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{env_id} cannot be made with {env_kwargs}: {error}") from error
+
+
+def _policy(space: gymnasium.Space[Any]) -> str:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return "MultiInputPolicy"
+    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def _default_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
+    parameters = inspect.signature(algorithm).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in NOT_HYPERPARAMETERS}
+
+
+def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[str, Any]) -> None:
+    if name not in defaults:
+        raise UserError(f"{algorithm} has no hyper-parameter {name!r}. {_nearest(name, defaults)}")
+    default = defaults[name]
+    if name in SCHEDULED and isinstance(value, str):
+        try:
+            to_schedule(value)
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from error
+    elif isinstance(default, bool | int | float):
+        # A whole number is a float too; True is not a number.
+        kinds: tuple[type, ...] = (float, int) if isinstance(default, float) else (type(default),)
+        if type(value) not in kinds:
+            raise UserError(f"{name} must be of type {kinds[0].__name__}, as {default!r}, got {value!r}.")
+    if name in ("n_steps", "batch_size", "n_epochs") and value < 1:
+        raise UserError(f"{name} must be at least 1, got {value}.")
+
+
+def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> None:
+    """Check that rollouts, batches and the budget fit together; put a batch size that fits if there is a choice."""
+    rollout = num_envs * hyperparameters["n_steps"]
+    described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
+    if rollout > total_timesteps:
+        raise UserError(f"{described}, more than --total-timesteps {total_timesteps}: take fewer or train longer.")
+    batch_size = hyperparameters.get("batch_size")
+    if batch_size is None or rollout % batch_size == 0:
+        return
+    divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
+    nearest = min(divisors, key=lambda size: abs(size - batch_size))
+    if not adjust_batch_size:
+        raise UserError(f"{described}, which batch_size={batch_size} does not divide; {nearest} does.")
+    hyperparameters["batch_size"] = nearest
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=2)
+    return f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known)}."

@@ -1,0 +1,165 @@
+"""Acrobot: swing up two links with a motor between them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, INK, LIGHT_BLUE, Canvas
+
+Phase = tuple[jax.Array, ...]  # theta_1, theta_2, theta_1_dot, theta_2_dot; or their derivatives
+
+
+@struct
+class AcrobotState:
+    """Angles [rad, from -pi to pi] and angular velocities [rad/s] of the two links.
+
+    `theta_1` is 0 where the first link hangs down, `theta_2` is 0 where the second continues the first.
+    `key` is None unless the torque is noisy.
+    """
+
+    theta_1: jax.Array
+    theta_2: jax.Array
+    theta_1_dot: jax.Array
+    theta_2_dot: jax.Array
+    key: jax.Array | None
+
+
+@environment
+class Acrobot(Environment[AcrobotState]):
+    """Swing the end of two links above the bar: torque -1 (0), none (1) or +1 (2), as Gymnasium's Acrobot-v1.
+
+    Observation: float32 (6,): cos and sin of theta_1, cos and sin of theta_2, theta_1_dot, theta_2_dot.
+    Reward: -1 a step, 0 for the last one.
+    Source: Sutton (1996), "Generalization in reinforcement learning"; Sutton & Barto (1998), section 11.3. The
+    paper lacks a term that the book has and the experiments of both had: `dynamics` chooses.
+    """
+
+    gravity: float = 9.8  # m/s^2
+    link_mass_1: float = 1.0  # kg
+    link_mass_2: float = 1.0  # kg
+    link_length_1: float = 1.0  # m
+    link_length_2: float = 1.0  # m, seen in the picture only
+    center_of_mass_1: float = 0.5  # m from the upper end of the link
+    center_of_mass_2: float = 0.5  # m from the upper end of the link
+    moment_of_inertia: float = 1.0  # kg m^2, of each link
+    torque_magnitude: float = 1.0  # N m
+    max_speed_1: float = 4 * math.pi  # rad/s
+    max_speed_2: float = 9 * math.pi  # rad/s
+    timestep_length: float = 0.2  # s
+    dynamics: Literal["book", "nips"] = static(default="book")
+    torque_noise_max: float = static(default=0.0)  # N m; static, as without noise there is nothing to draw
+
+    def __post_init__(self) -> None:
+        if self.dynamics not in ("book", "nips"):
+            raise ValueError(f"dynamics must be 'book' or 'nips', got {self.dynamics!r}.")
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        high = np.array([1.0, 1.0, 1.0, 1.0, self.max_speed_1, self.max_speed_2], np.float32)
+        return gymnasium.spaces.Box(-high, high, dtype=np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(3)
+
+    @property
+    def render_fps(self) -> int:
+        return 15
+
+    def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
+        noise_key = None
+        if self.torque_noise_max > 0:
+            key, noise_key = jax.random.split(key)
+        theta_1, theta_2, theta_1_dot, theta_2_dot = 0.1 * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
+        state = AcrobotState(theta_1, theta_2, theta_1_dot, theta_2_dot, key=noise_key)
+        return state, TimeStep.create(self._observe(state))
+
+    def step(self, state: AcrobotState, action: jax.Array) -> tuple[AcrobotState, TimeStep]:
+        torque = (action - 1.0) * self.torque_magnitude
+        if state.key is None:
+            return self._swing(state, torque, None)
+        key, noise_key = jax.random.split(state.key)
+        noise = jax.random.uniform(noise_key, (), minval=-self.torque_noise_max, maxval=self.torque_noise_max)
+        return self._swing(state, torque + noise, key)
+
+    def _swing(self, state: AcrobotState, torque: jax.Array, key: jax.Array | None) -> tuple[AcrobotState, TimeStep]:
+        """The deterministic part of a step; `key` is for the step after it."""
+        phase = (state.theta_1, state.theta_2, state.theta_1_dot, state.theta_2_dot)
+        theta_1, theta_2, theta_1_dot, theta_2_dot = self._integrate(phase, torque)
+        state = AcrobotState(
+            theta_1=wrap_angle(theta_1),
+            theta_2=wrap_angle(theta_2),
+            theta_1_dot=jnp.clip(theta_1_dot, -self.max_speed_1, self.max_speed_1),
+            theta_2_dot=jnp.clip(theta_2_dot, -self.max_speed_2, self.max_speed_2),
+            key=key,
+        )
+        terminated = -jnp.cos(state.theta_1) - jnp.cos(state.theta_1 + state.theta_2) > 1.0
+        return state, TimeStep.create(self._observe(state), jnp.where(terminated, 0.0, -1.0), terminated)
+
+    def _integrate(self, phase: Phase, torque: jax.Array) -> Phase:
+        """One step of the classical Runge-Kutta method, of fourth order."""
+
+        def ahead(slope: Phase, time: float) -> Phase:
+            return tuple(value + time * rate for value, rate in zip(phase, slope, strict=True))
+
+        length = self.timestep_length
+        first = self._slope(phase, torque)
+        second = self._slope(ahead(first, length / 2), torque)
+        third = self._slope(ahead(second, length / 2), torque)
+        fourth = self._slope(ahead(third, length), torque)
+        mean = tuple((a + 2 * (b + c) + d) / 6 for a, b, c, d in zip(first, second, third, fourth, strict=True))
+        return ahead(mean, length)
+
+    def _slope(self, phase: Phase, torque: jax.Array) -> Phase:
+        """The time derivative: velocities and accelerations. The letters are those of the book."""
+        theta_1, theta_2, theta_1_dot, theta_2_dot = phase
+        m1, m2, l1 = self.link_mass_1, self.link_mass_2, self.link_length_1
+        lc1, lc2, inertia, g = self.center_of_mass_1, self.center_of_mass_2, self.moment_of_inertia, self.gravity
+        sine, cosine = jnp.sin(theta_2), jnp.cos(theta_2)
+
+        coupling = m2 * l1 * lc2
+        d1 = m1 * lc1**2 + m2 * (l1**2 + lc2**2) + 2 * inertia + 2 * coupling * cosine
+        d2 = m2 * lc2**2 + inertia + coupling * cosine
+        phi2 = m2 * lc2 * g * jnp.sin(theta_1 + theta_2)
+        phi1 = (m1 * lc1 + m2 * l1) * g * jnp.sin(theta_1) + phi2
+        phi1 -= coupling * sine * theta_2_dot * (theta_2_dot + 2 * theta_1_dot)
+
+        load = torque + d2 / d1 * phi1 - phi2
+        if self.dynamics == "book":
+            load -= coupling * sine * theta_1_dot**2
+        acceleration_2 = load / (m2 * lc2**2 + inertia - d2**2 / d1)
+        acceleration_1 = -(d2 * acceleration_2 + phi1) / d1
+        return theta_1_dot, theta_2_dot, acceleration_1, acceleration_2
+
+    def _observe(self, state: AcrobotState) -> jax.Array:
+        angles = (jnp.cos(state.theta_1), jnp.sin(state.theta_1), jnp.cos(state.theta_2), jnp.sin(state.theta_2))
+        return jnp.stack([*angles, state.theta_1_dot, state.theta_2_dot]).astype(jnp.float32)
+
+    def render(self, state: AcrobotState) -> np.ndarray:
+        upper, lower = float(self.link_length_1), float(self.link_length_2)
+        angle_1 = float(state.theta_1)
+        angle_2 = angle_1 + float(state.theta_2)
+        elbow = (upper * math.sin(angle_1), -upper * math.cos(angle_1))
+        tip = (elbow[0] + lower * math.sin(angle_2), elbow[1] - lower * math.cos(angle_2))
+        reach = 1.1 * (upper + lower)
+        canvas = Canvas(-reach, reach, -reach, reach, width=480)
+        canvas.line([(-reach, 1.0), (reach, 1.0)], ACCENT, 0.025)
+        canvas.rod((0.0, 0.0), elbow, BLUE, 0.2)
+        canvas.rod(elbow, tip, LIGHT_BLUE, 0.2)
+        for joint in ((0.0, 0.0), elbow):
+            canvas.circle(joint, 0.06, INK)
+        return canvas.to_array()
+
+
+def wrap_angle(angle: jax.Array) -> jax.Array:
+    """The same angle from -pi to pi, both included, however many turns it is away."""
+    over = jnp.maximum(jnp.ceil((angle - math.pi) / (2 * math.pi)), 0)
+    under = jnp.minimum(jnp.floor((angle + math.pi) / (2 * math.pi)), 0)
+    return angle - 2 * math.pi * (over + under)

@@ -1,0 +1,116 @@
+"""CartPole: balance a pole on a cart."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
+
+
+@struct
+class CartPoleState:
+    """Position [m] and velocity [m/s] of the cart, angle [rad] and angular velocity [rad/s] of the pole.
+
+    `fallen` says that the episode ended before: a step after the end earns nothing.
+    """
+
+    x: jax.Array
+    x_dot: jax.Array
+    theta: jax.Array
+    theta_dot: jax.Array
+    fallen: jax.Array
+
+
+@environment
+class CartPole(Environment[CartPoleState]):
+    """Balance a pole on a cart by pushing the cart left (0) or right (1), as Gymnasium's CartPole-v1.
+
+    Observation: float32 (4,): x, x_dot, theta, theta_dot. Reward: 1 a step, the last one included.
+    Source: Barto, Sutton & Anderson (1983); the equations without friction are those of Florian (2007),
+    "Correct equations for the dynamics of the cart-pole system".
+    """
+
+    gravity: float = 9.8  # m/s^2
+    cart_mass: float = 1.0  # kg
+    pole_mass: float = 0.1  # kg
+    half_length: float = 0.5  # m, half of the pole
+    force_magnitude: float = 10.0  # N
+    timestep_length: float = 0.02  # s
+    position_limit: float = 2.4  # m
+    angle_limit: float = 12 * 2 * math.pi / 360  # rad
+    semi_implicit_euler: bool = static(default=False)
+    sutton_barto_reward: bool = static(default=False)  # 0 a step and -1 for the fall, instead of 1 a step
+
+    @property
+    def total_mass(self) -> float:
+        return self.cart_mass + self.pole_mass
+
+    @property
+    def pole_mass_length(self) -> float:
+        return self.pole_mass * self.half_length
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        high = np.array([2 * self.position_limit, np.inf, 2 * self.angle_limit, np.inf], np.float32)
+        return gymnasium.spaces.Box(-high, high, dtype=np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(2)
+
+    @property
+    def render_fps(self) -> int:
+        return 50
+
+    def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
+        # Scaled after the draw: `uniform` between other bounds than -1 and 1 multiplies and adds, and whether XLA
+        # rounds once or twice then depends on how many lanes it compiles for.
+        x, x_dot, theta, theta_dot = 0.05 * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
+        state = CartPoleState(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, fallen=jnp.zeros((), bool))
+        return state, TimeStep.create(self._observe(state))
+
+    def step(self, state: CartPoleState, action: jax.Array) -> tuple[CartPoleState, TimeStep]:
+        force = jnp.where(action == 1, self.force_magnitude, -self.force_magnitude)
+        acceleration, angular_acceleration = self._accelerations(state, force)
+        x_dot = state.x_dot + self.timestep_length * acceleration
+        theta_dot = state.theta_dot + self.timestep_length * angular_acceleration
+        # Explicit Euler moves with the velocity before the step, semi-implicit Euler with the one after it.
+        moving = (x_dot, theta_dot) if self.semi_implicit_euler else (state.x_dot, state.theta_dot)
+        x = state.x + self.timestep_length * moving[0]
+        theta = state.theta + self.timestep_length * moving[1]
+
+        terminated = (jnp.abs(x) > self.position_limit) | (jnp.abs(theta) > self.angle_limit)
+        if self.sutton_barto_reward:
+            reward = jnp.where(terminated, -1.0, 0.0)
+        else:
+            reward = jnp.where(terminated & state.fallen, 0.0, 1.0)
+        state = CartPoleState(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, fallen=state.fallen | terminated)
+        return state, TimeStep.create(self._observe(state), reward, terminated)
+
+    def _accelerations(self, state: CartPoleState, force: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of the cart [m/s^2] and of the pole [rad/s^2]."""
+        sine, cosine = jnp.sin(state.theta), jnp.cos(state.theta)
+        push = (force + self.pole_mass_length * state.theta_dot**2 * sine) / self.total_mass
+        angular = (self.gravity * sine - cosine * push) / (
+            self.half_length * (4 / 3 - self.pole_mass * cosine**2 / self.total_mass)
+        )
+        return push - self.pole_mass_length * angular * cosine / self.total_mass, angular
+
+    def _observe(self, state: CartPoleState) -> jax.Array:
+        return jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot]).astype(jnp.float32)
+
+    def render(self, state: CartPoleState) -> np.ndarray:
+        x, theta, length = float(state.x), float(state.theta), 2 * float(self.half_length)
+        limit = float(self.position_limit)
+        canvas = Canvas(-limit, limit, -1.2, 2.0)
+        canvas.line([(-limit, 0.0), (limit, 0.0)], GREY, 0.02)
+        canvas.polygon([(-0.25, -0.1), (-0.25, 0.1), (0.25, 0.1), (0.25, -0.1)], INK, (x, 0.0))
+        canvas.rod((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), BLUE, 0.09)
+        canvas.circle((x, 0.1), 0.03, ACCENT)
+        return canvas.to_array()

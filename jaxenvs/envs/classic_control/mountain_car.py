@@ -1,0 +1,98 @@
+"""MountainCar: rock a weak car out of a valley."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import Environment, TimeStep, environment, struct
+from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
+
+
+@struct
+class MountainCarState:
+    """Position and velocity [1/step] of the car along the horizontal axis."""
+
+    position: jax.Array
+    velocity: jax.Array
+
+
+@environment
+class MountainCar(Environment[MountainCarState]):
+    """Drive a car too weak for the hill to its top: push left (0), not at all (1) or right (2), as MountainCar-v0.
+
+    Observation: float32 (2,): position, velocity. Reward: -1 a step, the last one included.
+    Source: Moore (1990), "Efficient memory-based learning for robot control"; the equations are those of
+    Sutton & Barto, "Reinforcement Learning: An Introduction", example 10.1.
+    """
+
+    force: float = 0.001  # 1/step^2, the acceleration at full throttle
+    gravity: float = 0.0025  # 1/step^2
+    min_position: float = -1.2  # a wall: whoever hits it stops
+    max_position: float = 0.6
+    max_speed: float = 0.07  # 1/step
+    goal_position: float = 0.5
+    goal_velocity: float = 0.0  # 1/step, the least at which the goal counts as reached
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        low = np.array([self.min_position, -self.max_speed], np.float32)
+        high = np.array([self.max_position, self.max_speed], np.float32)
+        return gymnasium.spaces.Box(low, high, dtype=np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        return gymnasium.spaces.Discrete(3)
+
+    def reset(self, key: jax.Array) -> tuple[MountainCarState, TimeStep]:
+        position = jax.random.uniform(key, (), minval=-0.6, maxval=-0.4)
+        state = MountainCarState(position=position, velocity=jnp.zeros_like(position))
+        return state, TimeStep.create(self._observe(state))
+
+    def step(self, state: MountainCarState, action: jax.Array) -> tuple[MountainCarState, TimeStep]:
+        state = self._roll(state, (action - 1.0) * self.force)
+        return state, TimeStep.create(self._observe(state), -1.0, self._at_goal(state))
+
+    def _roll(self, state: MountainCarState, acceleration: jax.Array) -> MountainCarState:
+        velocity = state.velocity + acceleration - self.gravity * jnp.cos(3 * state.position)
+        velocity = jnp.clip(velocity, -self.max_speed, self.max_speed)
+        position = jnp.clip(state.position + velocity, self.min_position, self.max_position)
+        # Only the left wall takes the speed away; at the right end the car keeps it.
+        velocity = jnp.where((position <= self.min_position) & (velocity < 0), 0, velocity)
+        return MountainCarState(position=position, velocity=velocity)
+
+    def _at_goal(self, state: MountainCarState) -> jax.Array:
+        return (state.position >= self.goal_position) & (state.velocity >= self.goal_velocity)
+
+    def _observe(self, state: MountainCarState) -> jax.Array:
+        return jnp.stack([state.position, state.velocity]).astype(jnp.float32)
+
+    def render(self, state: MountainCarState) -> np.ndarray:
+        left, right, goal = float(self.min_position), float(self.max_position), float(self.goal_position)
+        canvas = Canvas(left, right, 0.0, 1.2)
+        ground = [(x, _height(x)) for x in np.linspace(left - 0.1, right + 0.1, 200)]
+        canvas.polygon([(left - 0.1, -0.1), *ground, (right + 0.1, -0.1)], GREY)
+        canvas.line(ground, INK, 0.012)
+        canvas.line([(goal, _height(goal)), (goal, _height(goal) + 0.17)], INK, 0.01)
+        flag = _height(goal) + np.array([0.17, 0.135, 0.10])
+        canvas.polygon([(goal, flag[0]), (goal + 0.09, flag[1]), (goal, flag[2])], ACCENT)
+
+        car = float(state.position)
+        at, slope = (car, _height(car)), np.arctan(3 * 0.45 * np.cos(3 * car))
+        canvas.polygon(_CAR, BLUE, at, slope)
+        for wheel in (-0.045, 0.045):
+            canvas.circle((wheel, 0.026), 0.024, INK, at, slope)
+        return canvas.to_array()
+
+
+_CAR = [(-0.08, 0.03), (-0.08, 0.065), (-0.05, 0.07), (-0.035, 0.11)]  # the outline of its left half
+_CAR += [(-x, y) for x, y in reversed(_CAR)]
+
+
+def _height(position: float) -> float:
+    """Of the hill in the picture. Its slope is proportional to the pull of the gravity in the equations."""
+    return 0.55 + 0.45 * float(np.sin(3 * position))

@@ -1,0 +1,79 @@
+"""Pendulum: swing a pendulum up and hold it there."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import Environment, TimeStep, environment, struct
+from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
+
+
+@struct
+class PendulumState:
+    """Angle [rad], 0 where the pendulum stands upright and not wrapped, and angular velocity [rad/s]."""
+
+    theta: jax.Array
+    theta_dot: jax.Array
+
+
+@environment
+class Pendulum(Environment[PendulumState]):
+    """Swing up a rod that hangs from its end, with a torque [N m], float32 (1,) from -2 to 2, as Pendulum-v1.
+
+    Observation: float32 (3,): cos theta, sin theta, theta_dot. Reward: minus the squared distance from upright and
+    at rest, with a price on the torque; of the state before the step. Never terminates.
+    Source: the equation of motion of a uniform rod, moment of inertia m l^2 / 3, in semi-implicit Euler steps.
+    """
+
+    gravity: float = 10.0  # m/s^2
+    mass: float = 1.0  # kg
+    length: float = 1.0  # m
+    max_torque: float = 2.0  # N m
+    max_speed: float = 8.0  # rad/s
+    timestep_length: float = 0.05  # s
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        high = np.array([1.0, 1.0, self.max_speed], np.float32)
+        return gymnasium.spaces.Box(-high, high, dtype=np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(-self.max_torque, self.max_torque, (1,), np.float32)
+
+    def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
+        theta, theta_dot = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+        state = PendulumState(theta=math.pi * theta, theta_dot=theta_dot)
+        return state, TimeStep.create(self._observe(state))
+
+    def step(self, state: PendulumState, action: jax.Array) -> tuple[PendulumState, TimeStep]:
+        torque = jnp.clip(jnp.asarray(action[0], float), -self.max_torque, self.max_torque)
+        # A remainder would do, but is a call for each lane where this is a few vector instructions.
+        from_upright = state.theta - 2 * math.pi * jnp.floor(state.theta / (2 * math.pi) + 0.5)
+        cost = from_upright**2 + 0.1 * state.theta_dot**2 + 0.001 * torque**2
+
+        acceleration = 1.5 * self.gravity / self.length * jnp.sin(state.theta) + 3 * torque / (
+            self.mass * self.length**2
+        )
+        theta_dot = state.theta_dot + self.timestep_length * acceleration
+        theta_dot = jnp.clip(theta_dot, -self.max_speed, self.max_speed)
+        state = PendulumState(theta=state.theta + self.timestep_length * theta_dot, theta_dot=theta_dot)
+        return state, TimeStep.create(self._observe(state), -cost)
+
+    def _observe(self, state: PendulumState) -> jax.Array:
+        return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot]).astype(jnp.float32)
+
+    def render(self, state: PendulumState) -> np.ndarray:
+        theta, length = float(state.theta), float(self.length)
+        canvas = Canvas(-1.4 * length, 1.4 * length, -1.4 * length, 1.4 * length, width=480)
+        tip = (-length * math.sin(theta), length * math.cos(theta))  # counter-clockwise from upright
+        canvas.ring((0.0, 0.0), 1.12 * length, GREY, 0.01 * length)
+        canvas.line([(0.0, 1.06 * length), (0.0, 1.18 * length)], ACCENT, 0.03 * length)
+        canvas.rod((0.0, 0.0), tip, BLUE, 0.16 * length)
+        canvas.circle((0.0, 0.0), 0.045 * length, INK)
+        return canvas.to_array()

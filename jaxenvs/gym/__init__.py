@@ -1,0 +1,6 @@
+"""Environments seen as Gymnasium's: gymnasium.Env and gymnasium.vector.VectorEnv."""
+
+from jaxenvs.gym.env import GymnasiumEnv
+from jaxenvs.gym.vector_env import GymnasiumVectorEnv
+
+__all__ = ["GymnasiumEnv", "GymnasiumVectorEnv"]

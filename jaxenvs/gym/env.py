@@ -1,0 +1,119 @@
+"""GymnasiumEnv: an Environment seen as gymnasium.Env."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from jaxenvs.environment import Environment
+from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
+
+# The compiled programs. Environments are their data, so that all objects of one structure share them.
+
+
+@jax.jit
+def _reset(env: Environment[Any], seed: jax.Array, episode: jax.Array) -> Any:
+    return env.reset(jax.random.fold_in(jax.random.key(seed), episode))
+
+
+@jax.jit
+def _step(env: Environment[Any], state: Any, action: Any) -> Any:
+    return env.step(state, action)
+
+
+class GymnasiumEnv(gymnasium.Env[Any, Any]):
+    """An Environment as a `gymnasium.Env`.
+
+    Observations are arrays of their own in the dtypes of the space; reward and flags are Python's float and bool;
+    the info holds NumPy values.
+
+    Episode k after `reset(seed=s)`, counted from 0, starts from `fold_in(key(s), k)`, as in a lane of a VectorEnv
+    whose key is `key(s)`. Seeds count modulo 2^32.
+
+    Attributes:
+      env: the Environment.
+      state: the state it is in; None before the first `reset`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, env: Environment[Any], render_mode: str | None = None) -> None:
+        """
+        Args:
+          render_mode: "rgb_array" if `render` is to draw pictures.
+
+        Raises:
+          TypeError: `env` is no Environment.
+          ValueError: there is no such render mode, or the environment has no picture.
+        """
+        if not isinstance(env, Environment):
+            raise TypeError(f"env must be a jaxenvs.Environment, got {type(env).__name__}.")
+        self.env = env
+        self.render_mode = render_mode
+        self.metadata = metadata_of(env, render_mode)
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self.state: Any = None
+        self._parameters = jax.device_put(env)  # once, not in every step
+        self._seed: np.uint32 | None = None
+        self._episode = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start the first episode of a seed or, without one, the next. There are no options."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._seed, self._episode = np.uint32(seed % 2**32), 0
+        elif self._seed is None:
+            self._seed, self._episode = self.np_random.integers(2**32, dtype=np.uint32), 0
+        else:
+            self._episode += 1
+        self.state, timestep = _reset(self._parameters, self._seed, np.uint32(self._episode % 2**32))
+        observation, info = jax.device_get((timestep.observation, timestep.info))
+        return to_numpy(self.observation_space, observation), info_to_numpy(info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step.
+
+        Raises:
+          gymnasium.error.ResetNeeded: nothing was reset yet.
+          ValueError: the action is invalid; see `checked_action`. The environment is where it was.
+        """
+        if self.state is None:
+            raise gymnasium.error.ResetNeeded("step was called before reset.")
+        action = checked_action(self.action_space, action)
+        self.state, timestep = _step(self._parameters, self.state, action)
+        host = jax.device_get(timestep)
+        observation = to_numpy(self.observation_space, host.observation)
+        return observation, float(host.reward), bool(host.terminated), bool(host.truncated), info_to_numpy(host.info)
+
+    def render(self) -> np.ndarray | None:
+        """The picture of the state, uint8 (height, width, 3), with render mode "rgb_array"; else None.
+
+        Raises:
+          gymnasium.error.ResetNeeded: nothing was reset yet.
+        """
+        if self.render_mode is None:
+            warn_of_no_render_mode()
+            return None
+        if self.state is None:
+            raise gymnasium.error.ResetNeeded("render was called before reset.")
+        return self.env.render(self.state)
+
+
+def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:
+    """
+    Raises:
+      ValueError: the environment has no such render mode.
+    """
+    modes = ["rgb_array"] if env.can_render else []
+    if render_mode is not None and render_mode not in modes:
+        known = 'None or "rgb_array"' if modes else f"None, because {type(env.unwrapped).__name__} has no picture"
+        raise ValueError(f"render_mode must be {known}, got {render_mode!r}.")
+    return {"render_modes": modes, "render_fps": env.render_fps}
+
+
+def warn_of_no_render_mode() -> None:
+    gymnasium.logger.warn('render was called without a render mode: make the environment with "rgb_array".')

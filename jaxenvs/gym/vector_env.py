@@ -1,0 +1,200 @@
+"""GymnasiumVectorEnv: a VectorEnv seen as gymnasium.vector.VectorEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+
+from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
+from jaxenvs.gym.env import metadata_of, warn_of_no_render_mode
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
+
+# The compiled programs, shared as those of GymnasiumEnv.
+
+
+@jax.jit
+def _reset_lanes(venv: VectorEnv, seeds: jax.Array) -> tuple[VectorState, VectorTimeStep]:
+    return venv.reset(jax.vmap(jax.random.key)(seeds))
+
+
+@jax.jit
+def _restart_lanes(
+    venv: VectorEnv, state: VectorState, timestep: VectorTimeStep, mask: jax.Array, seeded: jax.Array, seeds: jax.Array
+) -> tuple[VectorState, VectorTimeStep]:
+    """Start the next episode of the lanes in `mask`, and the first of their seed in those that are also `seeded`."""
+    keys = jax.vmap(jax.random.key)(seeds)
+    seeded = seeded & mask
+    before_the_first = jnp.uint32(2**32 - 1)  # counting on from here wraps to 0
+    state = state.replace(
+        lane_key=jnp.where(seeded, keys, state.lane_key), episode=jnp.where(seeded, before_the_first, state.episode)
+    )
+    return venv.restart(state, timestep, mask)
+
+
+@jax.jit
+def _step_lanes(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+    return venv.step(state, action)
+
+
+class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
+    """A VectorEnv as a `gymnasium.vector.VectorEnv`, with the seeding, auto-reset and infos of a SyncVectorEnv.
+
+    What a SyncVectorEnv of as many GymnasiumEnvs returns, this returns, up to rounding: XLA compiles the two
+    differently.
+
+    Attributes:
+      venv: the VectorEnv.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, venv: VectorEnv, render_mode: str | None = None) -> None:
+        """
+        Args:
+          render_mode: "rgb_array" if `render` is to draw pictures.
+
+        Raises:
+          TypeError: `venv` is no VectorEnv.
+          ValueError: there is no such render mode, or the environment has no picture.
+        """
+        if not isinstance(venv, VectorEnv):
+            raise TypeError(f"venv must be a jaxenvs.VectorEnv, got {type(venv).__name__}.")
+        self.venv = venv
+        self.num_envs = venv.num_envs
+        self.render_mode = render_mode
+        env = venv.lane_env(0)
+        self.metadata = {**metadata_of(env, render_mode), "autoreset_mode": venv.autoreset}
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        if venv.env_axis is None:
+            self.observation_space = batch_space(env.observation_space, venv.num_envs)
+            self.action_space = batch_space(env.action_space, venv.num_envs)
+        else:
+            envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
+            self.observation_space = batch_differing_spaces([env.observation_space for env in envs])
+            self.action_space = batch_differing_spaces([env.action_space for env in envs])
+        self._parameters = jax.device_put(venv)  # once, not in every step
+        self._state: VectorState | None = None
+        self._timestep: VectorTimeStep | None = None
+        self._done = np.zeros(self.num_envs, bool)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in every lane: the first of its seed or, without one, the next.
+
+        Args:
+          seed: lane i gets `seed + i`; or the seeds of the lanes.
+          options: `{"reset_mask": mask}`, bool (num_envs,), leaves the lanes outside of it as they are.
+
+        Raises:
+          ValueError, TypeError: a seed or the mask is not what it must be. No lane was reset.
+          gymnasium.error.ResetNeeded: the first reset has a mask.
+        """
+        mask = self._reset_mask(options)
+        seeds = self._seeds(seed)
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        seeded = np.array([seed is not None for seed in seeds])
+        values = np.array([0 if seed is None else seed % 2**32 for seed in seeds], np.uint32)
+        if self._state is None or self._timestep is None:
+            if not mask.all():
+                raise gymnasium.error.ResetNeeded(
+                    "reset was called with a reset_mask before all lanes were reset once."
+                )
+            values = np.where(seeded, values, self.np_random.integers(2**32, size=self.num_envs, dtype=np.uint32))
+            self._state, self._timestep = _reset_lanes(self._parameters, values)
+        else:
+            self._state, self._timestep = _restart_lanes(
+                self._parameters, self._state, self._timestep, mask, seeded, values
+            )
+        self._done = self._done & ~mask
+        observation, info = jax.device_get((self._timestep.observation, self._timestep.info))
+        return to_numpy(self.observation_space, observation), vector_info(info, mask)
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every lane.
+
+        Returns:
+          observation: a batch, in the dtypes of the space.
+          reward, terminated, truncated: float64 and bool, shape (num_envs,).
+          infos: those of the environments, each `key` with the mask `_key`; with auto-reset SAME_STEP, where an
+            episode ended, `final_obs` (an object array) and `final_info`.
+
+        Raises:
+          gymnasium.error.ResetNeeded: nothing was reset yet; or, with auto-reset DISABLED, a lane that ended was not.
+          ValueError: the actions are invalid; see `checked_action`. No lane was stepped.
+        """
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("step was called before reset.")
+        if self.venv.autoreset is AutoresetMode.DISABLED and self._done.any():
+            lanes = self._done.nonzero()[0].tolist()
+            raise gymnasium.error.ResetNeeded(
+                f"The episodes of the lanes {lanes} ended. Reset them, with a reset_mask."
+            )
+        actions = checked_action(self.action_space, actions, "actions")
+        self._state, self._timestep = _step_lanes(self._parameters, self._state, actions)
+        now = self._timestep
+        observation, reward, terminated, truncated, info = jax.device_get(
+            (now.observation, now.reward, now.terminated, now.truncated, now.info)
+        )
+        self._done = terminated | truncated
+        infos = {}
+        if self.venv.autoreset is AutoresetMode.SAME_STEP and self._done.any():
+            final_observation, final_info = jax.device_get((now.final_observation, now.final_info))
+            final = to_numpy(self.observation_space, final_observation)
+            infos = {
+                "final_obs": object_array(final, self._done),
+                "_final_obs": self._done.copy(),
+                "final_info": vector_info(final_info, self._done),
+                "_final_info": self._done.copy(),
+            }
+        infos |= vector_info(info, np.ones(self.num_envs, bool))
+        observation = to_numpy(self.observation_space, observation)
+        return observation, reward.astype(np.float64), np.array(terminated), np.array(truncated), infos
+
+    def render(self) -> tuple[np.ndarray, ...] | None:
+        """The pictures of all lanes, each uint8 (height, width, 3), with render mode "rgb_array"; else None.
+
+        Raises:
+          gymnasium.error.ResetNeeded: nothing was reset yet.
+        """
+        if self.render_mode is None:
+            warn_of_no_render_mode()
+            return None
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("render was called before reset.")
+        lanes = self._state.lanes
+        return tuple(
+            self.venv.lane_env(lane).render(jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes))
+            for lane in range(self.num_envs)
+        )
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        seeds: list[int | None] = list(range(seed, seed + self.num_envs) if isinstance(seed, int) else seed)
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"seed must be an int or num_envs = {self.num_envs} of them, got {len(seeds)}.")
+        for one in seeds:
+            if one is not None and (not isinstance(one, int | np.integer) or one < 0):
+                raise ValueError(f"seed must not be negative, and ints or None, got {one!r}.")
+        return seeds
+
+    def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray:
+        if options is None or "reset_mask" not in options:
+            return np.ones(self.num_envs, bool)
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != bool:
+            got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+            raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, got {got}.")
+        if mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"options['reset_mask'] must have shape ({self.num_envs},) and be somewhere True, got {mask}."
+            )
+        return mask.copy()

@@ -1,0 +1,258 @@
+"""The arithmetic of Stable-Baselines3: the same weights, rollout and order of minibatches give the same update."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.logger import configure
+
+import bridge
+from bridge.engine.rollouts import rollout_in
+from bridge.translate.optimizers import read_optimizer
+from bridge.translate.policies import read_parameters
+from tests.environments import Counter
+
+N_STEPS, N_ENVS = 24, 4
+SIZE = N_STEPS * N_ENVS
+SMALL = {"policy_kwargs": {"net_arch": [16, 8]}, "n_steps": N_STEPS, "seed": 0}
+ONE_STEP = {"batch_size": SIZE, "n_epochs": 1}
+MANY_STEPS = {"batch_size": 8, "n_epochs": 20}  # 240 of them
+
+# What differs from SB3's defaults.
+PPO_CASES = {
+    "discrete": {},
+    "multi_discrete": {"ent_coef": 0.01},
+    "multi_binary": {"ent_coef": 0.01},
+    "box": {"ent_coef": 0.01},
+    "box, state-dependent": {"use_sde": True, "ent_coef": 0.01},
+    "discrete, clip_range_vf": {"clip_range_vf": 0.1},
+    "box, no normalisation": {"normalize_advantage": False, "max_grad_norm": 0.05},
+    "discrete, AdamW": {"optimizer": torch.optim.AdamW},
+}
+
+
+@pytest.fixture
+def float64(x64, monkeypatch):
+    """Both sides in float64. SB3's policies encode observations by `float`."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+def make_pair(algorithm, case, **settings):
+    """A stock model and ours with the same weights, moments and rollout; `case` begins with the kind of actions."""
+    settings = {**SMALL, **settings}
+    optimizer = settings.pop("optimizer", None)
+    if optimizer is not None:
+        settings["policy_kwargs"] = settings["policy_kwargs"] | {"optimizer_class": optimizer}
+    pair = []
+    for package in (stable_baselines3, bridge):
+        env = bridge.JaxVecEnv(Counter(action_kind=case.partition(",")[0]), N_ENVS)
+        model = getattr(package, algorithm)("MlpPolicy", env, **settings)
+        model.set_logger(configure(None, []))
+        pair.append(model)
+    stock, ours = pair
+    ours.set_parameters(stock.get_parameters())
+    if jax.config.jax_enable_x64:
+        stock.policy.double()
+        ours.policy.double()
+    fill(stock)
+    for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"):
+        setattr(ours.rollout_buffer, name, getattr(stock.rollout_buffer, name).copy())
+    ours.rollout_buffer.full = True
+    return stock, ours
+
+
+def fill(model):
+    """A rollout that the policy might have made some updates ago."""
+    rng, buffer = np.random.default_rng(0), model.rollout_buffer
+    dtype = next(model.policy.parameters()).detach().numpy().dtype
+    observations = rng.normal(size=(SIZE, 2)).astype(np.float32)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        if model.use_sde:
+            model.policy.reset_noise(SIZE)
+        actions, values, log_probs = model.policy(torch.tensor(observations).to(torch.float64).float())
+
+    def rows(array):
+        return np.asarray(array, dtype).reshape(N_STEPS, N_ENVS)
+
+    buffer.observations = observations.reshape(N_STEPS, N_ENVS, 2).astype(dtype)
+    # In the dtype that SB3 casts them to before it learns from them.
+    actions = actions.numpy().astype(np.int64 if model.action_space.shape == () else np.float32)
+    buffer.actions = actions.reshape(N_STEPS, N_ENVS, buffer.action_dim)
+    buffer.values = rows(values.flatten()) + rows(0.3 * rng.normal(size=SIZE))
+    buffer.log_probs = rows(log_probs) + rows(0.2 * rng.normal(size=SIZE))
+    buffer.advantages, buffer.rewards = rows(rng.normal(size=SIZE)), rows(rng.normal(size=SIZE))
+    buffer.returns = buffer.advantages + buffer.values
+    buffer.full = True
+
+
+@pytest.fixture
+def same_order(monkeypatch):
+    """Both sides take the minibatches in the same order: a function that sets it, for so many epochs."""
+
+    def set_order(n_epochs):
+        rng = np.random.default_rng(1)
+        orders = np.stack([rng.permutation(SIZE) for _ in range(n_epochs)])  # step * N_ENVS + env
+        env, step = orders % N_ENVS, orders // N_ENVS
+        of_sb3 = iter(env * N_STEPS + step)
+        monkeypatch.setattr(np.random, "permutation", lambda _: next(of_sb3))
+        update = jax.jit(lambda learner, state, rollout: learner.update(state, rollout, None, permutations=orders))
+
+        def update_in_order(learner, state, rollout, key):
+            state, metrics = update(learner, state, rollout)
+            return state, key, metrics
+
+        monkeypatch.setattr("bridge.algorithms.on_policy.programs", lambda: SimpleNamespace(update=update_in_order))
+
+    return set_order
+
+
+def assert_same(stock, ours, tolerance):
+    """Parameters, moments and logged values, relative to the largest of their kind."""
+    for read in (lambda model: read_parameters(model.policy), lambda model: read_optimizer(model.policy.optimizer)):
+        for a, b in zip(jax.tree.leaves(read(stock)), jax.tree.leaves(read(ours)), strict=True):
+            np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * np.abs(a).max())
+    expected, got = (dict(model.logger.name_to_value) for model in (stock, ours))
+    got.pop("time/compile_s", None)
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        # A divergence is a difference of nearly equal numbers around 1.
+        np.testing.assert_allclose(got[name], value, rtol=10 * tolerance, atol=tolerance, err_msg=name)
+
+
+def train_both(stock, ours):
+    for model in (stock, ours):
+        model.train()
+
+
+@pytest.mark.parametrize("case", PPO_CASES)
+def test_one_step_of_ppo(case, same_order):
+    stock, ours = make_pair("PPO", case, **ONE_STEP, **PPO_CASES[case])
+    same_order(1)
+    before = read_parameters(stock.policy)
+    train_both(stock, ours)
+    assert_same(stock, ours, 1e-5)
+    moved = read_parameters(stock.policy) - before
+    np.testing.assert_allclose(read_parameters(ours.policy) - before, moved, atol=2e-3 * np.abs(moved).max())
+
+
+@pytest.mark.parametrize("case", PPO_CASES)
+def test_hundreds_of_steps_of_ppo_in_float64(case, same_order, float64):
+    stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
+    same_order(MANY_STEPS["n_epochs"])
+    train_both(stock, ours)
+    # PyTorch computes the probability of a Bernoulli action in the dtype of the action, which SB3 makes float32.
+    assert_same(stock, ours, 1e-5 if case == "multi_binary" else 1e-8)
+
+
+@pytest.mark.parametrize("case", ["discrete", "multi_discrete", "box"])
+def test_hundreds_of_steps_of_ppo_in_float32(case, same_order):
+    stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
+    same_order(MANY_STEPS["n_epochs"])
+    train_both(stock, ours)
+    assert_same(stock, ours, 1e-3)
+
+
+@pytest.mark.parametrize("batch_size", [7, 19])  # 96 = 13 * 7 + 5 = 5 * 19 + 1: a last minibatch of 5, and of 1
+def test_a_last_minibatch_that_is_smaller(batch_size, same_order, float64):
+    with pytest.warns(UserWarning, match="truncated mini-batch"):
+        stock, ours = make_pair("PPO", "discrete", batch_size=batch_size, n_epochs=3)
+    same_order(3)
+    train_both(stock, ours)
+    assert_same(stock, ours, 1e-8)
+
+
+@pytest.mark.parametrize(("learning_rate", "epochs"), [(0.03, {1, 2, 3}), (1e-6, {5})])
+def test_target_kl_ends_the_update_at_the_same_step(learning_rate, epochs, same_order, float64):
+    stock, ours = make_pair("PPO", "discrete", batch_size=32, n_epochs=5, target_kl=0.01, learning_rate=learning_rate)
+    for model in (stock, ours):
+        # As of the policy itself, so that its divergence begins at 0.
+        with torch.no_grad():
+            observations = torch.tensor(model.rollout_buffer.observations.reshape(SIZE, 2))
+            actions = torch.tensor(model.rollout_buffer.actions.reshape(SIZE))
+            log_probs = model.policy.evaluate_actions(observations, actions)[1].numpy()
+        model.rollout_buffer.log_probs = log_probs.reshape(N_STEPS, N_ENVS)
+    same_order(5)
+    train_both(stock, ours)
+    assert stock._n_updates in epochs
+    assert ours._n_updates == stock._n_updates
+    assert_same(stock, ours, 1e-8)
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": True, "ent_coef": 0.01}, {"use_rms_prop": False}])
+@pytest.mark.parametrize("case", ["discrete", "box"])
+def test_ten_steps_of_a2c(case, settings, float64):
+    stock, ours = make_pair("A2C", case, **settings)
+    for _ in range(10):
+        train_both(stock, ours)
+        stock.rollout_buffer.generator_ready = False
+        fill(stock)
+        ours.rollout_buffer.generator_ready = False
+        for name in ("observations", "actions", "values", "log_probs", "advantages", "returns"):
+            setattr(ours.rollout_buffer, name, getattr(stock.rollout_buffer, name).copy())
+    assert_same(stock, ours, 1e-8)
+
+
+def test_one_step_of_a2c_in_float32():
+    stock, ours = make_pair("A2C", "discrete")
+    train_both(stock, ours)
+    assert_same(stock, ours, 1e-5)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
+    bootstrapped = []
+
+    def remember(locals_, _):
+        model, infos = locals_["self"], locals_["infos"]
+        for lane, info in enumerate(infos):
+            if info["TimeLimit.truncated"]:
+                last = torch.tensor(info["terminal_observation"])[None]
+                bonus = model.gamma * model.policy.predict_values(last).item()
+                bootstrapped.append((locals_["n_steps"], lane, locals_["rewards"][lane] + bonus))
+        return True
+
+    # Ends of both kinds: in 12 steps some poles fall and some do not.
+    env = bridge.make_vec_env(env_id, 8, seed=0, env_kwargs={"max_episode_steps": 12})
+    model = bridge.PPO("MlpPolicy", env, engine="xla", n_steps=40, n_epochs=1, batch_size=320, seed=0)
+    model.learn(320, callback=remember)
+    buffer = model.rollout_buffer
+    starts = buffer.episode_starts[1:].sum()
+    assert len(bootstrapped) > 0
+    assert env_id == "Pendulum-v1" or len(bootstrapped) < starts
+    for step, lane, reward in bootstrapped:
+        np.testing.assert_allclose(buffer.rewards[step, lane], reward, rtol=1e-4, atol=1e-4)
+
+    model = bridge.PPO("MlpPolicy", env, engine="xla", n_steps=40, n_epochs=1, batch_size=320, seed=0)
+    _, callback = model._setup_learn(320)
+    assert model.collect_rollouts(model.env, callback, model.rollout_buffer, 40)
+    buffer = model.rollout_buffer
+    with torch.no_grad():
+        observations = torch.tensor(buffer.observations.reshape(320, -1))
+        actions = torch.tensor(buffer.actions.reshape(320, -1))
+        actions = actions.flatten() if env_id == "CartPole-v1" else actions
+        values, log_probs, _ = model.policy.evaluate_actions(observations, actions)
+        last_values = model.policy.predict_values(torch.tensor(model._last_obs))
+    np.testing.assert_allclose(buffer.values.ravel(), values.flatten(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(buffer.log_probs.ravel(), log_probs, rtol=1e-5, atol=1e-5)
+    reference = RolloutBuffer(
+        40, buffer.observation_space, buffer.action_space, "cpu", buffer.gae_lambda, buffer.gamma, n_envs=8
+    )
+    reference.rewards, reference.values, reference.episode_starts = buffer.rewards, buffer.values, buffer.episode_starts
+    reference.compute_returns_and_advantage(last_values, model._last_episode_starts)
+    scale = np.abs(reference.returns).max()
+    np.testing.assert_allclose(buffer.advantages, reference.advantages, rtol=1e-5, atol=1e-5 * scale)
+    np.testing.assert_allclose(buffer.returns, reference.returns, rtol=1e-5, atol=1e-5 * scale)
+
+
+def test_an_update_takes_a_rollout_that_sb3_has_flattened():
+    model = make_pair("PPO", "box", **ONE_STEP)[1]
+    before = rollout_in(model.rollout_buffer)
+    next(iter(model.rollout_buffer.get(SIZE)))  # which puts the steps of an environment one after the other
+    after = rollout_in(model.rollout_buffer)
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(a.swapaxes(0, 1).reshape(SIZE, 1, *a.shape[2:]), b)

@@ -1,0 +1,353 @@
+"""bridge.PPO and bridge.A2C in the place of Stable-Baselines3's: what users have stays as it was."""
+
+import contextlib
+import inspect
+import logging
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+import bridge
+import jaxenvs
+from bridge import JaxVecEnv, make_vec_env
+from bridge.algorithms import on_policy
+from bridge.buffers.tensor_rollout import TensorRolloutBuffer
+from bridge.engine.rollouts import programs
+from bridge.translate.policies import NotCompilable, read_parameters
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
+from tests.environments import Counter
+
+# --- The constructor ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_the_signature_is_sb3s_and_engine(name):
+    ours = inspect.signature(getattr(bridge, name)).parameters
+    theirs = inspect.signature(getattr(stable_baselines3, name)).parameters
+    assert list(ours) == [*theirs, "engine"]
+    assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
+
+
+def test_arguments_may_be_positional():
+    assert bridge.PPO("MlpPolicy", make_env(), 1e-3, 8, 16).batch_size == 16
+
+
+def test_a_wrong_engine_is_named_with_the_choices():
+    with pytest.raises(ValueError, match=r"one of 'auto', 'xla', 'torch', got 'jax'"):
+        make(engine="jax")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", jaxenvs.make("CartPole-v1"), jaxenvs.make_vec("CartPole-v1", 1)])
+def test_ids_and_environments_of_jaxenvs_are_jax_environments(env):
+    model = make(env)
+    assert isinstance(model.get_env().unwrapped, JaxVecEnv)
+    model.set_env(env)
+    assert isinstance(model.get_env().unwrapped, JaxVecEnv)
+
+
+# --- What is not compiled -------------------------------------------------------------------------------------------
+
+
+class Own(ActorCriticPolicy):
+    """A policy with something of its own."""
+
+    def forward(self, obs, deterministic=False):
+        return super().forward(obs, deterministic)
+
+
+class DropoutExtractor(FlattenExtractor):
+    def __init__(self, space):
+        super().__init__(space)
+        self.flatten = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
+
+
+class OwnBuffer(RolloutBuffer):
+    pass
+
+
+DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
+OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
+XLA, SB3 = "XLA", "SB3's code"
+
+# How to make the model; by what it collects and updates; and a part of the reason.
+FALLBACKS = {
+    "wrapper": (lambda **k: make(VecFrameStack(make_env(), 2), **k), SB3, XLA, "VecFrameStack"),
+    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), SB3, XLA, "DummyVecEnv"),
+    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
+    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), XLA, SB3, "Dropout"),
+    "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), XLA, SB3, "Adagrad"),
+    "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),
+}
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_auto_falls_back_and_says_once_to_what_and_why(what, caplog):
+    make_model, collects, updates, why = FALLBACKS[what]
+    with caplog.at_level(logging.WARNING, logger="bridge"):
+        model = make_model()
+        before = read_parameters(model.policy)
+        model.learn(2 * ROLLOUT)
+        model.learn(ROLLOUT)
+    [record] = caplog.records
+    assert f"Collecting by {collects}, updating by {updates}: " in record.getMessage()
+    assert why in record.getMessage()
+    assert not np.array_equal(read_parameters(model.policy), before)
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_xla_raises_where_auto_falls_back(what):
+    make_model, _, _, why = FALLBACKS[what]
+    with pytest.raises(NotCompilable, match=why):
+        make_model(engine="xla").learn(ROLLOUT)
+
+
+def test_torch_collects_tensors(caplog):
+    model = make(engine="torch")
+    model.learn(2 * ROLLOUT)
+    assert isinstance(model.rollout_buffer, TensorRolloutBuffer)
+    assert model._n_updates == 2 * SETTINGS["n_epochs"]
+    model.engine = "xla"
+    model.learn(ROLLOUT)
+    assert type(model.rollout_buffer) is RolloutBuffer
+
+
+def test_a_callback_may_change_the_optimizer():
+    def change(model):
+        model.policy.optimizer = torch.optim.RMSprop(model.policy.parameters(), lr=0.01)
+
+    model = make(engine="xla").learn(ROLLOUT, callback=OnRolloutEnd(change))
+    assert model.policy.optimizer.state[model.policy.action_net.weight]["square_avg"].any()
+
+
+def test_a_callback_may_freeze_weights(caplog):
+    def freeze(model):
+        model.policy.value_net.weight.requires_grad_(False)
+
+    model = make()
+    before = [parameter.detach().clone() for parameter in model.policy.value_net.parameters()]
+    with caplog.at_level(logging.WARNING, logger="bridge"):
+        model.learn(2 * ROLLOUT, callback=OnRolloutEnd(freeze))
+    assert "value_net.weight is frozen" in caplog.text
+    changed = [not torch.equal(new, old) for new, old in zip(model.policy.value_net.parameters(), before)]
+    assert changed == [False, True]
+
+
+def test_an_engine_that_is_set_later_is_checked_too():
+    model = make()
+    model.engine = "jax"
+    with pytest.raises(ValueError, match="got 'jax'"):
+        model.learn(ROLLOUT)
+
+
+def test_a_subclass_keeps_its_own_train_and_collect():
+    class OwnTrain(bridge.PPO):
+        def train(self):
+            self.seen = self.rollout_buffer.observations.copy(), self.rollout_buffer.full
+            super().train()
+
+    class OwnCollect(bridge.PPO):
+        def collect_rollouts(self, *args, **kwargs):
+            self.collected = True
+            return super().collect_rollouts(*args, **kwargs)
+
+    model = OwnTrain("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT)
+    assert model.seen[0].shape == (N_STEPS, N_ENVS, 4)
+    assert model.seen[0].any()
+    assert model.seen[1]
+    assert model._n_updates == SETTINGS["n_epochs"]
+    assert OwnCollect("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT).collected
+
+
+# --- Saving, repeating, resuming ------------------------------------------------------------------------------------
+
+
+def test_zips_go_from_sb3_to_bridge_and_back_and_lose_nothing(tmp_path):
+    def state(model):
+        moments = [value for entry in model.policy.optimizer.state_dict()["state"].values() for value in entry.values()]
+        numbers = [*model.policy.state_dict().values(), *moments]
+        counters = model.num_timesteps, model._n_updates, model.lr_schedule(0.5), model.clip_range(0.5)
+        return [np.asarray(number) for number in numbers], counters
+
+    settings = {"learning_rate": lambda remaining: 1e-3 * remaining, "clip_range": lambda remaining: 0.3 * remaining}
+    model = make(algorithm=stable_baselines3.PPO, **settings).learn(2 * ROLLOUT)
+    for package in (bridge, stable_baselines3, bridge):
+        model.save(tmp_path / "model")
+        loaded = package.PPO.load(tmp_path / "model", env=make_env())
+        for a, b in zip(state(model)[0], state(loaded)[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert state(model)[1] == state(loaded)[1]
+        model = loaded.learn(ROLLOUT, reset_num_timesteps=False)
+    assert model.num_timesteps == 5 * ROLLOUT
+    assert model._n_updates == 5 * SETTINGS["n_epochs"]
+
+
+@pytest.mark.slow
+def test_a_zip_loads_where_bridge_is_not_installed(tmp_path):
+    make().learn(ROLLOUT).save(tmp_path / "model")
+    code = (
+        "import sys; sys.modules['bridge'] = sys.modules['jax'] = sys.modules['jaxenvs'] = None\n"
+        "from stable_baselines3 import PPO\n"
+        f"model = PPO.load({str(tmp_path / 'model')!r})\n"
+        "print(model.num_timesteps, model.predict(model.observation_space.sample())[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == [str(ROLLOUT), "()"], done.stderr
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_others():
+    first, again, other = (
+        read_parameters(make(make_env(seed), seed=seed).learn(2 * ROLLOUT).policy) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
+def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
+    def schedule(remaining):
+        return 1e-3 * remaining
+
+    whole = make(wrap(make_env()), learning_rate=schedule).learn(6 * ROLLOUT)
+    # Killed in the fourth rollout: the checkpoint was written before it.
+    killed = make(wrap(make_env()), learning_rate=schedule)
+    checkpoint = bridge.RolloutCheckpoint(tmp_path / "checkpoint")
+
+    def kill(locals_, _):
+        if locals_["self"].num_timesteps > 3 * ROLLOUT + 5:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        killed.learn(6 * ROLLOUT, callback=[checkpoint, FromFunction(kill)])
+    resumed = bridge.load_checkpoint(bridge.PPO, tmp_path / "checkpoint.zip", wrap(make_env(seed=77)))
+    assert resumed.num_timesteps == 3 * ROLLOUT
+    resumed.learn(6 * ROLLOUT - resumed.num_timesteps, reset_num_timesteps=False)
+    np.testing.assert_array_equal(read_parameters(resumed.policy), read_parameters(whole.policy))
+    np.testing.assert_array_equal(resumed.key, whole.key)
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
+def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
+    """As when Ctrl-C comes while the program runs: nobody has its results yet."""
+    whole = make(wrap(make_env())).learn(3 * ROLLOUT)
+    model = make(wrap(make_env())).learn(ROLLOUT)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(on_policy, "to_host", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(ROLLOUT, reset_num_timesteps=False)
+    assert model.num_timesteps == ROLLOUT
+    model.learn(2 * ROLLOUT, reset_num_timesteps=False)
+    np.testing.assert_array_equal(read_parameters(model.policy), read_parameters(whole.policy))
+
+
+def test_a_loaded_model_draws_on_or_anew_from_a_seed(tmp_path):
+    model = make().learn(ROLLOUT)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(bridge.PPO.load(tmp_path / "model").key, model.key)
+    np.testing.assert_array_equal(bridge.PPO.load(tmp_path / "model", seed=5).key, make(seed=5).key)
+
+
+class FromFunction(BaseCallback):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def _on_step(self):
+        return self.function(self.locals, self.globals)
+
+
+# --- Compiling once -------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def compilations():
+    """The names of the programs that are compiled in it, in any thread."""
+    names = []
+
+    def keep(event, duration, fun_name=None, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(keep)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(keep)
+
+
+def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_the_same_shape():
+    env = make_env()
+    model = make(env).learn(2 * ROLLOUT)
+    with compilations() as compiled:
+        model.learn(3 * ROLLOUT)
+        env.set_attr("gravity", 12.0)
+        model.learn(ROLLOUT, reset_num_timesteps=False)
+        make(seed=5, learning_rate=lambda remaining: 1e-2 * remaining, clip_range=0.3, gamma=0.9).learn(ROLLOUT)
+    assert compiled == []
+
+
+def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkeypatch):
+    small = make().learn(ROLLOUT)
+    monkeypatch.setattr(on_policy, "LARGE_UPDATE", 1)
+    before = programs().large_update._cache_size()
+    large = make().learn(ROLLOUT)
+    assert programs().large_update._cache_size() == before + 1
+    np.testing.assert_allclose(read_parameters(large.policy), read_parameters(small.policy), rtol=1e-4, atol=1e-6)
+
+
+def test_the_update_compiles_while_the_first_rollout_does():
+    """Once for both: the one in the thread is the one that runs."""
+    before = programs().update._cache_size()
+    model = make(n_steps=9, batch_size=12)
+    with compilations() as compiled:
+        model.learn(9 * N_ENVS)
+    assert compiled.count("jit(_update)") == 1
+    assert programs().update._cache_size() == before + 1
+
+
+# --- Learning -------------------------------------------------------------------------------------------------------
+
+
+def test_it_learns_to_balance_a_pole():
+    env = make_vec_env("CartPole-v1", 8, seed=0)
+    settings = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}
+    model = bridge.PPO("MlpPolicy", env, engine="xla", learning_rate=1e-3, seed=0, **settings).learn(40_000)
+    assert bridge.evaluate(model, "CartPole-v1", 50).mean > 200
+
+
+@pytest.mark.parametrize("observation_kind", ["discrete", "multi_discrete", "multi_binary"])
+@pytest.mark.parametrize("algorithm", [bridge.PPO, bridge.A2C])
+def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
+    env = JaxVecEnv(Counter(observation_kind=observation_kind), N_ENVS)
+    model = algorithm("MlpPolicy", env, n_steps=8, policy_kwargs={"net_arch": [8]}, engine="xla", seed=0)
+    model.learn(64)
+    assert model._n_updates > 0
+    assert np.isfinite(read_parameters(model.policy)).all()
+
+
+@pytest.mark.parametrize("frequency", [-1, 4])
+def test_state_dependent_exploration_trains_compiled(frequency):
+    env = make_vec_env("Pendulum-v1", N_ENVS, seed=0)
+    model = make(env, engine="xla", use_sde=True, sde_sample_freq=frequency).learn(2 * ROLLOUT)
+    assert model._n_updates == 2 * SETTINGS["n_epochs"]
+    assert np.abs(model.rollout_buffer.actions).max() > 0.1
+
+
+def test_an_early_stop_is_told(capsys):
+    make(target_kl=1e-9, learning_rate=0.1, verbose=1).learn(ROLLOUT)
+    assert "Early stopping at step" in capsys.readouterr().out
