@@ -1,5 +1,7 @@
 """Reinforcement-learning environments as pure JAX functions."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs import spaces
@@ -40,6 +42,11 @@ __all__ = [
     "static",
     "struct",
 ]
+
+try:
+    __version__ = version("jaxenvs")
+except PackageNotFoundError:  # a checkout on the path, not installed
+    __version__ = "unknown"
 
 register("CartPole-v0", CartPole, max_episode_steps=200, reward_threshold=195.0)
 register("CartPole-v1", CartPole, max_episode_steps=500, reward_threshold=475.0)

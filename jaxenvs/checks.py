@@ -1,14 +1,242 @@
-"""check_env: does an environment keep the contract? The one line of test that a new environment needs."""
+"""Does an environment keep the contract? check_env says so by walking; require_contract by tracing alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
-from jaxenvs.environment import Environment, TimeStep
+from jaxenvs.arguments import is_array, non_negative_int, positive_int, type_name
+from jaxenvs.environment import Environment, TimeStep, Wrapper, require_environment
+
+# --- By tracing -----------------------------------------------------------------------------------------------------
+
+
+def require_contract(env: Environment[Any], env_axis: int | None = None) -> None:
+    """Raise where `env` breaks what can be seen of the contract of `Environment` without running it.
+
+    Checked are: that `env` is a pytree whose parameters can be traced; that `reset` and `step` return
+    (state, TimeStep) of the same structure, shapes, dtypes and weak types; that the flags are bool () and the reward a
+    float (); that observations have the structure and shapes of their space. Nothing is compiled, and environments
+    that differ in the values of their parameters are looked at once.
+
+    Args:
+      env_axis: 0 if every parameter has a leading axis, for a batch of environments.
+
+    Raises:
+      TypeError, ValueError: the contract is broken; the message names the part, what came and what was expected.
+    """
+    require_environment("env", env)
+    leaves = jax.tree.leaves(env)
+    if any(isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct) for leaf in leaves):
+        return  # in traced code, where spaces cannot be computed
+    kind = _kind(env, env_axis)
+    if kind in _kept:
+        return
+    one: Environment[Any] = env if env_axis is None else jax.tree.map(_first, env)
+    try:
+        action = _require_contract(one)
+    except Exception:
+        if isinstance(one, Wrapper):
+            require_contract(one.env)  # where it is the one inside that is wrong, its name says more
+        raise
+    _remember(_kept, kind, None)
+    _remember(_actions, _without_types(kind), action)
+
+
+def _require_contract(env: Environment[Any]) -> Any:
+    """The action of an environment that keeps the contract."""
+    observation_space, action_space = _spaces(jax.tree.map(_on_host, env))
+    action = _as_struct(action_space)
+    started, stepped = _trace(env, action)
+    _require_timestep(started[1], observation_space)
+    _require_same("step", started, stepped)
+    return action
+
+
+def _first(leaf: Any) -> Any:
+    return leaf[0] if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)[0]
+
+
+def _on_host(leaf: Any) -> Any:
+    """A parameter as whoever computes a space expects it: a number of Python, or an array of NumPy."""
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    return np.asarray(leaf) if leaf.ndim else leaf.item()
+
+
+class _Kind(NamedTuple):
+    """What environments have in common that behave alike while they are traced."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[Any, ...]
+    x64: bool
+
+
+def _kind(env: Environment[Any], env_axis: int | None) -> _Kind:
+    leaves, structure = jax.tree.flatten(env)
+    avals = [jax.typeof(leaf) for leaf in leaves]
+    return _Kind(
+        structure=structure,
+        shapes=tuple(aval.shape if env_axis is None else aval.shape[1:] for aval in avals),
+        types=tuple((aval.dtype, aval.weak_type) for aval in avals),
+        x64=jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+    )
+
+
+def _without_types(kind: _Kind) -> _Kind:
+    return kind._replace(types=())
+
+
+MAX_KEPT = 256
+_kept: dict[_Kind, None] = {}  # the kinds that keep the contract
+_actions: dict[_Kind, Any] = {}  # the actions they take
+
+
+def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
+    if len(memory) >= MAX_KEPT:
+        del memory[next(iter(memory))]
+    memory[kind] = value
+
+
+def action_struct(env: Environment[Any], env_axis: int | None = None) -> Any:
+    """An action as the environment takes it: a `jax.ShapeDtypeStruct`, or a dict or tuple of such. For traced code.
+
+    Spaces cannot be computed there, but their structure, shapes and dtypes do not depend on what is traced.
+
+    Returns:
+      None where they cannot be found: environments of this kind were never made outside of traced code.
+    """
+    kind = _kind(env, env_axis)
+    known = _without_types(kind)  # which tracers may have lost
+    if known not in _actions:
+        try:
+            with jax.ensure_compile_time_eval():
+                ones = [np.ones(shape, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
+                one = jax.tree.unflatten(kind.structure, map(_on_host, ones))
+                action = _as_struct(one.action_space)
+        except Exception:  # of code that is not ours, and that was promised never to run here
+            return None
+        _remember(_actions, known, action)
+    return _actions[known]
+
+
+def _spaces(env: Environment[Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    found = []
+    for name in ("observation_space", "action_space"):
+        try:
+            with jax.ensure_compile_time_eval():
+                space = getattr(env, name)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{type(env).__name__}.{name} fails with these parameters, {env}: {error}") from error
+        if not isinstance(space, gymnasium.Space):
+            hint = " Make it a property." if callable(space) else ""
+            raise TypeError(f"{type(env).__name__}.{name} must be a gymnasium.Space, got {type(space).__name__}.{hint}")
+        _as_struct(space, f"{type(env).__name__}.{name}")
+        found.append(space)
+    return found[0], found[1]
+
+
+def _as_struct(space: gymnasium.Space[Any], name: str = "space") -> Any:
+    """The members of a space as JAX has them."""
+    if isinstance(space, spaces.Dict):
+        return {key: _as_struct(part, f"{name}[{key!r}]") for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_as_struct(part, f"{name}[{i}]") for i, part in enumerate(space.spaces))
+    if space.shape is None or space.dtype is None:
+        raise TypeError(f"{name} must be of arrays, as Box, Discrete, MultiDiscrete and MultiBinary are, got {space}.")
+    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
+
+
+def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
+    """What `reset`, and a step after it, return: (state, timestep) of `jax.ShapeDtypeStruct`, twice."""
+
+    def episode(env: Environment[Any], key: jax.Array, action: Any) -> Any:
+        started = _require_pair("reset", env.reset(key))
+        return started, _require_pair("step", env.step(started[0], action))
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    try:
+        found: tuple[Any, Any] = jax.eval_shape(episode, env, key, action)
+    except Exception as error:
+        name = type(env.unwrapped).__name__
+        try:
+            jax.eval_shape(lambda key, action: episode(env, key, action), key, action)
+        except Exception:
+            if not isinstance(error, jax.errors.JAXTypeError) and "Tracer" not in str(error):
+                raise error from None
+            raise TypeError(
+                f"{name}.reset and step must not ask for values of the state, the action or the key, which are traced: "
+                "choose with jnp.where or jax.lax.cond, and convert with jnp.asarray."
+            ) from error
+        # It works with numbers in the place of tracers.
+        names = ", ".join(jax.tree_util.keystr(path)[1:] for path, _ in jax.tree_util.tree_leaves_with_path(env))
+        raise TypeError(
+            f"{name}.reset and step must not ask for the values of parameters, which are data and traced: {names}. "
+            "One that chooses a code path or a shape must be marked so, as `size: int = static(default=3)`."
+        ) from error
+    return found
+
+
+def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
+    """
+    Raises:
+      TypeError: this is not (state, TimeStep), or there is in it what cannot be traced.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        got = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type_name(returned)
+        raise TypeError(f"{function} must return (state, TimeStep), got {got}.")
+    if not isinstance(returned[1], TimeStep):
+        raise TypeError(
+            f"{function} must return (state, TimeStep), got {type_name(returned[1])} in place of the TimeStep."
+        )
+    for part, tree in zip(("state", "timestep"), returned, strict=True):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if not is_array(leaf):
+                kind = type(leaf)
+                own = (
+                    ""
+                    if kind.__module__ in ("builtins", "numpy")
+                    else f" If {kind.__name__} is yours, make it a @struct."
+                )
+                raise TypeError(
+                    f"{function} must return arrays and pytrees of them, got {part}{jax.tree_util.keystr(path)} of the "
+                    f"type {kind.__name__}.{own}"
+                )
+    return returned
+
+
+def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[Any]) -> None:
+    for name, dtype in (("reward", jnp.result_type(float)), ("terminated", bool), ("truncated", bool)):
+        value = getattr(timestep, name)
+        if not hasattr(value, "shape") or value.shape != () or value.dtype != dtype:
+            raise TypeError(
+                f"{name} must be {jnp.dtype(dtype)} with shape (), got {_describe_tree(value)}. "
+                "TimeStep.create sees to that."
+            )
+    if not isinstance(timestep.info, dict):
+        raise TypeError(f"info must be a dict, got {type(timestep.info).__name__}.")
+    expected = jax.tree.map(lambda leaf: leaf.shape, _as_struct(observation_space))
+    if jax.tree.map(lambda leaf: leaf.shape, timestep.observation) != expected:
+        raise ValueError(
+            f"The observation must be of observation_space = {observation_space}, got "
+            f"{_describe_tree(timestep.observation)}."
+        )
+
+
+def _describe_tree(tree: Any) -> Any:
+    described = jax.tree.map(_describe, tree)
+    return described if jax.tree.leaves(tree) else repr(tree)
+
+
+# --- By walking -----------------------------------------------------------------------------------------------------
 
 
 def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> None:
@@ -26,40 +254,21 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
     Raises:
       TypeError, ValueError: the contract is broken; the message names the part, what came and what was expected.
     """
-    if not isinstance(env, Environment):
-        raise TypeError(f"env must be a jaxenvs.Environment, got {type(env).__name__}.")
-    key = jax.random.key(seed)
-    state, timestep = env.reset(key)
-    if not isinstance(timestep, TimeStep):
-        raise TypeError(f"reset must return (state, TimeStep), got {type(timestep).__name__} in place of the TimeStep.")
-    action = jax.tree.map(jnp.asarray, env.action_space.sample())
-    _require_same("step", (state, timestep), jax.eval_shape(env.step, state, action))
-    for name, dtype in (("reward", jnp.result_type(float)), ("terminated", bool), ("truncated", bool)):
-        value = getattr(timestep, name)
-        if jnp.shape(value) != () or jnp.result_type(value) != dtype:
-            raise TypeError(
-                f"{name} must be {jnp.dtype(dtype)} with shape (), got {jnp.result_type(value)} {jnp.shape(value)}. "
-                "TimeStep.create sees to that."
-            )
-    if bool(timestep.done) or float(timestep.reward) != 0.0:
-        raise ValueError(f"reset must return reward 0 and no flag set, got {timestep}.")
-
-    # The parameters go in as data: what works here works under vmap, grad and set_attr too.
-    @jax.jit
-    def walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
-        def episode(key: jax.Array) -> Any:
-            return jax.lax.scan(lambda carry, action: (env.step(carry[0], action), carry[1]), env.reset(key), actions)
-
-        return jax.vmap(episode)(keys)
-
-    env.action_space.seed(seed)
-    samples = [env.action_space.sample() for _ in range(num_steps)]
+    num_steps = positive_int("num_steps", num_steps)
+    seed = non_negative_int("seed", seed)
+    require_contract(env)
+    space = env.action_space  # a property makes another each time
+    space.seed(seed)
+    samples = [space.sample() for _ in range(num_steps)]
     actions = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *samples)
-    last, seen = walk(env, jax.random.split(key, NUM_EPISODES), actions)
+    last, seen = _walk(env, jax.random.split(jax.random.key(seed), NUM_EPISODES), actions)
+    seen = jax.tree.map(np.asarray, seen)  # seen[i] is what step i found, before it stepped
+    if seen.done[:, 0].any() or seen.reward[:, 0].any():
+        first = jax.tree.map(lambda leaf: leaf[0, 0], seen)
+        raise ValueError(f"reset must return reward 0 and no flag set, got {first}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(last):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
             raise ValueError(f"NaN in {jax.tree_util.keystr(path)} after {num_steps} steps; the end must be harmless.")
-    seen = jax.tree.map(np.asarray, seen)  # seen[i] is what step i found, before it stepped
     for episode, done in enumerate(seen.done):
         length = int(done.argmax()) + 1 if done.any() else num_steps
         for step in range(length):
@@ -67,6 +276,16 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
 
 
 NUM_EPISODES = 4
+
+
+# The parameters go in as data: what works here works under vmap, grad and set_attr too, and environments of one
+# structure share the program.
+@jax.jit
+def _walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
+    def episode(key: jax.Array) -> Any:
+        return jax.lax.scan(lambda carry, action: (env.step(carry[0], action), carry[1]), env.reset(key), actions)
+
+    return jax.vmap(episode)(keys)
 
 
 def _describe(leaf: Any) -> str:

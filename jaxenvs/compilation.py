@@ -1,10 +1,43 @@
-"""Options with which XLA compiles programs for a CPU."""
+"""Whether JAX can run in this process, and the options with which XLA compiles programs for a CPU."""
 
 from __future__ import annotations
 
 import functools
+import os
 
 import jax
+from jax._src.xla_bridge import backends_are_initialized  # JAX has no public name for it
+
+_ran_before_fork = False
+_is_orphaned = False
+
+
+def require_usable() -> None:
+    """Refuse to run where a program of JAX would wait for ever: in a process forked from one in which JAX had run.
+
+    Raises:
+      RuntimeError: this is such a process.
+    """
+    if _is_orphaned:
+        raise RuntimeError(
+            "JAX ran in the process that this one was forked from, and its threads are not here, so that any program "
+            'would hang: start processes with the method "spawn" or "forkserver".'
+        )
+
+
+def _before_fork() -> None:
+    # Here and not in the child, where a thread that is gone may hold the lock that this takes.
+    global _ran_before_fork
+    _ran_before_fork = backends_are_initialized()
+
+
+def _after_fork() -> None:
+    global _is_orphaned
+    _is_orphaned = _is_orphaned or _ran_before_fork
+
+
+if hasattr(os, "register_at_fork"):  # where there is no fork, nothing can be forked
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 # One kernel after the other. By default XLA hands kernels that do not depend on each other to its threads, and waking
 # these costs more than small kernels do. A kernel that is large enough is still split over the cores.
@@ -18,13 +51,17 @@ OPTIONS = {
 }
 
 
-@functools.cache
 def compiler_options(in_order: bool = True) -> dict[str, str]:
-    """For `jax.jit`. Those that this version of XLA does not know are left out.
+    """Options for `jax.jit`, in a dict of the caller's own. Those that this version of XLA does not know are left out.
 
     Args:
       in_order: whether kernels run one after the other, which is faster if they are small.
     """
+    return dict(_compiler_options(in_order))
+
+
+@functools.cache
+def _compiler_options(in_order: bool) -> dict[str, str]:
     if jax.default_backend() != "cpu":
         return {}
     options = {**OPTIONS, **IN_ORDER} if in_order else OPTIONS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import gymnasium
@@ -11,19 +12,71 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.arguments import hashable, is_array, is_real, shown, type_name
+
 State = TypeVar("State")
 T = TypeVar("T")
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field that chooses a code path or a shape. It is part of the compiled program, not of its data."""
+    """A field that chooses a code path or a shape. It is part of the compiled program, not of its data.
+
+    Raises:
+      TypeError: the default is not hashable.
+    """
+    hashable("the default of a static field", default)
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def struct(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass and a pytree whose leaves are its fields. For states and the like."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    """Make a class a frozen dataclass and a pytree whose leaves are its fields. For states and the like.
+
+    A method `__check_init__(self)` is called with what somebody made, and may raise; not with what JAX puts together
+    from leaves, which may be tracers, axes or anything else.
+    """
+    if not isinstance(cls, type):
+        raise TypeError(f"@struct must decorate a class, got {shown(cls)}.")
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    if not hasattr(cls, "__check_init__"):
+        return jax.tree_util.register_dataclass(cls)
+    _check_after_init(cls)
+    _register_unchecked(cls)
+    return cls
+
+
+def _check_after_init(cls: Any) -> None:
+    init = cls.__init__
+
+    @functools.wraps(init)
+    def init_and_check(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.__check_init__()
+
+    cls.__init__ = init_and_check
+
+
+def _register_unchecked(cls: Any) -> None:
+    """Make a dataclass a pytree as `register_dataclass` does, but put it together without `__init__`."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]  # the others are made by `__post_init__`
+    data = [field.name for field in fields if not field.metadata.get("static")]
+    meta = [field.name for field in fields if field.metadata.get("static")]
+
+    def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(value, name) for name in data], tuple([getattr(value, name) for name in meta])
+
+    def flatten_with_keys(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [(jax.tree_util.GetAttrKey(name), getattr(value, name)) for name in data], flatten(value)[1]
+
+    def unflatten(statics: tuple[Any, ...], leaves: Any) -> Any:
+        value = object.__new__(cls)
+        for name, part in zip((*data, *meta), (*leaves, *statics), strict=True):
+            object.__setattr__(value, name, part)
+        if hasattr(value, "__post_init__"):
+            value.__post_init__()
+        return value
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
@@ -31,8 +84,14 @@ def environment(cls: type[T]) -> type[T]:
     """A `struct` that is an Environment: numeric fields are its leaves, `static` fields its structure.
 
     Raises:
-      TypeError: a field that cannot be a leaf (a bool, a string, a function, ...) is not marked `static`.
+      TypeError: the class is no Environment; or a field that cannot be a leaf (a bool, a string, a function, ...) is
+        not marked `static`.
     """
+    if not isinstance(cls, type) or not issubclass(cls, Environment):
+        got = cls.__name__ if isinstance(cls, type) else shown(cls)
+        raise TypeError(
+            f"@environment must decorate a subclass of jaxenvs.Environment, got {got}. For states: @struct."
+        )
     cls = struct(cls)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.default is dataclasses.MISSING or field.metadata.get("static"):
@@ -80,13 +139,18 @@ class TimeStep:
         """A TimeStep whose dtypes do not depend on who made it; with the defaults, the first of an episode.
 
         Leaves lose their weak type, so that `reset` and `step` agree and a scan compiles once.
+
+        Raises:
+          TypeError: the observation or the info holds what is no array, or a reward or flag is no number.
         """
+        if info is not None and not isinstance(info, dict):
+            raise TypeError(f"info must be a dict of arrays, got {type_name(info)}.")
         return cls(
-            observation=jax.tree.map(_strong, observation),
-            reward=jnp.asarray(reward, dtype=float),
-            terminated=jnp.asarray(terminated, dtype=bool),
-            truncated=jnp.asarray(truncated, dtype=bool),
-            info=jax.tree.map(_strong, info or {}),
+            observation=_strong("observation", observation),
+            reward=_array("reward", reward, float),
+            terminated=_array("terminated", terminated, bool),
+            truncated=_array("truncated", truncated, bool),
+            info=_strong("info", info or {}),
         )
 
     def replace(self, **changes: Any) -> Self:
@@ -94,8 +158,16 @@ class TimeStep:
         return dataclasses.replace(self, **changes)
 
 
-def _strong(leaf: Any) -> jax.Array:
-    return jnp.asarray(leaf, dtype=jnp.result_type(leaf))
+def _strong(name: str, tree: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _array(f"{name}{jax.tree_util.keystr(path)}", leaf), tree
+    )
+
+
+def _array(name: str, leaf: Any, dtype: Any = None) -> jax.Array:
+    if not is_array(leaf):
+        raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
+    return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
 
 
 class Environment(Generic[State]):
@@ -104,6 +176,23 @@ class Environment(Generic[State]):
     Numeric fields are physical parameters: `CartPole(gravity=5.0)`; `jax.vmap` over a batch of environments;
     `jax.grad` with respect to a mass. Derived quantities are properties, never fields.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args or kwargs:  # @environment makes an `__init__` that takes the parameters
+            raise TypeError(f"{type(self).__name__} takes no parameters: decorate the class with @environment.")
+
+    def __check_init__(self) -> None:
+        """Refuse parameters that are none. A subclass may check more, after calling `super().__check_init__()`.
+
+        Only what somebody makes is checked: in traced code JAX puts environments together from anything.
+
+        Raises:
+          TypeError, ValueError: a numeric field is not a number or an array of numbers, or is NaN; or a static field
+            is not hashable.
+        """
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.init:
+                _require_parameter(type(self).__name__, field, getattr(self, field.name))
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -180,6 +269,43 @@ class Environment(Generic[State]):
         return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
 
+def require_environment(name: str, value: Any) -> None:
+    """
+    Raises:
+      TypeError: this is no Environment, or one that is no pytree.
+    """
+    if isinstance(value, type) and issubclass(value, Environment):
+        raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make one of it.")
+    if not isinstance(value, Environment):
+        raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}.")
+    if jax.tree_util.all_leaves([value]):
+        raise TypeError(f"{name} must be a pytree: decorate the class {type(value).__name__} with @environment.")
+
+
+def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) -> None:
+    name = f"{owner}.{field.name}"
+    if field.metadata.get("static"):
+        hashable(name, value)
+        return
+    if isinstance(value, Environment):
+        return
+    is_number = isinstance(field.default, int | float)
+    leaves = [value] if is_number else jax.tree.leaves(value)
+    expected = "a real number or an array of them" if is_number else "a number, an array or a pytree of them"
+    if not is_number and (isinstance(value, bool | np.bool_ | str) or (callable(value) and not is_array(value))):
+        expected += f"; mark what chooses a code path or a shape as {field.name} = static()"
+        leaves = []
+    if not leaves and not dataclasses.is_dataclass(value):
+        raise TypeError(f"{name} must be {expected}, got {shown(value)}.")
+    for leaf in leaves:
+        if not (is_real(leaf) if is_number else is_array(leaf)):
+            raise TypeError(f"{name} must be {expected}, got {shown(leaf)}.")
+        if isinstance(leaf, float | np.floating) and leaf != leaf:
+            raise ValueError(f"{name} must not be NaN.")
+        if isinstance(leaf, int) and abs(leaf) > np.iinfo(jnp.result_type(int)).max:
+            raise ValueError(f"{name} must fit into {jnp.result_type(int)}, got {shown(leaf)}.")
+
+
 def no_parameter(env_class: type[Any], name: str) -> str:
     """What to say of a parameter that a class of environments does not have."""
     names = [field.name for field in dataclasses.fields(env_class)]
@@ -192,6 +318,10 @@ class Wrapper(Environment[State]):
     """An environment that holds another, in a field named `env`, whose state it holds in its own."""
 
     env: Environment[Any]
+
+    def __check_init__(self) -> None:
+        require_environment("env", self.env)
+        super().__check_init__()
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:

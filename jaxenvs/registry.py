@@ -6,12 +6,16 @@ import dataclasses
 import difflib
 import importlib
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 import gymnasium
+import jax
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.environment import Environment, no_parameter
+from jaxenvs.arguments import function, instance, integer, number, positive_int
+from jaxenvs.environment import Environment, no_parameter, require_environment
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
 
@@ -41,6 +45,20 @@ class Spec:
     reward_threshold: float | None = None
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        instance("id", self.id, str, "a str")
+        if isinstance(self.entry_point, str) and not all(self.entry_point.partition(":")):
+            raise ValueError(f'entry_point must be a function or "module:name", got {self.entry_point!r}.')
+        if not isinstance(self.entry_point, str):
+            function("entry_point", self.entry_point)
+        if self.max_episode_steps is not None:
+            positive_int("max_episode_steps", self.max_episode_steps)
+        if self.reward_threshold is not None:
+            number("reward_threshold", self.reward_threshold)
+        instance("parameters", self.parameters, Mapping, "a mapping of names to values")
+        for name in self.parameters:
+            instance("the name of a parameter", name, str, "a str")
+
 
 _specs: dict[str, Spec] = {}
 
@@ -56,7 +74,12 @@ def register(
     """Make an environment known to `make`, to `bridge.make_vec_env`, and to Gymnasium as "jaxenvs/<id>".
 
     Registering an id again replaces it, so that a notebook cell can be run twice. The arguments are those of `Spec`.
+
+    Raises:
+      TypeError, ValueError: an argument is not what it must be.
+      gymnasium.error.Error: Gymnasium does not take the id; its message says why.
     """
+    instance("parameters", parameters, (Mapping, NoneType), "a mapping of names to values")
     spec = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
     _register_in_gymnasium(spec)  # first, as Gymnasium may refuse the id
     _specs[id] = spec
@@ -68,11 +91,17 @@ def registered() -> list[str]:
 
 
 def spec(id: str) -> Spec:
-    """What is known of an id.
+    """What is known of an id. Of "module:id" the module, which registers the id, is imported first, as by Gymnasium.
 
     Raises:
       UnknownEnvironment: nothing is; the message has the nearest ids.
+      ModuleNotFoundError: there is no such module.
     """
+    instance("id", id, str, "a str")
+    module, _, name = id.rpartition(":")
+    if module and id not in _specs:
+        importlib.import_module(module)
+        id = name
     if id not in _specs:
         near = difflib.get_close_matches(id, _specs, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Registered are: {', '.join(registered())}."
@@ -89,26 +118,41 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
 
     Raises:
       UnknownEnvironment: nothing is registered under this id.
-      TypeError: the environment has no such parameter; the message has the nearest.
+      TypeError: the environment has no such parameter; the message has the nearest. Or a parameter is no number.
+      ValueError: max_episode_steps is neither None, -1 nor a positive int.
+      ImportError: the entry point cannot be imported.
     """
     known = spec(id)
-    entry_point = known.entry_point
-    if isinstance(entry_point, str):
-        module, _, name = entry_point.partition(":")
-        entry_point = getattr(importlib.import_module(module), name)
+    no_limit = isinstance(max_episode_steps, int | np.integer) and max_episode_steps == -1
+    if not (max_episode_steps is None or no_limit or isinstance(max_episode_steps, jax.Array)):  # it may be traced
+        integer("max_episode_steps", max_episode_steps, 1, expected="None, -1 for no limit, or a positive int")
+    entry_point = _imported(known)
     if isinstance(entry_point, type) and dataclasses.is_dataclass(entry_point):
         for name in parameters:
             if name not in {field.name for field in dataclasses.fields(entry_point)}:
                 raise TypeError(no_parameter(entry_point, name))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
+    require_environment(f"What the entry point of {id!r} returns", env)
     limit = known.max_episode_steps if max_episode_steps is None else max_episode_steps
-    return env if limit in (None, -1) else TimeLimit(env, limit)
+    return env if limit is None or no_limit else TimeLimit(env, limit)
+
+
+def _imported(spec: Spec) -> Callable[..., Environment[Any]]:
+    if not isinstance(spec.entry_point, str):
+        return spec.entry_point
+    module, _, name = spec.entry_point.partition(":")
+    try:
+        entry_point: Callable[..., Environment[Any]] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(f"The entry point of {spec.id!r}, {spec.entry_point!r}, is not to be had: {error}") from error
+    return entry_point
 
 
 def make_vec(
     id: str, num_envs: int, *, autoreset: AutoresetMode = AutoresetMode.SAME_STEP, **parameters: Any
 ) -> VectorEnv:
-    """`num_envs` lanes of the environment of an id; the parameters are those of `make`."""
+    """`num_envs` lanes of the environment of an id; the parameters and errors are those of `make` and `VectorEnv`."""
+    num_envs = positive_int("num_envs", num_envs)
     return VectorEnv(make(id, **parameters), num_envs, autoreset)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jaxenvs.arguments import function, instance, non_negative_int, shown, typed_key
 from jaxenvs.environment import struct
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
@@ -44,7 +45,19 @@ def rollout(
 
     Returns:
       Where the rollout ended, to start the next one from; and its Trajectory.
+
+    Raises:
+      TypeError, ValueError: an argument, or an action of the policy, is not what it must be.
     """
+    instance("venv", venv, VectorEnv, "a jaxenvs.VectorEnv")
+    function("policy", policy)
+    key = typed_key("key", key, ())
+    num_steps = non_negative_int("num_steps", num_steps)
+    if start is not None and not (isinstance(start, tuple) and len(start) == 2):
+        raise TypeError(f"start must be (state, timestep), as reset returns them, got {shown(start)}.")
+    if start is not None:
+        instance("start[0]", start[0], VectorState, "a VectorState")
+        instance("start[1]", start[1], VectorTimeStep, "a VectorTimeStep")
     reset_key, policy_key = jax.random.split(key)
     if start is None:
         start = venv.reset(reset_key)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
+from jaxenvs.arguments import shown, typed_key
+
 Leaf: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 
 
@@ -73,21 +75,21 @@ def sample(space: Space[Any], key: jax.Array) -> Any:
       tuple of such for a Dict or Tuple.
 
     Raises:
-      TypeError: the space is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple.
-      ValueError: JAX's dtype cannot hold some members of the space; `jax_enable_x64` helps.
+      TypeError: the space is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple; or the key is not typed.
+      ValueError: JAX's dtype cannot hold some members of the space; `jax_enable_x64` helps. Or the key is not ().
     """
     raise _unsupported(space)
 
 
 @sample.register
 def _(space: Dict, key: jax.Array) -> dict[str, Any]:
-    keys = jax.random.split(key, len(space.spaces))
+    keys = jax.random.split(typed_key("key", key, ()), len(space.spaces))
     return {name: sample(subspace, keys[i]) for i, (name, subspace) in enumerate(space.spaces.items())}
 
 
 @sample.register(Tuple)
 def _(space: Tuple[Any], key: jax.Array) -> tuple[Any, ...]:
-    keys = jax.random.split(key, len(space.spaces))
+    keys = jax.random.split(typed_key("key", key, ()), len(space.spaces))
     return tuple(sample(subspace, keys[i]) for i, subspace in enumerate(space.spaces))
 
 
@@ -112,6 +114,7 @@ def _(space: Box, key: jax.Array) -> jax.Array:
 
 def _sample_integers(space: Leaf, key: jax.Array) -> jax.Array:
     """Uniform over `low`, ..., `high`. Unsigned arithmetic, which wraps, reaches every range that a dtype has."""
+    key = typed_key("key", key, ())
     dtype = _jax_dtype(space)
     low, high, _ = _bounds_in(space, dtype)
     if (low != leaf_bounds(space)[0]).any() or (high != leaf_bounds(space)[1]).any():
@@ -126,6 +129,7 @@ def _sample_integers(space: Leaf, key: jax.Array) -> jax.Array:
 
 
 def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
+    key = typed_key("key", key, ())
     dtype = _jax_dtype(space)
     low, high, possible = _bounds_in(space, dtype)
     if not possible.all():
@@ -256,7 +260,10 @@ def _too_wide(space: Leaf, dtype: np.dtype[Any]) -> str:
 def _as_leaf(space: Leaf, value: Any) -> jax.Array:
     """A value as an array that can be compared with the bounds of a space, once its shape and kind are known to fit."""
     if not isinstance(value, jax.Array):
-        value = np.asarray(value)
+        try:
+            value = np.asarray(value)
+        except ValueError:  # of ragged lists
+            raise TypeError(f"value must be an array for {space}, got {shown(value)}.") from None
         if value.dtype.kind in "iu":  # JAX would wrap a number that is too large for it, perhaps into the space
             info = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
             value = value.clip(info.min, info.max)

@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.environment import Environment, TimeStep, static, struct
+from jaxenvs.arguments import instance, integer, is_array, non_negative_int, positive_int, shown, type_name, typed_key
+from jaxenvs.checks import action_struct, require_contract
+from jaxenvs.environment import Environment, TimeStep, require_environment, static, struct
 
 TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
@@ -79,16 +82,29 @@ class VectorEnv:
     autoreset: AutoresetMode = static(default=AutoresetMode.SAME_STEP)
     env_axis: int | None = static(default=None)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
-            raise ValueError(f"num_envs must be a positive int, got {self.num_envs!r}.")
+    def __check_init__(self) -> None:
+        object.__setattr__(self, "num_envs", positive_int("num_envs", self.num_envs))
+        require_environment("env", self.env)
         if not isinstance(self.autoreset, AutoresetMode):
             raise ValueError(f"autoreset must be one of {list(AutoresetMode)}, got {self.autoreset!r}.")
-        if self.env_axis not in (None, 0):
+        if self.env_axis is not None and (isinstance(self.env_axis, bool) or self.env_axis != 0):
             raise ValueError(f"env_axis must be None or 0, got {self.env_axis!r}.")
+        if self.env_axis == 0:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(self.env):
+                if jnp.shape(leaf)[:1] != (self.num_envs,):
+                    raise ValueError(
+                        f"env{jax.tree_util.keystr(path)} must have the leading axis num_envs = {self.num_envs} with "
+                        f"env_axis=0, got shape {jnp.shape(leaf)}."
+                    )
+        require_contract(self.env, self.env_axis)
 
     def lane_env(self, lane: int) -> Environment[Any]:
-        """The environment of one lane, with its own parameters if lanes have their own. Not in traced code."""
+        """The environment of one lane, with its own parameters if lanes have their own. Not in traced code.
+
+        Raises:
+          ValueError: there is no such lane.
+        """
+        lane = integer("lane", lane, 0, self.num_envs - 1)
         if self.env_axis is None:
             return self.env
         env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], self.env)
@@ -102,11 +118,17 @@ class VectorEnv:
             shape (num_envs,).
           episode: its number, the same for all or of shape (num_envs,). With `state.lane_key` and
             `state.episode + 1`, the next ones.
+
+        Raises:
+          TypeError, ValueError: the key or the episode is not what it must be.
         """
-        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            raise TypeError(f"key must be a typed key, as jax.random.key(0), got an array of {key.dtype}.")
-        if key.shape not in ((), (self.num_envs,)):
-            raise ValueError(f"key must have shape () or ({self.num_envs},), got {key.shape}.")
+        key = typed_key("key", key, (), (self.num_envs,))
+        if not isinstance(episode, jax.Array | np.ndarray):
+            episode = non_negative_int("episode", episode, 2**32 - 1)
+        elif not jnp.issubdtype(episode.dtype, jnp.integer) or episode.shape not in ((), (self.num_envs,)):
+            raise ValueError(
+                f"episode must be an int, or of integers with shape () or ({self.num_envs},), got {shown(episode)}."
+            )
         if key.shape == ():
             key = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(self.num_envs))
         state = VectorState(
@@ -124,13 +146,15 @@ class VectorEnv:
         """One step of every lane.
 
         Args:
-          action: a batch of members of the action space, leading axis `num_envs`.
+          action: a batch of members of the action space, leading axis `num_envs`. The environments get it in the
+            dtype of the space; whether it lies in the space is not checked.
+
+        Raises:
+          TypeError, ValueError: the state is not one of this VectorEnv; or the structure, a shape or the kind of the
+            action is wrong.
         """
-        for leaf in jax.tree.leaves(action):
-            if jnp.shape(leaf)[:1] != (self.num_envs,):
-                raise ValueError(
-                    f"action must have the leading axis num_envs = {self.num_envs}, got shape {jnp.shape(leaf)}."
-                )
+        self._require_state(state)
+        action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
         lanes, timestep = jax.vmap(lambda env, lane, action: env.step(lane, action), in_axes=(self.env_axis, 0, 0))(
             self.env, state.lanes, action
         )
@@ -154,7 +178,15 @@ class VectorEnv:
     def restart(
         self, state: VectorState, timestep: VectorTimeStep, mask: jax.Array
     ) -> tuple[VectorState, VectorTimeStep]:
-        """Start the next episode of the lanes in `mask`, bool (num_envs,), and leave the others as they are."""
+        """Start the next episode of the lanes in `mask`, bool (num_envs,), and leave the others as they are.
+
+        Raises:
+          TypeError, ValueError: an argument is not of this VectorEnv, or the mask is no such array.
+        """
+        self._require_state(state)
+        instance("timestep", timestep, VectorTimeStep, "a VectorTimeStep, as step returns it")
+        if not isinstance(mask, jax.Array | np.ndarray) or mask.dtype != bool or mask.shape != (self.num_envs,):
+            raise ValueError(f"mask must be an array of bool, shape ({self.num_envs},), got {shown(mask)}.")
         state, observation, info = self._restart(state, timestep.observation, timestep.info, mask)
         started = _with_statistics(_mute(timestep.replace(observation=observation, info=info), mask), state)
         return state, started.replace(
@@ -163,6 +195,11 @@ class VectorEnv:
             episode_return=jnp.where(mask, 0, timestep.episode_return),
             episode_length=jnp.where(mask, 0, timestep.episode_length),
         )
+
+    def _require_state(self, state: VectorState) -> None:
+        instance("state", state, VectorState, "a VectorState, as reset returns it")
+        if jnp.shape(state.done) != (self.num_envs,):
+            raise ValueError(f"state must be of num_envs = {self.num_envs} lanes, got shape {state.done.shape}.")
 
     def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
         """Start the given episodes of as many lanes."""
@@ -190,6 +227,47 @@ class VectorEnv:
             done=state.done & ~mask,
         )
         return state, observation, info
+
+
+def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
+    """A batch of actions in the dtypes of their space. While tracing: what costs time here costs a step none.
+
+    Args:
+      expected: one action, as `action_struct` returns it; or None.
+
+    Raises:
+      ValueError: the structure or a shape is wrong.
+      TypeError: a leaf is no array, or is one of floats where the space has integers.
+    """
+    check = partial(_batch_of_leaves, num_envs)
+    if expected is None and jax.tree.leaves(action):  # the environment has to do with what comes
+        return jax.tree_util.tree_map_with_path(check, action)
+    structure: Any = jax.tree.structure(expected)
+    if expected is None or structure != jax.tree.structure(action):
+        raise ValueError(
+            f"action must be of the structure of the action space, {_shown(expected)}, got {_shown(action)}."
+        )
+    return jax.tree_util.tree_map_with_path(check, action, expected)
+
+
+def _batch_of_leaves(num_envs: int, path: Any, leaf: Any, expected: Any = None) -> Any:
+    name = f"action{jax.tree_util.keystr(path)}"
+    if not isinstance(leaf, jax.Array | np.ndarray) or not is_array(leaf):
+        raise TypeError(f"{name} must be an array, got {shown(leaf)}.")
+    if leaf.shape[:1] != (num_envs,):
+        raise ValueError(f"{name} must have the leading axis num_envs = {num_envs}, got shape {leaf.shape}.")
+    if expected is None:
+        return leaf
+    if leaf.shape[1:] != expected.shape:
+        raise ValueError(f"{name} must have shape {(num_envs, *expected.shape)}, got {leaf.shape}.")
+    kinds = (jnp.floating, jnp.integer, jnp.bool_)[not jnp.issubdtype(expected.dtype, jnp.floating) :]
+    if not any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds):
+        raise TypeError(f"{name} must be {expected.dtype} or of its kind, got {leaf.dtype}.")
+    return jnp.asarray(leaf, expected.dtype)
+
+
+def _shown(tree: Any) -> str:
+    return str(jax.tree.map(lambda leaf: shown(leaf) if hasattr(leaf, "shape") else type_name(leaf), tree))
 
 
 def _with_statistics(timestep: TimeStep, state: VectorState) -> VectorTimeStep:

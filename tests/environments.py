@@ -40,6 +40,7 @@ class Counter(Environment[CounterState]):
             "multi_discrete": spaces.MultiDiscrete([1000, 7]),
             "multi_binary": spaces.MultiBinary(3),
             "dict": spaces.Dict({"vector": box, "image": image, "number": spaces.Discrete(1000)}),
+            "boxes": spaces.Dict({"vector": box, "image": image}),
             "tuple": spaces.Tuple((box, spaces.Discrete(1000))),
         }[self.observation_kind]
 
@@ -79,5 +80,6 @@ class Counter(Environment[CounterState]):
             "multi_discrete": jnp.stack([state.count, state.count % 7]),
             "multi_binary": (state.count >> jnp.arange(3) & 1).astype(jnp.int8),
             "dict": {"vector": box, "image": image, "number": state.count},
+            "boxes": {"vector": box, "image": image},
             "tuple": (box, state.count),
         }[self.observation_kind]

@@ -1,13 +1,13 @@
-"""Environments as pytrees, TimeLimit, and check_env."""
+"""Environments as pytrees, and TimeLimit."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from gymnasium import spaces
 
-from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, check_env, environment, static, struct
+from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, VectorEnv, check_env, environment, static
 from tests.environments import Counter
 
 
@@ -102,79 +102,89 @@ def test_nested_time_limits_stop_at_the_shorter():
     assert bool(timestep.truncated)
 
 
-# --- check_env ------------------------------------------------------------------------------------------------------
+# --- What is refused when an environment is made --------------------------------------------------------------------
 
 
-@struct
-class State:
-    x: jax.Array
+@pytest.mark.parametrize("value", ["abc", None, [], [1.0], True, 1j, np.array("a")], ids=repr)
+def test_a_parameter_that_is_no_number_is_named(value):
+    for make in (lambda: CartPole(gravity=value), lambda: CartPole().replace(gravity=value)):
+        with pytest.raises(TypeError, match=r"CartPole\.gravity must be a real number or an array of them, got "):
+            make()
 
 
-class Walk(Environment):
-    """A correct environment that each test below breaks in one place."""
-
-    observation_space = spaces.Box(-100.0, 100.0, (1,))
-    action_space = spaces.Discrete(2)
-
-    def first(self):
-        return jnp.zeros(1)
-
-    def next(self, x, action):
-        return jnp.clip(x + 2.0 * action - 1.0, -99, 99)
-
-    def reset(self, key):
-        x = self.first()
-        return State(x), TimeStep.create(x)
-
-    def step(self, state, action):
-        x = self.next(state.x, action)
-        return State(x), TimeStep.create(x, 1.0, x[0] > 5)
+def test_a_parameter_that_is_nan_or_too_large_for_jax_is_named():
+    with pytest.raises(ValueError, match=r"CartPole\.gravity must not be NaN"):
+        CartPole(gravity=float("nan"))
+    with pytest.raises(ValueError, match=r"CartPole\.gravity must fit into int32, got 1099511627776"):
+        CartPole(gravity=2**40)
+    assert CartPole(gravity=float("inf")).gravity == float("inf")
 
 
-def test_check_env_passes_what_is_right():
-    check_env(environment(Walk)())
-    check_env(Counter(observation_kind="dict", action_kind="box"))
+def test_traced_parameters_arrays_and_axes_pass():
+    heavy = jax.jit(lambda gravity: CartPole(gravity=gravity).gravity)(3.0)
+    assert heavy == 3.0
+    assert CartPole(gravity=np.ones(3)).gravity.shape == (3,)
+    axes = jax.tree.map(lambda _: 0, TimeLimit(CartPole(), 5))  # as in_axes of vmap: no TimeLimit of 0 steps
+    assert axes.max_steps == axes.env.gravity == 0
+    assert jax.tree.map(lambda _: None, VectorEnv(CartPole(), 2)).env.gravity is None
 
 
-def broken(**methods):
-    return environment(type("Broken", (Walk,), methods))()
+def test_a_bool_without_a_default_is_answered_with_static():
+    @environment
+    class Bad(Environment):
+        hard: bool
+
+    with pytest.raises(TypeError, match=r"Bad.hard must be .* as hard = static\(\), got True"):
+        Bad(True)
 
 
-@pytest.mark.parametrize(
-    ("env", "error", "message"),
-    [
-        (broken(first=lambda self: jnp.zeros(1, jnp.int32)), TypeError, r"int32\[1\] from reset and float32\[1\]"),
-        (broken(first=lambda self: jnp.full(1, 200.0)), ValueError, "observation of step 0 must lie in Box"),
-        (broken(next=lambda self, x, action: x + 150.0), ValueError, "observation of step 1 must lie in Box"),
-        (broken(next=lambda self, x, action: jnp.log(-jnp.abs(x) - 1)), ValueError, "NaN|must lie in"),
-        (
-            broken(reset=lambda self, key: (State(jnp.zeros(1)), TimeStep.create(jnp.zeros(1), 1.0))),
-            ValueError,
-            "reset must return reward 0",
-        ),
-        (
-            broken(reset=lambda self, key: (State(jnp.zeros(1)), jnp.zeros(1))),
-            TypeError,
-            r"reset must return \(state, TimeStep\), got",
-        ),
-        (
-            broken(
-                step=lambda self, state, action: (
-                    state,
-                    TimeStep(state.x, jnp.zeros(1), jnp.zeros((), bool), jnp.zeros((), bool), {}),
-                )
-            ),
-            TypeError,
-            r"reward is float32\[\] from reset and float32\[1\] from step",
-        ),
-    ],
-    ids=["dtype", "first observation", "observation", "nan", "first reward", "no timestep", "reward shape"],
-)
-def test_check_env_names_what_is_wrong(env, error, message):
-    with pytest.raises(error, match=message):
-        check_env(env)
+def test_a_static_field_that_is_not_hashable_is_named():
+    @environment
+    class Maze(Environment):
+        walls: tuple = static()
+
+    with pytest.raises(TypeError, match=r"Maze.walls must be hashable, as .* tuples are, got \[1, 2\]"):
+        Maze([1, 2])
 
 
-def test_check_env_wants_an_environment():
-    with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
-        check_env("CartPole-v1")
+def test_a_forgotten_decorator_is_named():
+    class Forgotten(Environment):
+        gravity: float = 9.8
+
+    class Heavy(CartPole):
+        pass
+
+    with pytest.raises(TypeError, match="Forgotten takes no parameters: decorate the class with @environment"):
+        Forgotten(gravity=5.0)
+    for env in (Forgotten(), Heavy()):
+        for make in (lambda env=env: VectorEnv(env, 2), lambda env=env: TimeLimit(env, 2)):
+            with pytest.raises(TypeError, match=r"decorate the class (Forgotten|Heavy) with @environment"):
+                make()
+    with pytest.raises(TypeError, match=r"@environment must decorate a subclass of jaxenvs\.Environment, got dict"):
+        environment(dict)
+
+
+@pytest.mark.parametrize("max_steps", [0, -5, -1, 1.5, float("nan"), True, None, "3", np.array([3, 0]), np.ones(2)])
+def test_a_time_limit_that_is_no_positive_int_is_named(max_steps):
+    with pytest.raises(ValueError, match="max_steps must be"):
+        TimeLimit(CartPole(), max_steps)
+
+
+def test_what_an_environment_computes_after_init_is_there_in_traced_code():
+    @environment
+    class Derived(Environment):
+        mass: float = 2.0
+
+        def __post_init__(self):
+            object.__setattr__(self, "double", 2 * self.mass)
+
+    assert jax.jit(lambda env: env.double)(Derived(3.0)) == 6.0
+
+
+def test_what_is_no_array_in_a_time_step_is_named():
+    with pytest.raises(TypeError, match=r"info\['name'\] must be an array, got 'left'"):
+        TimeStep.create(0.0, info={"name": "left"})
+    with pytest.raises(TypeError, match="reward must be an array, got None"):
+        TimeStep.create(0.0, None)
+    with pytest.raises(TypeError, match="info must be a dict of arrays, got list"):
+        TimeStep.create(0.0, info=[1])

@@ -8,6 +8,12 @@ from jaxenvs import CartPole, TimeLimit, UnknownEnvironment, registry
 from tests.environments import Counter
 
 
+class Tensor:
+    """Has a shape and a dtype that are not NumPy's, as torch's."""
+
+    shape, dtype = (), "torch.float32"
+
+
 @pytest.fixture(autouse=True)
 def _clean():
     yield
@@ -58,3 +64,45 @@ def test_an_id_that_gymnasium_refuses_is_not_half_registered():
     with pytest.raises(gymnasium.error.Error):
         jaxenvs.register("not an id", Counter)
     assert "not an id" not in jaxenvs.registered()
+
+
+@pytest.mark.parametrize("limit", [0, -5, 1.5, float("nan"), True, "3"])
+def test_a_time_limit_that_is_none_is_refused(limit):
+    with pytest.raises(ValueError, match="max_episode_steps must be None, -1 for no limit, or a positive int, got "):
+        jaxenvs.make("CartPole-v1", max_episode_steps=limit)
+    with pytest.raises(ValueError, match="max_episode_steps must be a positive int, got "):
+        jaxenvs.register("Counter-v0", Counter, max_episode_steps=limit)
+    assert "Counter-v0" not in jaxenvs.registered()
+
+
+def test_minus_one_is_for_make_alone():
+    with pytest.raises(ValueError, match="max_episode_steps must be a positive int, got -1"):
+        jaxenvs.register("Counter-v0", Counter, max_episode_steps=-1)
+
+
+@pytest.mark.parametrize("gravity", ["abc", None, [], Tensor()], ids=["text", "None", "list", "tensor"])
+def test_a_parameter_that_is_no_number_is_refused(gravity):
+    with pytest.raises(TypeError, match=r"CartPole\.gravity must be a real number or an array of them, got "):
+        jaxenvs.make("CartPole-v1", gravity=gravity)
+
+
+@pytest.mark.parametrize("id", [None, 0, ["CartPole-v1"]])
+def test_an_id_that_is_no_text_is_refused(id):
+    for call in (jaxenvs.make, jaxenvs.spec, lambda id: jaxenvs.register(id, Counter)):
+        with pytest.raises(TypeError, match="id must be a str, got "):
+            call(id)
+
+
+def test_an_entry_point_that_makes_no_environment_is_named():
+    jaxenvs.register("Counter-v0", "tests.environments:Nothing")
+    with pytest.raises(
+        ImportError, match=r"entry point of 'Counter-v0', 'tests.environments:Nothing', is not to be had"
+    ):
+        jaxenvs.make("Counter-v0")
+    jaxenvs.register("Counter-v0", dict)
+    with pytest.raises(
+        TypeError, match=r"the entry point of 'Counter-v0' returns must be a jaxenvs\.Environment, got dict"
+    ):
+        jaxenvs.make("Counter-v0")
+    with pytest.raises(ValueError, match="entry_point must be a function or \"module:name\", got 'module'"):
+        jaxenvs.register("Counter-v0", "module")

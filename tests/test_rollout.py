@@ -4,6 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxenvs
 from jaxenvs import VectorEnv, rollout, spaces
@@ -51,3 +52,25 @@ def test_seeds_and_physical_parameters_are_swept_by_vmap():
 
     lengths = jax.jit(jax.vmap(mean_length))(jax.random.split(jax.random.key(0), 3), jnp.array([1.0, 10.0, 40.0]))
     assert lengths[0] > lengths[1] > lengths[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("venv", "CartPole-v1", r"must be a jaxenvs\.VectorEnv, got str"),
+        ("policy", 0, "must be a function, got 0"),
+        ("key", 0, r"must be a typed key, as jax\.random\.key\(0\), got 0"),
+        ("num_steps", -1, "must be a non-negative int, got -1"),
+        ("num_steps", 1.5, r"must be a non-negative int, got 1\.5"),
+        ("start", [], r"must be \(state, timestep\), as reset returns them, got \[\]"),
+    ],
+)
+def test_a_wrong_argument_is_named(name, value, message):
+    good = {"venv": VectorEnv(Counter(), 3), "policy": print, "key": jax.random.key(0), "num_steps": 2}
+    with pytest.raises((TypeError, ValueError), match=f"^{name} {message}"):
+        rollout(**{**good, name: value})
+
+
+def test_a_policy_without_an_action_is_refused():
+    with pytest.raises(ValueError, match=r"action must be of the structure of the action space, int32\[\], got None"):
+        rollout(VectorEnv(Counter(), 3), lambda key, observation: None, jax.random.key(0), 2)

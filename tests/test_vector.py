@@ -7,11 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, MultiBinary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxenvs
-from jaxenvs import AutoresetMode, CartPole, TimeLimit, VectorEnv, spaces, vector
+from jaxenvs import (
+    AutoresetMode,
+    CartPole,
+    Environment,
+    TimeLimit,
+    TimeStep,
+    VectorEnv,
+    environment,
+    spaces,
+    static,
+    struct,
+    vector,
+)
 from tests.environments import Counter
 
 NUM_ENVS, NUM_STEPS = 20, 60
@@ -234,3 +247,92 @@ def test_wrong_arguments_are_named():
         venv.step(state, jnp.zeros(4, jnp.int32))
     with pytest.raises(ValueError, match="autoreset must be one of"):
         VectorEnv(CartPole(), 3, "same_step")
+
+
+def test_what_is_no_environment_or_no_batch_of_them_is_refused():
+    with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
+        VectorEnv("CartPole-v1", 2)
+    with pytest.raises(TypeError, match=r"got the class CartPole: make one of it"):
+        VectorEnv(CartPole, 2)
+    with pytest.raises(ValueError, match=r"env.gravity must have the leading axis num_envs = 2 .*, got shape \(\)"):
+        VectorEnv(CartPole(), 2, env_axis=0)
+    with pytest.raises(ValueError, match="num_envs must be a positive int up to 2147483647, got 1099511627776"):
+        VectorEnv(CartPole(), 2**40)
+
+
+# A state of which only shapes are known: what follows is found out before anything runs.
+COUNTERS = VectorEnv(Counter(action_kind="discrete"), 3)
+STATE, TIMESTEP = jax.eval_shape(COUNTERS.reset, jax.random.key(0))
+
+
+@pytest.mark.parametrize("action", [None, {}, [], [0, 0, 0], {"a": np.zeros(3, int)}], ids=repr)
+def test_an_action_of_another_structure_is_refused(action):
+    with pytest.raises(ValueError, match=r"action must be of the structure of the action space, int32\[\], got"):
+        COUNTERS.step(STATE, action)
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "message"),
+    [
+        (np.zeros((3, 1), int), ValueError, r"action must have shape \(3,\), got \(3, 1\)"),
+        (np.zeros(3), TypeError, "action must be int32 or of its kind, got float64"),
+        (np.array(["a"] * 3), TypeError, "action must be an array"),
+        (0, TypeError, "action must be an array, got 0"),
+    ],
+)
+def test_an_action_of_another_shape_or_kind_is_refused(action, error, message):
+    with pytest.raises(error, match=message):
+        COUNTERS.step(STATE, action)
+
+
+def test_a_state_of_another_vector_is_refused():
+    state, _ = jax.eval_shape(VectorEnv(Counter(), 2).reset, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"state must be of num_envs = 3 lanes, got shape \(2,\)"):
+        COUNTERS.step(state, np.zeros(3, int))
+    with pytest.raises(TypeError, match="state must be a VectorState, as reset returns it, got None"):
+        COUNTERS.step(None, np.zeros(3, int))
+    with pytest.raises(ValueError, match=r"mask must be an array of bool, shape \(3,\), got float64\[3\]"):
+        COUNTERS.restart(STATE, TIMESTEP, np.zeros(3))
+
+
+@struct
+class Kept:
+    action: jax.Array
+
+
+@environment
+class Keeper(Environment[Kept]):
+    """Keeps its action in its state, in the dtype of the space; `reach` makes a space that needs its value."""
+
+    reach: float = 1.0
+    kind: str = static(default="binary")
+    observation_space = Box(-1.0, 1.0, (1,))
+
+    @property
+    def action_space(self):
+        return MultiBinary(2) if self.kind == "binary" else Box(-self.reach, self.reach, (2,))
+
+    def reset(self, key):
+        dtype = jnp.int8 if self.kind == "binary" else jnp.float32
+        return Kept(jnp.zeros(2, dtype)), TimeStep.create(jnp.zeros(1))
+
+    def step(self, state, action):
+        return Kept(action), TimeStep.create(jnp.zeros(1))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("binary", jnp.int32), ("binary", bool), ("real", jnp.float16)])
+def test_an_environment_gets_actions_in_the_dtype_of_its_space(kind, dtype):
+    def run(reach):
+        venv = VectorEnv(Keeper(reach, kind=kind), 3)  # in traced code, where its space cannot be computed
+        return jax.lax.scan(venv.step, venv.reset(jax.random.key(0))[0], jnp.zeros((4, 3, 2), dtype))
+
+    state, _ = jax.eval_shape(run, 1.0)
+    assert state.lanes.action.dtype == Keeper(kind=kind).action_space.dtype
+
+
+def test_under_x64_too_an_environment_gets_actions_in_the_dtype_of_its_space(x64):
+    venv = VectorEnv(Keeper(kind="real"), 3)
+    step = jax.eval_shape(
+        lambda state: venv.step(state, jnp.zeros((3, 2))), jax.eval_shape(venv.reset, jax.random.key(0))[0]
+    )
+    assert step[0].lanes.action.dtype == jnp.float32

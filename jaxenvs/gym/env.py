@@ -8,6 +8,9 @@ import gymnasium
 import jax
 import numpy as np
 
+from jaxenvs import arguments
+from jaxenvs.checks import require_contract
+from jaxenvs.compilation import require_usable
 from jaxenvs.environment import Environment
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
 
@@ -46,24 +49,37 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
           render_mode: "rgb_array" if `render` is to draw pictures.
 
         Raises:
-          TypeError: `env` is no Environment.
+          TypeError: `env` is no Environment, or breaks the contract; see `require_contract`.
           ValueError: there is no such render mode, or the environment has no picture.
         """
-        if not isinstance(env, Environment):
-            raise TypeError(f"env must be a jaxenvs.Environment, got {type(env).__name__}.")
+        require_contract(env)
         self.env = env
         self.render_mode = render_mode
         self.metadata = metadata_of(env, render_mode)
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self.state: Any = None
-        self._parameters = jax.device_put(env)  # once, not in every step
+        self._parameters: Any = None
         self._seed: np.uint32 | None = None
         self._episode = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the first episode of a seed or, without one, the next. There are no options."""
+        """Start the first episode of a seed or, without one, the next. There are no options.
+
+        Raises:
+          ValueError: the seed is no int from 0 on, or there are options.
+          RuntimeError: JAX cannot run in this process; see `require_usable`.
+        """
+        require_usable()
+        if options:
+            raise ValueError(f"options must be None or empty, as there are none, got {options!r}.")
+        if seed is not None:
+            seed = arguments.seed("seed", seed)
         super().reset(seed=seed)
+        if self._parameters is None:
+            # Once, not in every step; and not before: JAX must not run in a process that makes environments only to
+            # look at their spaces, and then forks others that step them.
+            self._parameters = jax.device_put(self.env)
         if seed is not None:
             self._seed, self._episode = np.uint32(seed % 2**32), 0
         elif self._seed is None:
@@ -80,7 +96,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         Raises:
           gymnasium.error.ResetNeeded: nothing was reset yet.
           ValueError: the action is invalid; see `checked_action`. The environment is where it was.
+          RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
+        require_usable()
         if self.state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")
         action = checked_action(self.action_space, action)

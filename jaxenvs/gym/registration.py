@@ -32,4 +32,6 @@ class RegisteredVectorEnv(GymnasiumVectorEnv):
         **parameters: Any,
     ) -> None:
         env = registry.make(env_id, max_episode_steps=max_episode_steps, **parameters)
-        super().__init__(VectorEnv(env, num_envs, AutoresetMode(autoreset_mode)), render_mode)
+        if autoreset_mode in [mode.value for mode in AutoresetMode]:
+            autoreset_mode = AutoresetMode(autoreset_mode)
+        super().__init__(VectorEnv(env, num_envs, autoreset_mode), render_mode)  # type: ignore[arg-type]

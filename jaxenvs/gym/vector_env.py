@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import gymnasium
@@ -12,6 +14,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from jaxenvs import arguments
+from jaxenvs.compilation import require_usable
 from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
 from jaxenvs.gym.env import metadata_of, warn_of_no_render_mode
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
@@ -79,7 +83,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
             envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
             self.observation_space = batch_differing_spaces([env.observation_space for env in envs])
             self.action_space = batch_differing_spaces([env.action_space for env in envs])
-        self._parameters = jax.device_put(venv)  # once, not in every step
+        self._parameters: Any = None
         self._state: VectorState | None = None
         self._timestep: VectorTimeStep | None = None
         self._done = np.zeros(self.num_envs, bool)
@@ -94,12 +98,16 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
           options: `{"reset_mask": mask}`, bool (num_envs,), leaves the lanes outside of it as they are.
 
         Raises:
-          ValueError, TypeError: a seed or the mask is not what it must be. No lane was reset.
+          ValueError, TypeError: a seed or an option is not what it must be. No lane was reset.
+          RuntimeError: JAX cannot run in this process; see `require_usable`.
           gymnasium.error.ResetNeeded: the first reset has a mask.
         """
+        require_usable()
         mask = self._reset_mask(options)
         seeds = self._seeds(seed)
-        super().reset(seed=seed if isinstance(seed, int) else None)
+        super().reset(seed=operator.index(seed) if isinstance(seed, int | np.integer) else None)
+        if self._parameters is None:
+            self._parameters = jax.device_put(self.venv)  # here and once, as in GymnasiumEnv
         seeded = np.array([seed is not None for seed in seeds])
         values = np.array([0 if seed is None else seed % 2**32 for seed in seeds], np.uint32)
         if self._state is None or self._timestep is None:
@@ -129,7 +137,9 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         Raises:
           gymnasium.error.ResetNeeded: nothing was reset yet; or, with auto-reset DISABLED, a lane that ended was not.
           ValueError: the actions are invalid; see `checked_action`. No lane was stepped.
+          RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
+        require_usable()
         if self._state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")
         if self.venv.autoreset is AutoresetMode.DISABLED and self._done.any():
@@ -178,17 +188,22 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
             return [None] * self.num_envs
-        seeds: list[int | None] = list(range(seed, seed + self.num_envs) if isinstance(seed, int) else seed)
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"seed must be an int or num_envs = {self.num_envs} of them, got {len(seeds)}.")
-        for one in seeds:
-            if one is not None and (not isinstance(one, int | np.integer) or one < 0):
-                raise ValueError(f"seed must not be negative, and ints or None, got {one!r}.")
-        return seeds
+        if isinstance(seed, np.ndarray) and seed.ndim:
+            seed = list(seed)
+        if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
+            seeds = list(seed)
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"seed must be an int or num_envs = {self.num_envs} of them, got {len(seeds)}.")
+            return [None if one is None else arguments.seed(f"seed[{i}]", one) for i, one in enumerate(seeds)]
+        first = arguments.seed("seed", seed)
+        return list(range(first, first + self.num_envs))
 
     def _reset_mask(self, options: dict[str, Any] | None) -> np.ndarray:
-        if options is None or "reset_mask" not in options:
+        arguments.instance("options", options, (Mapping, NoneType), "a dict")
+        if not options:
             return np.ones(self.num_envs, bool)
+        if options.keys() != {"reset_mask"}:
+            raise ValueError(f"options must hold nothing but reset_mask, got {list(options)}.")
         mask = options["reset_mask"]
         if not isinstance(mask, np.ndarray) or mask.dtype != bool:
             got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxenvs.arguments import positive_int, shown
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, struct
 
 
@@ -27,6 +29,16 @@ class TimeLimit(Wrapper[TimeLimitState]):
 
     env: Environment[Any]
     max_steps: int
+
+    def __check_init__(self) -> None:
+        if isinstance(self.max_steps, jax.Array | np.ndarray):  # traced, or one for each lane
+            if not jnp.issubdtype(self.max_steps.dtype, jnp.integer):
+                raise ValueError(f"max_steps must be of an integer dtype, got {shown(self.max_steps)}.")
+            if isinstance(self.max_steps, np.ndarray) and self.max_steps.size and self.max_steps.min() < 1:
+                raise ValueError(f"max_steps must be positive, got {self.max_steps.min()}.")
+        else:
+            positive_int("max_steps", self.max_steps)
+        super().__check_init__()
 
     def reset(self, key: jax.Array) -> tuple[TimeLimitState, TimeStep]:
         inner, timestep = self.env.reset(key)

@@ -147,6 +147,24 @@ def test_a_reset_without_seed_goes_on_to_the_next_episode_of_the_seed() -> None:
             np.testing.assert_array_equal(observation, timestep.observation)
 
 
+def test_a_seed_may_be_an_integer_of_numpy() -> None:
+    for view in (GymnasiumEnv(CartPole()), GymnasiumVectorEnv(VectorEnv(CartPole(), 3))):
+        assert_same(view.reset(seed=5), view.reset(seed=np.int64(5)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "5", True, np.int64(-1)])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ValueError, match="seed must be a non-negative int, got"):
+        GymnasiumEnv(CartPole()).reset(seed=seed)
+
+
+def test_options_of_a_reset_are_refused() -> None:
+    env = GymnasiumEnv(CartPole())
+    with pytest.raises(ValueError, match=r"options must be None or empty, as there are none, got {'low': 0.1}"):
+        env.reset(options={"low": 0.1})
+    env.reset(options={})
+
+
 def test_without_a_seed_the_random_generator_of_the_environment_chooses_one() -> None:
     first, second = GymnasiumEnv(CartPole()), GymnasiumEnv(CartPole())
     first.np_random, second.np_random = np.random.default_rng(5), np.random.default_rng(5)
@@ -389,6 +407,9 @@ def test_a_first_reset_without_seed_seeds_every_lane_for_itself() -> None:
     [
         ({"seed": [1, 2]}, ValueError, "num_envs = 3.*got 2"),
         ({"seed": -1}, ValueError, "got -1"),
+        ({"seed": 1.5}, ValueError, "seed must be a non-negative int, got 1.5"),
+        ({"options": {"low": 0.1}}, ValueError, r"options must hold nothing but reset_mask, got \['low'\]"),
+        ({"options": [0]}, TypeError, "options must be a dict, got list"),
         ({"seed": [0, 1, 1.5]}, ValueError, "got 1.5"),
         ({"options": {"reset_mask": [True] * 3}}, TypeError, "array of bool, got list"),
         ({"options": {"reset_mask": np.ones(3)}}, TypeError, "got float64"),

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.arguments import number
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, INK, LIGHT_BLUE, Canvas
 
@@ -56,7 +57,9 @@ class Acrobot(Environment[AcrobotState]):
     dynamics: Literal["book", "nips"] = static(default="book")
     torque_noise_max: float = static(default=0.0)  # N m; static, as without noise there is nothing to draw
 
-    def __post_init__(self) -> None:
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        number("torque_noise_max", self.torque_noise_max, least=0)
         if self.dynamics not in ("book", "nips"):
             raise ValueError(f"dynamics must be 'book' or 'nips', got {self.dynamics!r}.")
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.arguments import boolean
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
 
@@ -46,6 +47,11 @@ class CartPole(Environment[CartPoleState]):
     angle_limit: float = 12 * 2 * math.pi / 360  # rad
     semi_implicit_euler: bool = static(default=False)
     sutton_barto_reward: bool = static(default=False)  # 0 a step and -1 for the fall, instead of 1 a step
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        boolean("semi_implicit_euler", self.semi_implicit_euler)
+        boolean("sutton_barto_reward", self.sutton_barto_reward)
 
     @property
     def total_mass(self) -> float:

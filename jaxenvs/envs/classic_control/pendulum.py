@@ -44,7 +44,8 @@ class Pendulum(Environment[PendulumState]):
 
     @property
     def action_space(self) -> gymnasium.spaces.Box:
-        return gymnasium.spaces.Box(-self.max_torque, self.max_torque, (1,), np.float32)
+        high = np.array([self.max_torque], np.float32)
+        return gymnasium.spaces.Box(-high, high, dtype=np.float32)
 
     def reset(self, key: jax.Array) -> tuple[PendulumState, TimeStep]:
         theta, theta_dot = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)

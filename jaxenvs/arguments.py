@@ -1,0 +1,185 @@
+"""Checks of arguments, for functions that users call: each error has the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Lanes, steps and the like are counted in int32 inside of programs.
+MOST = 2**31 - 1
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: short, and an array by its dtype and shape."""
+    if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
+        return f"{value.dtype}{list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def integer(name: str, value: Any, least: int, most: int | None = MOST, expected: str = "") -> int:
+    """`value` as an int from `least` to `most`, if there is one; integers of NumPy will do, bools will not.
+
+    Raises:
+      ValueError: it is none.
+    """
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        if not expected:
+            expected = f"an int from {least} to {most}"
+        elif number is not None and number >= least:
+            expected += f" up to {most}"
+        raise ValueError(f"{name} must be {expected}, got {shown(value)}.")
+    return number
+
+
+def positive_int(name: str, value: Any, most: int = MOST) -> int:
+    """`value` as an int from 1 on.
+
+    Raises:
+      ValueError: it is none.
+    """
+    return integer(name, value, 1, most, "a positive int")
+
+
+def non_negative_int(name: str, value: Any, most: int = MOST) -> int:
+    """`value` as an int from 0 on.
+
+    Raises:
+      ValueError: it is none.
+    """
+    return integer(name, value, 0, most, "a non-negative int")
+
+
+def seed(name: str, value: Any) -> int:
+    """`value` as an int from 0 on, however large: seeds count modulo 2^32.
+
+    Raises:
+      ValueError: it is none.
+    """
+    return integer(name, value, 0, None, "a non-negative int")
+
+
+def number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> Any:
+    """`value`, if it is a finite real number within bounds; one that is traced passes, as long as it is real and ().
+
+    Args:
+      least, most: the bounds, both included.
+      above: a bound that is not included.
+
+    Raises:
+      ValueError: it is none.
+    """
+    bounds = [f"above {above}"] * (above > -math.inf) + [f"at least {least}"] * (least > -math.inf)
+    bounds += [f"at most {most}"] * (most < math.inf)
+    expected = "a finite number" + (f", {' and '.join(bounds)}" if bounds else "")
+    if not is_real(value) or np.shape(value) != ():
+        raise ValueError(f"{name} must be {expected}, got {shown(value)}.")
+    if not isinstance(value, jax.core.Tracer):
+        try:
+            found = float(value)
+        except OverflowError:  # of an int beyond all floats
+            found = math.inf
+        if not (math.isfinite(found) and least <= found <= most and found > above):
+            raise ValueError(f"{name} must be {expected}, got {found}.")
+    return value
+
+
+def is_real(value: Any) -> bool:
+    """Whether this is a number or an array of numbers, of integers or reals."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return bool(jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether JAX takes this for an array: also a number."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"
+    return isinstance(leaf, jax.Array | bool | int | float | complex)
+
+
+def hashable(name: str, value: Any) -> Any:
+    """
+    Raises:
+      TypeError: it is not hashable, and so can be no part of a compiled program.
+    """
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"{name} must be hashable, as numbers, texts and tuples are, got {shown(value)}.") from None
+    return value
+
+
+def boolean(name: str, value: Any) -> bool:
+    """
+    Raises:
+      ValueError: it is no bool.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be a bool, got {shown(value)}.")
+    return bool(value)
+
+
+def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
+    """
+    Raises:
+      ValueError: it is none of them.
+    """
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}.")
+    return value
+
+
+def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
+    """
+    Args:
+      expected: `kind` in words, as "a str".
+
+    Raises:
+      TypeError: it is of another class.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {expected}, got {shown(value) if value is None else type_name(value)}.")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """
+    Raises:
+      TypeError: it cannot be called.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {shown(value)}.")
+    return value
+
+
+def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
+    """
+    Args:
+      shapes: those it may have.
+
+    Raises:
+      TypeError: it is no typed key.
+      ValueError: it has another shape.
+    """
+    if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        got = f"an array of {value.dtype}" if isinstance(value, jax.Array | np.ndarray) else shown(value)
+        raise TypeError(f"{name} must be a typed key, as jax.random.key(0), got {got}.")
+    if value.shape not in shapes:
+        raise ValueError(f"{name} must have shape {' or '.join(map(str, shapes))}, got {value.shape}.")
+    return value
+
+
+def type_name(value: Any) -> str:
+    """The class of a value, as a message names it."""
+    return "an array" if isinstance(value, jax.Array) else type(value).__name__

@@ -1,0 +1,94 @@
+"""A pytree as a flat dict of arrays, as `numpy.savez(file, **arrays)` takes it, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.arguments import instance, is_array, shown
+
+
+def to_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """One array for each leaf, a copy of its own, under its path in the tree; typed keys as their data.
+
+    Raises:
+      TypeError: a leaf is not an array or a number, or is traced.
+    """
+    return {name: np.array(_data(leaf)) for name, leaf in _named_leaves("tree", tree, is_array).items()}
+
+
+def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
+    """The pytree that `to_arrays` took apart.
+
+    Args:
+      like: a pytree of the same structure, shapes and dtypes, of arrays, `jax.ShapeDtypeStruct` or numbers. What is
+        a NumPy array or a number in it is one in the result; the other leaves are JAX's.
+      arrays: also what `numpy.load` gives back.
+
+    Raises:
+      ValueError: arrays are missing, are too many, or do not fit; the message names them.
+    """
+    instance("arrays", arrays, Mapping, "a mapping of names to arrays, as to_arrays returns it")
+    expected = _named_leaves("like", like, lambda leaf: is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct))
+    wrong = [f"{name} is missing" for name in expected if name not in arrays]
+    wrong += [f"{name} is not expected" for name in arrays if name not in expected]
+    found = {}
+    for name, leaf in expected.items():
+        if name in arrays:
+            array = arrays[name] if _is_key(arrays[name]) else np.asarray(arrays[name])
+            aval = np.asarray(leaf) if isinstance(leaf, OnHost) else jax.eval_shape(_data, leaf)
+            if (
+                isinstance(array, np.ndarray)
+                and array.dtype.kind == "V"
+                and array.dtype.itemsize == aval.dtype.itemsize
+            ):
+                array = array.view(aval.dtype)  # NumPy's files do not know bfloat16
+            if array.shape != aval.shape or array.dtype != aval.dtype:
+                wrong.append(f"{name} is {shown(array)}, expected {aval.dtype}{list(aval.shape)}")
+            found[name] = array
+    if wrong:
+        raise ValueError(f"arrays must be those of the same structure, but {'; '.join(wrong)}.")
+    return jax.tree.unflatten(jax.tree.structure(like), [_like(leaf, found[name]) for name, leaf in expected.items()])
+
+
+OnHost = np.ndarray | np.generic | bool | int | float | complex
+
+
+def key_impl(leaf: Any) -> Any:
+    """The implementation of a key of which only shape and dtype are known; JAX tells it of traced keys only."""
+    impls: list[Any] = []
+    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
+    return impls[0]
+
+
+def _named_leaves(argument: str, tree: Any, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
+    leaves = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        is_traced = isinstance(leaf, jax.core.Tracer)
+        if is_traced or not is_leaf(leaf):
+            got = "a tracer" if is_traced else shown(leaf)
+            raise TypeError(f"{argument}{name} must be an array or a number, got {got}.")
+        leaves[name or "value"] = leaf
+    return leaves
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _data(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return array.copy()
+    if isinstance(leaf, OnHost):
+        return type(leaf)(array[()])
+    value = jnp.array(array)
+    return jax.random.wrap_key_data(value, impl=key_impl(leaf)) if _is_key(leaf) else value

@@ -1,0 +1,276 @@
+"""check_env and require_contract: what is right passes, what is wrong is named."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, check_env, environment, static, struct
+from jaxenvs.checks import require_contract
+from tests.environments import Counter
+
+
+@struct
+class State:
+    x: jax.Array
+
+
+class Walk(Environment):
+    """A correct environment that each test below breaks in one place."""
+
+    observation_space = spaces.Box(-100.0, 100.0, (1,))
+    action_space = spaces.Discrete(2)
+
+    def first(self):
+        return jnp.zeros(1)
+
+    def next(self, x, action):
+        return jnp.clip(x + 2.0 * action - 1.0, -99, 99)
+
+    def reset(self, key):
+        x = self.first()
+        return State(x), TimeStep.create(x)
+
+    def step(self, state, action):
+        x = self.next(state.x, action)
+        return State(x), TimeStep.create(x, 1.0, x[0] > 5)
+
+
+def test_check_env_passes_what_is_right():
+    check_env(environment(Walk)())
+    check_env(Counter(observation_kind="dict", action_kind="box"))
+
+
+def broken(**methods):
+    return environment(type("Broken", (Walk,), methods))()
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        (broken(first=lambda self: jnp.zeros(1, jnp.int32)), TypeError, r"int32\[1\] from reset and float32\[1\]"),
+        (broken(first=lambda self: jnp.full(1, 200.0)), ValueError, "observation of step 0 must lie in Box"),
+        (broken(next=lambda self, x, action: x + 150.0), ValueError, "observation of step 1 must lie in Box"),
+        (broken(next=lambda self, x, action: jnp.log(-jnp.abs(x) - 1)), ValueError, "NaN|must lie in"),
+        (
+            broken(reset=lambda self, key: (State(jnp.zeros(1)), TimeStep.create(jnp.zeros(1), 1.0))),
+            ValueError,
+            "reset must return reward 0",
+        ),
+        (
+            broken(reset=lambda self, key: (State(jnp.zeros(1)), jnp.zeros(1))),
+            TypeError,
+            r"reset must return \(state, TimeStep\), got",
+        ),
+        (
+            broken(
+                step=lambda self, state, action: (
+                    state,
+                    TimeStep(state.x, jnp.zeros(1), jnp.zeros((), bool), jnp.zeros((), bool), {}),
+                )
+            ),
+            TypeError,
+            r"reward is float32\[\] from reset and float32\[1\] from step",
+        ),
+    ],
+    ids=["dtype", "first observation", "observation", "nan", "first reward", "no timestep", "reward shape"],
+)
+def test_check_env_names_what_is_wrong(env, error, message):
+    with pytest.raises(error, match=message):
+        check_env(env)
+
+
+def test_check_env_wants_an_environment():
+    with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
+        check_env("CartPole-v1")
+
+
+def test_check_env_walks_with_the_actions_of_its_seed():
+    class Uneasy(Walk):
+        """Leaves its space, by as much as the action was."""
+
+        action_space = property(lambda self: spaces.Box(-1.0, 1.0, (1,)))
+
+        def next(self, x, action):
+            return 1000 + action
+
+    def message(seed):
+        with pytest.raises(ValueError, match="observation of step 1 must lie in Box") as caught:
+            check_env(env, num_steps=2, seed=seed)
+        return str(caught.value)
+
+    env = environment(Uneasy)()
+    assert message(3) == message(3) != message(4)
+
+
+def test_check_env_compiles_once_for_each_structure():
+    traces = []
+
+    @environment
+    class Counted(Walk):
+        speed: float = 1.0
+
+        def next(self, x, action):
+            traces.append(None)
+            return super().next(x, action)
+
+    check_env(Counted())
+    once = len(traces)
+    check_env(Counted())
+    check_env(Counted(speed=2.0))
+    assert len(traces) == once
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_steps", 0), ("num_steps", 1.5), ("seed", -1), ("seed", None)])
+def test_check_env_names_a_wrong_argument(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a (positive|non-negative) int, got {value}"):
+        check_env(Counter(), **{name: value})
+
+
+# --- require_contract: by tracing alone -----------------------------------------------------------------------------
+
+
+@environment
+class Sized(Walk):
+    size: int = 1
+
+    def first(self):
+        return jnp.zeros(self.size)
+
+
+@environment
+class Branching(Walk):
+    def next(self, x, action):
+        return x + 1 if action > 0 else x
+
+
+class PlainState:
+    def __init__(self, x):
+        self.x = x
+
+
+BROKEN = {
+    "int for a shape": (Sized(), TypeError, r"values of parameters, .* size\. .* `size: int = static\(default=3\)`"),
+    "branch on action": (
+        Branching(),
+        TypeError,
+        "Branching.reset and step must not ask for values of the state, the action",
+    ),
+    "plain state": (
+        broken(reset=lambda self, key: (PlainState(jnp.zeros(1)), TimeStep.create(jnp.zeros(1)))),
+        TypeError,
+        "reset must return arrays and pytrees of them, got state of the type PlainState.* make it a @struct",
+    ),
+    "text in info": (
+        broken(reset=lambda self, key: (State(jnp.zeros(1)), TimeStep.create(jnp.zeros(1), info={"name": "a"}))),
+        TypeError,
+        r"info\['name'\] must be an array, got 'a'",
+    ),
+    "one value": (
+        broken(reset=lambda self, key: TimeStep.create(jnp.zeros(1))),
+        TypeError,
+        r"reset must return \(state, TimeStep\), got TimeStep",
+    ),
+    "Gymnasium's five": (
+        broken(step=lambda self, state, action: (state, state.x, 0.0, False, False)),
+        TypeError,
+        r"step must return \(state, TimeStep\), got a tuple of 5",
+    ),
+    "shape of a step": (
+        broken(next=lambda self, x, action: jnp.zeros(2)),
+        TypeError,
+        r"float32\[1\] from reset and float32\[2\] from step",
+    ),
+    "shape of a reward": (
+        broken(
+            reset=lambda self, key: (
+                State(jnp.zeros(1)),
+                TimeStep(jnp.zeros(1), jnp.zeros(1), jnp.zeros((), bool), jnp.zeros((), bool), {}),
+            )
+        ),
+        TypeError,
+        r"reward must be float32 with shape \(\), got float32\[1\]",
+    ),
+    "shape of the space": (
+        broken(observation_space=spaces.Box(-1, 1, (3,))),
+        ValueError,
+        r"observation must be of observation_space = Box.*\(3,\).*, got float32\[1\]",
+    ),
+    "structure of the space": (
+        broken(observation_space=spaces.Dict(x=spaces.Box(-1, 1, (1,)))),
+        ValueError,
+        "observation must be of observation_space = Dict",
+    ),
+    "no space": (broken(action_space=2), TypeError, "Broken.action_space must be a gymnasium.Space, got int"),
+    "a method for a space": (
+        broken(action_space=lambda self: spaces.Discrete(2)),
+        TypeError,
+        "got method. Make it a property",
+    ),
+    "space without arrays": (
+        broken(action_space=spaces.Text(3)),
+        TypeError,
+        "action_space must be of arrays.*got Text",
+    ),
+    "space that fails": (
+        broken(action_space=property(lambda self: spaces.Discrete(0))),
+        ValueError,
+        "Broken.action_space fails with these parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize(("env", "error", "message"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_environment_is_refused_where_it_is_vectorised(env, error, message):
+    for check in (
+        require_contract,
+        check_env,
+        lambda env: VectorEnv(env, 2),
+        lambda env: VectorEnv(TimeLimit(env, 3), 2),
+    ):
+        with pytest.raises(error, match=message):
+            check(env)
+
+
+def test_an_environment_that_is_right_is_traced_once_for_each_structure():
+    traces = []
+
+    @environment
+    class Counted(Walk):
+        speed: float = 1.0
+        wide: bool = static(default=False)
+
+        def first(self):
+            traces.append(None)
+            return super().first()
+
+    for _ in range(3):
+        VectorEnv(Counted(), 2)
+        VectorEnv(Counted(speed=2.0), 3)
+    require_contract(Counted())
+    assert len(traces) == 1
+    VectorEnv(Counted(wide=True), 2)
+    assert len(traces) == 2
+
+
+def test_a_contract_is_checked_without_compiling_or_starting_a_backend():
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+    @environment
+    class Fresh(Walk):
+        pass
+
+    VectorEnv(Fresh(), 2)
+    batch = jax.tree.map(lambda leaf: np.full(3, leaf), Counter())
+    VectorEnv(batch, 3, env_axis=0)
+    assert not [name for name in compiled if "backend_compile" in name]
+
+
+def test_environments_made_and_taken_apart_in_traced_code_are_not_checked():
+    def run(speed):
+        venv = VectorEnv(Sized().replace(size=speed), 2)  # wrong, and an error of JAX's own where it is used
+        return jax.tree.leaves(venv)[0]
+
+    assert jax.jit(run)(3) == 3
