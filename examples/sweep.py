@@ -11,29 +11,29 @@ import jax.numpy as jnp
 
 import jaxenvs
 from jaxenvs import learn
-from jaxenvs.learn.sweep import sweep
+from jaxenvs.learn.sweep import reserve_threads, sweep
+
+reserve_threads()  # for all cores; before JAX runs anything
 
 LEARNING_RATES = jnp.array([1e-4, 1e-3, 3e-3])
 GRAVITIES = jnp.array([9.8, 30.0])
 
 venv = jaxenvs.make_vec("CartPole-v1", num_envs=8)
-settings = learn.PPO(
+training = learn.Training(
     venv,
     learn.ActorCritic.of(venv.env),
+    learn.PPO(n_steps=32, batch_size=256, n_epochs=10, gamma=0.98, gae_lambda=0.8),
     total_timesteps=40_000,
-    n_steps=32,
-    batch_size=256,
-    n_epochs=10,
-    gamma=0.98,
-    gae_lambda=0.8,
 )
 
 
 def final_return(key, learning_rate, gravity):
     """The mean return of the episodes in the last tenth of a training."""
     env = venv.env.replace(gravity=gravity)
-    algorithm = settings.replace(learning_rate=learning_rate, venv=jaxenvs.VectorEnv(env, venv.num_envs))
-    return jnp.nanmean(learn.train(key, algorithm).metrics["episode_return"][-16:])
+    swept = training.replace(learning_rate=learning_rate, venv=jaxenvs.VectorEnv(env, venv.num_envs))
+    metrics = learn.train(key, swept).metrics
+    # A rollout in which no episode ended has 0 of them.
+    return jnp.average(metrics["episode_return"][-16:], weights=metrics["episodes"][-16:])
 
 
 if __name__ == "__main__":

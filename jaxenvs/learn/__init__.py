@@ -11,8 +11,10 @@ from jaxenvs.learn.distributions import (
 )
 from jaxenvs.learn.networks import ActionHead, ActorCritic, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
-from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Position, Result, Rollout, advantages, collect, start, train
+from jaxenvs.learn.on_policy import Result, Training, TrainingState, advance, train
 from jaxenvs.learn.ppo import PPO
+from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
+from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 
 __all__ = [
     "A2C",
@@ -21,6 +23,7 @@ __all__ = [
     "ActorCritic",
     "Bernoulli",
     "Categorical",
+    "CollectorState",
     "DiagonalGaussian",
     "Distribution",
     "LearnerState",
@@ -28,13 +31,14 @@ __all__ = [
     "MultiCategorical",
     "Network",
     "Normalizer",
-    "OnPolicy",
-    "Position",
+    "OnPolicySettings",
     "Result",
     "Rollout",
     "StateDependentGaussian",
+    "Training",
+    "TrainingState",
+    "advance",
     "advantages",
     "collect",
-    "start",
     "train",
 ]

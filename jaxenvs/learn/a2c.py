@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Rollout, explained_variance
+from jaxenvs.learn.networks import Network
 from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.rollout import Rollout, explained_variance
+from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 
 # As Stable-Baselines3 sets it: PyTorch's form, which has epsilon beside the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
 
 
 @struct
-class A2C(OnPolicy):
-    """The settings of OnPolicy, with SB3's defaults for A2C: one gradient step for each rollout."""
+class A2C(OnPolicySettings):
+    """OnPolicySettings with SB3's defaults for A2C: one gradient step for each rollout."""
 
-    optimizer: optax.GradientTransformation = static(default=RMSPROP)
+    OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
+
     n_steps: int = static(default=5)
     learning_rate: Any = 7e-4
     gae_lambda: Any = 1.0
     normalize_advantage: bool = static(default=False)
 
-    def update(self, state: LearnerState, rollout: Rollout, key: jax.Array) -> tuple[LearnerState, dict[str, Any]]:
+    def update(
+        self,
+        network: Network,
+        optimizer: optax.GradientTransformation,
+        state: LearnerState,
+        rollout: Rollout,
+        key: jax.Array,
+    ) -> tuple[LearnerState, dict[str, Any]]:
         """One gradient step on the whole rollout. Draws nothing."""
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         params, unravel = ravel(state.params)
-        gradient, metrics = jax.grad(self._loss, has_aux=True)(state.params, data)
+        gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params, data)
         params, optimizer_state = descend(
-            self.optimizer, self.learning_rate, self.max_grad_norm, params, state.optimizer_state, ravel(gradient)[0]
+            optimizer, self.learning_rate, self.max_grad_norm, params, state.optimizer_state, ravel(gradient)[0]
         )
         metrics["explained_variance"] = explained_variance(rollout)
         return LearnerState(unravel(params), optimizer_state), metrics
 
-    def _loss(self, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
-        distribution, value = self.network.apply(params, batch.observation)
+    def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
+        distribution, value = network.apply(params, batch.observation)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()
         advantage = batch.advantage

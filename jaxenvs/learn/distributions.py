@@ -6,7 +6,9 @@ draw, before the policy has seen an observation. One sample is `d.sample(d.noise
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Protocol
 
 import jax
@@ -79,10 +81,11 @@ class MultiCategorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         parts = self._parts(self.logits)
-        return sum((part.log_prob(action[..., i]) for i, part in enumerate(parts)), start=jnp.zeros(()))
+        # Not with a start of 0., which under x64 would be of another dtype.
+        return functools.reduce(operator.add, [part.log_prob(action[..., i]) for i, part in enumerate(parts)])
 
     def entropy(self) -> jax.Array:
-        return sum((part.entropy() for part in self._parts(self.logits)), start=jnp.zeros(()))
+        return functools.reduce(operator.add, [part.entropy() for part in self._parts(self.logits)])
 
     def _parts(self, logits: jax.Array) -> list[Categorical]:
         return [Categorical(part) for part in jax.lax.split(logits, self.nvec, axis=logits.ndim - 1)]

@@ -40,6 +40,7 @@ class ActionHead:
       sizes: the numbers for each part of an action; for a Box, its dimension.
       low, high: of a Box, element by element.
       start: of a Discrete space, its least member.
+      dtype: of the space, by its name; environments get actions in it, as far as JAX has it.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class ActionHead:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     start: int = 0
+    dtype: str = "float32"
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
@@ -55,15 +57,16 @@ class ActionHead:
         Raises:
           ValueError: the space is none of Discrete, MultiDiscrete (flat), MultiBinary and Box.
         """
+        dtype = str(space.dtype)
         if isinstance(space, spaces.Discrete):
-            return cls("discrete", (), (int(space.n),), start=int(space.start))
+            return cls("discrete", (), (int(space.n),), start=int(space.start), dtype=dtype)
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
-            return cls("multi_discrete", space.shape, tuple(space.nvec.tolist()))
+            return cls("multi_discrete", space.shape, tuple(space.nvec.tolist()), dtype=dtype)
         if isinstance(space, spaces.MultiBinary):
-            return cls("multi_binary", space.shape, (math.prod(space.shape),))
+            return cls("multi_binary", space.shape, (math.prod(space.shape),), dtype=dtype)
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
-            return cls("box", space.shape, (math.prod(space.shape),), low, high)
+            return cls("box", space.shape, (math.prod(space.shape),), low, high, dtype=dtype)
         raise ValueError(f"No distribution for the action space {space}: Discrete, MultiDiscrete, MultiBinary, Box.")
 
     @property
@@ -83,10 +86,11 @@ class ActionHead:
         return DiagonalGaussian(numbers, log_std)
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of samples as members of the space; those of a Box are clipped to it."""
+        """A batch of samples as members of the space, in its dtype; those of a Box are clipped to it."""
         if self.kind == "box":
             action = jnp.clip(action, jnp.asarray(self.low, action.dtype), jnp.asarray(self.high, action.dtype))
-        return (action + self.start).reshape(-1, *self.shape) if self.start else action.reshape(-1, *self.shape)
+        action = action + self.start if self.start else action
+        return action.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
 
 
 Activation = Callable[[jax.Array], jax.Array]

@@ -92,7 +92,7 @@ class Normalizer:
         """A copy with some attributes changed."""
         return type(self)(**{**vars(self), **changes})
 
-    def see_observation(self, observation: Any) -> Normalizer:
+    def update(self, observation: Any) -> Normalizer:
         """With a batch of observations added to the statistics, if these go on."""
         if not self.training:
             return self
@@ -111,7 +111,7 @@ class Normalizer:
 
         Only the observations that the policy goes on from are added, not the final ones, as in VecNormalize.
         """
-        normalizer = self.see_observation(timestep.observation)
+        normalizer = self.update(timestep.observation)
         if self.training:
             returns = self.discounted_return * self.gamma + timestep.reward
             normalizer = normalizer.replace(reward_seen=self.reward_seen.combine(Moments.of(returns)))
@@ -128,7 +128,7 @@ class Normalizer:
         )
         return normalizer.replace(discounted_return=jnp.where(timestep.done, 0, returns)), timestep
 
-    def settle(self) -> Normalizer:
+    def merge(self) -> Normalizer:
         """With what was seen counted among what is known."""
         return self.replace(
             observation=_combine(self.observation, self.observation_seen),

@@ -1,201 +1,123 @@
-"""What on-policy algorithms share: collecting rollouts, advantages, and the training loop as one program."""
+"""A whole training as one program: rollouts and updates in turns. It begins, stops, is saved, and goes on."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import optax
+from gymnasium.vector import AutoresetMode
 
+from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.networks import Network
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.optimization import ADAM, ravel
-from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, replace_lanes
+from jaxenvs.learn.rollout import CollectorState, collect
+from jaxenvs.learn.settings import LearnerState, OnPolicySettings
+from jaxenvs.vector import VectorEnv, VectorTimeStep
 
 
 @struct
-class Position:
-    """Where collecting goes on from.
+class Training:
+    """An algorithm, the environments it trains on, and for how long.
+
+    Numbers are traced, those of the algorithm and of the environments too, so that `vmap` sweeps them.
 
     Attributes:
-      env_state: the state of the VectorEnv.
-      observation: what the policy acts on next, normalised if there is a normalizer.
-      normalizer: None, or the running normalisation.
-    """
-
-    env_state: VectorState
-    observation: Any
-    normalizer: Normalizer | None = None
-
-
-@struct
-class Rollout:
-    """What an update learns from. Every leaf has the leading axes (n_steps, num_envs).
-
-    Attributes:
-      observation, action: what the policy saw and did.
-      log_prob, value: what it thought of that.
-      reward: normalised if there is a normalizer; where an episode was truncated, with the discounted value of its
-        last observation added.
-      advantage, returns: as `advantages` gives them.
-    """
-
-    observation: Any
-    action: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
-    reward: jax.Array
-    advantage: jax.Array
-    returns: jax.Array
-
-
-@struct
-class LearnerState:
-    """Parameters of a network and the state of their optimiser, whose arrays are vectors, as `ravel` orders them."""
-
-    params: Any
-    optimizer_state: Any
-
-
-@struct
-class OnPolicy:
-    """The settings of an on-policy algorithm: numbers are traced, so that `vmap` sweeps them; the rest is the program.
-
-    Attributes:
-      venv: the environments, with auto-reset SAME_STEP; their parameters are traced too.
+      venv: the environments, with auto-reset SAME_STEP.
       network: parameters and observations to a distribution over actions and values.
-      optimizer: without a learning rate, on vectors.
-      total_timesteps, n_steps: of all environments together; of each in one rollout.
-      learning_rate: a float; or, for `train`, an array with one for each iteration.
-      gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
-      ent_coef, vf_coef: weights of entropy and value loss.
-      max_grad_norm: longer gradients are scaled down to it.
-      normalize_advantage: to mean 0 and deviation 1, in each batch.
-      noise_steps: so many steps use the same noise: 1, but for state-dependent exploration.
-      normalize: whether observations and rewards are normalised as by VecNormalize.
+      algorithm: the settings, as PPO() or A2C(); the arrays among its schedules have one value for each iteration.
+      total_timesteps: of all environments together.
+      optimizer: without a learning rate, on vectors. If not given, that of the algorithm.
+      normalize: whether observations and rewards are normalised as by SB3's VecNormalize.
     """
-
-    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
 
     venv: VectorEnv
     network: Network = static()
-    optimizer: optax.GradientTransformation = static(default=ADAM)
+    algorithm: OnPolicySettings
     total_timesteps: int = static(default=100_000)
-    n_steps: int = static(default=2048)
-    learning_rate: Any = 3e-4
-    gamma: Any = 0.99
-    gae_lambda: Any = 0.95
-    ent_coef: Any = 0.0
-    vf_coef: Any = 0.5
-    max_grad_norm: Any = 0.5
-    normalize_advantage: bool = static(default=True)
-    noise_steps: int = static(default=1)
+    optimizer: optax.GradientTransformation | None = static(default=None)
     normalize: bool = static(default=False)
 
     @property
     def num_iterations(self) -> int:
         """Rollouts until `total_timesteps` are reached."""
-        return -(-self.total_timesteps // (self.n_steps * self.venv.num_envs))
+        return -(-self.total_timesteps // (self.algorithm.n_steps * self.venv.num_envs))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed."""
+        """A copy with some attributes changed; those that are none of its own are settings of the algorithm."""
+        own = {field.name for field in dataclasses.fields(self)}
+        settings = {name: value for name, value in changes.items() if name not in own}
+        changes = {name: value for name, value in changes.items() if name in own}
+        if settings:
+            changes["algorithm"] = changes.get("algorithm", self.algorithm).replace(**settings)
         return dataclasses.replace(self, **changes)
 
-    def init(self, key: jax.Array, params: Any = None) -> LearnerState:
-        """The state before the first update: of new parameters, or of the given ones."""
-        params = self.network.init(key) if params is None else params
-        return LearnerState(params, self.optimizer.init(ravel(params)[0]))
+    def check(self) -> None:
+        """
+        Raises:
+          ValueError, TypeError: it cannot be trained like this; the message names the attribute.
+        """
+        for name, kind in (("venv", VectorEnv), ("algorithm", OnPolicySettings)):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got a {type(getattr(self, name)).__name__}.")
+        if not callable(getattr(self.network, "apply", None)):
+            got = type(self.network).__name__
+            raise TypeError(f"network must be a Network, as learn.ActorCritic, got a {got}.")
+        if self.venv.autoreset is not AutoresetMode.SAME_STEP:
+            raise ValueError(f"venv must have auto-reset SAME_STEP to be trained on, got {self.venv.autoreset}.")
+        arguments.positive_int("total_timesteps", self.total_timesteps)
+        self.algorithm.check()
+        self.algorithm.check_schedules(self.num_iterations)
 
-    def update(self, state: LearnerState, rollout: Rollout, key: jax.Array) -> tuple[LearnerState, dict[str, Any]]:
-        """Learn from one rollout. The metrics have SB3's names and meanings."""
-        raise NotImplementedError(f"{type(self).__name__} does not define update.")
+    def init(self, key: jax.Array, params: Any = None) -> TrainingState:
+        """The state before the first iteration.
+
+        Args:
+          key: a typed key. Everything depends on it.
+          params: of the network, to start from. If not given, new ones.
+        """
+        self.check()
+        arguments.typed_key("key", key, ())
+        init_key, reset_key, key = jax.random.split(key, 3)
+        params = self.network.init(init_key) if params is None else params
+        env_state, timestep = self.venv.reset(reset_key)
+        observation, normalizer = timestep.observation, None
+        if self.normalize:
+            normalizer = Normalizer.create(observation, self.venv.num_envs, gamma=self.algorithm.gamma)
+            normalizer = normalizer.update(observation).merge()
+            observation = normalizer.normalize_observation(observation)
+        return TrainingState(
+            learner=LearnerState.create(params, self.optimizer or self.algorithm.OPTIMIZER),
+            collector=CollectorState((env_state, normalizer), observation),
+            key=key,
+            iteration=jnp.zeros((), jnp.int32),
+        )
 
 
-def start(algorithm: OnPolicy, key: jax.Array) -> Position:
-    """The first observations of new environments."""
-    env_state, timestep = algorithm.venv.reset(key)
-    if not algorithm.normalize:
-        return Position(env_state, timestep.observation)
-    normalizer = Normalizer.create(timestep.observation, algorithm.venv.num_envs, gamma=algorithm.gamma)
-    normalizer = normalizer.see_observation(timestep.observation).settle()
-    return Position(env_state, normalizer.normalize_observation(timestep.observation), normalizer)
+@struct
+class TrainingState:
+    """Where a training is: all that its next iteration depends on. Saved by `jaxenvs.arrays.to_arrays`.
 
-
-def collect(
-    algorithm: OnPolicy, params: Any, position: Position, key: jax.Array
-) -> tuple[Position, Rollout, VectorTimeStep, VectorTimeStep]:
-    """Act for `n_steps` steps in every environment.
-
-    Returns:
-      Where to go on; the rollout; and the TimeSteps, stacked: as the policy sees them, and as the environments gave
-      them. These differ if there is a normalizer. In a jitted function, what you do not use is not computed.
+    Attributes:
+      learner: the parameters, and their optimiser's state.
+      collector: the state of the environments and, in `env_state[1]`, the Normalizer, if any.
+      key: of the iterations to come.
+      iteration: int32, how many there were.
     """
-    network, num_envs = algorithm.network, algorithm.venv.num_envs
-    noise = _noise(algorithm, params, position.observation, key)
 
-    # The loop only acts, as its kernels are small and their number is what it costs. The rest is computed after it, for
-    # all steps at once.
-    def act(position: Position, noise: jax.Array) -> tuple[Position, Any]:
-        distribution = network.apply(params, position.observation)[0]
-        action = distribution.sample(noise)
-        env_state, raw = algorithm.venv.step(position.env_state, network.to_env(action))
-        normalizer, seen = position.normalizer, raw
-        if normalizer is not None:
-            normalizer, seen = normalizer.step(raw)
-        step = (position.observation, distribution, action, seen, raw)
-        return Position(env_state, seen.observation, normalizer), step
+    learner: LearnerState
+    collector: CollectorState
+    key: jax.Array
+    iteration: jax.Array
 
-    position, (observation, distribution, action, seen, raw) = jax.lax.scan(act, position, noise)
-    log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
-    value = network.apply(params, _flatten(observation))[1]
-    last_value = network.apply(params, position.observation)[1]
-    truncated = raw.truncated & ~raw.terminated
-    # Only where an episode was truncated does the value of its last observation matter: as rare as a restart.
-    bootstrap = replace_lanes(
-        lambda params, final_observation: network.apply(params, final_observation)[1],
-        truncated.reshape(-1),
-        jnp.zeros_like(value),
-        params,
-        _flatten(seen.final_observation),
-    )
-    shape = (algorithm.n_steps, num_envs)
-    value, bootstrap = value.reshape(shape), bootstrap.reshape(shape)
-    reward = seen.reward.astype(value.dtype) + algorithm.gamma * bootstrap
-    advantage = advantages(reward, value, raw.done, last_value, algorithm.gamma, algorithm.gae_lambda)
-    rollout = Rollout(observation, action, log_prob, value, reward, advantage, advantage + value)
-    return position, rollout, seen, raw
-
-
-def advantages(
-    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Any, gae_lambda: Any
-) -> jax.Array:
-    """Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
-
-    Args:
-      reward, value, done: (n_steps, num_envs). The reward of a truncated step must hold the value of what would have
-        followed; beyond an end nothing is looked at.
-      last_value: (num_envs,), of the observation after the last step.
-    """
-    going_on = 1 - done.astype(value.dtype)
-    next_value = jnp.concatenate([value[1:], last_value[None]])
-    delta = reward + gamma * next_value * going_on - value
-
-    def accumulate(following: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        delta, decay = step
-        advantage = delta + decay * following
-        return advantage, advantage
-
-    decay = gamma * gae_lambda * going_on
-    return jax.lax.scan(accumulate, jnp.zeros_like(last_value), (delta, decay), reverse=True, unroll=8)[1]
-
-
-def explained_variance(rollout: Rollout) -> jax.Array:
-    """The share of the returns' variance that the values foretold; NaN if the returns do not vary."""
-    variance = jnp.var(rollout.returns)
-    return jnp.where(variance == 0, jnp.nan, 1 - jnp.var(rollout.returns - rollout.value) / variance)
+    @property
+    def normalizer(self) -> Normalizer | None:
+        """The normalisation with which the parameters belong, if any."""
+        normalizer: Normalizer | None = self.collector.env_state[1]
+        return normalizer
 
 
 @struct
@@ -203,68 +125,104 @@ class Result:
     """What a training gave.
 
     Attributes:
-      state: the trained parameters, `state.params`, and their optimiser's state.
-      normalizer: None, or the normalisation with which the parameters belong.
-      metrics: each with the leading axis `num_iterations`: those of the algorithm's update, and of the rollouts
-        `timesteps` so far, `episodes` that ended, their mean `episode_return` and `episode_length` (NaN if none did).
+      state: where it ended: `state.learner.params` are the trained parameters, `state.normalizer` what belongs to them.
+      metrics: as `advance` gives them.
     """
 
-    state: LearnerState
-    normalizer: Normalizer | None
+    state: TrainingState
     metrics: dict[str, jax.Array]
 
+    @property
+    def params(self) -> Any:
+        """The trained parameters."""
+        return self.state.learner.params
 
-def train(key: jax.Array, algorithm: OnPolicy, params: Any = None) -> Result:
+
+def train(key: jax.Array, training: Training, params: Any = None) -> Result:
     """A whole training as one pure function: jit it, or `vmap` it over keys, settings and parameters of environments.
 
     Args:
       key: a typed key. Everything depends on it.
-      algorithm: what to train; the arrays among its schedules have one value for each iteration.
+      training: what to train, and for how long.
       params: of the network, to start from. If not given, new ones.
     """
-    init_key, reset_key, key = jax.random.split(key, 3)
-    state, position = algorithm.init(init_key, params), start(algorithm, reset_key)
-
-    def iterate(carry: Any, iteration: jax.Array) -> tuple[Any, dict[str, Any]]:
-        state, position, key = carry
-        key, collect_key, update_key = jax.random.split(key, 3)
-        now = _at(algorithm, iteration)
-        position, rollout, _, timestep = collect(now, state.params, position, collect_key)
-        if position.normalizer is not None:
-            position = dataclasses.replace(position, normalizer=position.normalizer.settle())
-        state, metrics = now.update(state, rollout, update_key)
-        return (state, position, key), metrics | _episodes(timestep)
-
-    iterations = jnp.arange(algorithm.num_iterations)
-    (state, position, _), metrics = jax.lax.scan(iterate, (state, position, key), iterations)
-    metrics["timesteps"] = (iterations + 1) * (algorithm.n_steps * algorithm.venv.num_envs)
-    return Result(state, position.normalizer, metrics)
+    arguments.instance("training", training, Training, "a learn.Training")
+    return Result(*advance(training, training.init(key, params), training.num_iterations))
 
 
-def _at(algorithm: OnPolicy, iteration: jax.Array) -> OnPolicy:
+def advance(
+    training: Training, state: TrainingState, num_iterations: int
+) -> tuple[TrainingState, dict[str, jax.Array]]:
+    """Go on for some iterations. Two calls one after the other do what one of their sum does, bit for bit.
+
+    Args:
+      state: as `training.init` or the call before gave it.
+      num_iterations: how many; static.
+
+    Returns:
+      The state, and metrics, each with the leading axis `num_iterations`: those of the algorithm's update, and of the
+      rollouts `timesteps` so far, `episodes` that ended, and their mean `episode_return` and `episode_length`, which
+      are 0 where `episodes` is.
+    """
+    arguments.instance("training", training, Training, "a learn.Training")
+    arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init gives it")
+    training.check()
+    arguments.non_negative_int("num_iterations", num_iterations)
+    optimizer = training.optimizer or training.algorithm.OPTIMIZER
+    num_timesteps = training.algorithm.n_steps * training.venv.num_envs
+
+    def iterate(state: TrainingState, _: None) -> tuple[TrainingState, dict[str, Any]]:
+        key, collect_key, update_key = jax.random.split(state.key, 3)
+        settings = _at(training.algorithm, state.iteration)
+        collector, rollout, timestep = collect(
+            training.network,
+            state.learner.params,
+            _step(training.venv),
+            state.collector,
+            collect_key,
+            settings.n_steps,
+            gamma=settings.gamma,
+            gae_lambda=settings.gae_lambda,
+            sde_sample_freq=settings.sde_sample_freq,
+        )
+        env_state, normalizer = collector.env_state
+        if normalizer is not None:
+            collector = CollectorState((env_state, normalizer.merge()), collector.observation)
+        learner, metrics = settings.update(training.network, optimizer, state.learner, rollout, update_key)
+        iteration = state.iteration + 1
+        metrics |= _episodes(timestep) | {"timesteps": iteration * num_timesteps}
+        return TrainingState(learner, collector, key, iteration), metrics
+
+    return jax.lax.scan(iterate, state, None, num_iterations)
+
+
+def _step(venv: VectorEnv) -> Any:
+    """A step of the environments and of the normalisation around them, if any; besides, what the environments gave."""
+
+    def step(state: tuple[Any, Normalizer | None], action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
+        env_state, normalizer = state
+        env_state, raw = venv.step(env_state, action)
+        if normalizer is None:
+            return (env_state, None), raw, raw
+        normalizer, timestep = normalizer.step(raw)
+        return (env_state, normalizer), timestep, raw
+
+    return step
+
+
+def _at(settings: OnPolicySettings, iteration: jax.Array) -> OnPolicySettings:
     """The settings of one iteration."""
-    values = {name: getattr(algorithm, name) for name in algorithm.SCHEDULED}
-    return algorithm.replace(**{name: v[iteration] for name, v in values.items() if v is not None and jnp.ndim(v) == 1})
+    values = {name: getattr(settings, name) for name in settings.SCHEDULED}
+    schedules = {name: value for name, value in values.items() if value is not None and jnp.ndim(value) == 1}
+    return settings.replace(**{name: jnp.asarray(schedule)[iteration] for name, schedule in schedules.items()})
 
 
 def _episodes(timestep: VectorTimeStep) -> dict[str, jax.Array]:
     done = timestep.done
     episodes = done.sum()
-    # 0 / 0 is the NaN that is promised where none ended.
+    count = jnp.maximum(episodes, 1)
     return {
         "episodes": episodes,
-        "episode_return": jnp.where(done, timestep.episode_return, 0).sum() / episodes,
-        "episode_length": jnp.where(done, timestep.episode_length, 0).sum() / episodes,
+        "episode_return": jnp.where(done, timestep.episode_return, 0).sum() / count,
+        "episode_length": jnp.where(done, timestep.episode_length, 0).sum() / count,
     }
-
-
-def _noise(algorithm: OnPolicy, params: Any, observation: Any, key: jax.Array) -> jax.Array:
-    """The noise of every step of a rollout, in one draw."""
-    distribution, _ = jax.eval_shape(algorithm.network.apply, params, observation)
-    noise: jax.Array = distribution.noise(key, -(-algorithm.n_steps // algorithm.noise_steps))
-    return noise if algorithm.noise_steps == 1 else noise[jnp.arange(algorithm.n_steps) // algorithm.noise_steps]
-
-
-def _flatten(tree: Any) -> Any:
-    """(n_steps, num_envs, ...) as (n_steps * num_envs, ...)."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)

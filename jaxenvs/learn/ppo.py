@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.on_policy import LearnerState, OnPolicy, Rollout, explained_variance
+from jaxenvs.learn.networks import Network
 from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.rollout import Rollout, explained_variance
+from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 
 # What a gradient step reports, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
 
 
 @struct
-class PPO(OnPolicy):
-    """The settings of OnPolicy, and:
+class PPO(OnPolicySettings):
+    """OnPolicySettings, and:
 
     Attributes:
       batch_size, n_epochs: of the minibatches, of which the last of an epoch may be smaller; passes over a rollout.
@@ -28,6 +32,12 @@ class PPO(OnPolicy):
     """
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.RANGES | {
+        "clip_range": (0, math.inf),
+        "clip_range_vf": (0, math.inf),
+        "target_kl": (0, math.inf),
+    }
+    COUNTS: ClassVar[tuple[str, ...]] = (*OnPolicySettings.COUNTS, "batch_size", "n_epochs")
 
     batch_size: int = static(default=64)
     n_epochs: int = static(default=10)
@@ -36,7 +46,13 @@ class PPO(OnPolicy):
     target_kl: Any = None
 
     def update(
-        self, state: LearnerState, rollout: Rollout, key: jax.Array, permutations: jax.Array | None = None
+        self,
+        network: Network,
+        optimizer: optax.GradientTransformation,
+        state: LearnerState,
+        rollout: Rollout,
+        key: jax.Array,
+        permutations: jax.Array | None = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
         """All epochs over a rollout.
 
@@ -47,7 +63,7 @@ class PPO(OnPolicy):
         Returns:
           The state, and metrics: means over the gradient steps, but `approx_kl` over those of the last epoch and
           `loss` of the last; `explained_variance`; `epochs`, how many were begun; and `stopped_at_kl`, the divergence
-          at which the update ended early, else NaN.
+          at which the update ended early, else 0.
         """
         params, unravel = ravel(state.params)
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
@@ -71,9 +87,9 @@ class PPO(OnPolicy):
 
             def descent(params: jax.Array, optimizer_state: Any) -> Any:
                 tree = unravel(params)
-                gradient, statistics = jax.grad(self._loss, has_aux=True)(tree, batch)
+                gradient, statistics = jax.grad(self._loss, argnums=1, has_aux=True)(network, tree, batch)
                 descended = descend(
-                    self.optimizer,
+                    optimizer,
                     self.learning_rate,
                     self.max_grad_norm,
                     params,
@@ -88,7 +104,8 @@ class PPO(OnPolicy):
 
             def try_descent() -> Any:
                 descended, statistics = descent(params, optimizer_state)
-                near = statistics[STATISTICS.index("approx_kl")] <= 1.5 * self.target_kl
+                # Not `<=`: as in SB3, a divergence of NaN does not end the update.
+                near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
                 kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
                 return (*kept, near), statistics
 
@@ -113,16 +130,16 @@ class PPO(OnPolicy):
         metrics = _metrics(statistics, took_place, going) | {"explained_variance": explained_variance(rollout)}
         return LearnerState(unravel(params), optimizer_state), metrics
 
-    def _loss(self, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
-        distribution, value = self.network.apply(params, batch.observation)
+    def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+        distribution, value = network.apply(params, batch.observation)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()
 
         log_ratio = log_prob - batch.log_prob
         ratio = jnp.exp(log_ratio)
-        clipped = jnp.clip(ratio, 1 - self.clip_range, 1 + self.clip_range)
+        clipped = _clamp(ratio, 1 - self.clip_range, 1 + self.clip_range)
         if self.clip_range_vf is not None:
-            value = batch.value + jnp.clip(value - batch.value, -self.clip_range_vf, self.clip_range_vf)
+            value = batch.value + _clamp(value - batch.value, -self.clip_range_vf, self.clip_range_vf)
         # The means of all of these in one reduction, because with a small batch each costs a kernel or two.
         terms = [
             -jnp.minimum(batch.advantage * ratio, batch.advantage * clipped),
@@ -134,6 +151,11 @@ class PPO(OnPolicy):
         policy_loss, value_loss, entropy_loss, *_ = means = jnp.stack(terms).mean(1)
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
         return loss, jnp.append(means, loss)
+
+
+def _clamp(x: jax.Array, low: Any, high: Any) -> jax.Array:
+    """jnp.clip with PyTorch's gradient, which is 1 at the bounds too: a clip range of 0 leaves the first step whole."""
+    return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
 def permutation(key: jax.Array, size: int) -> jax.Array:
@@ -164,5 +186,5 @@ def _metrics(statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> 
         "approx_kl": (kl * last_weight).sum() / last_weight.sum(),
         "loss": last[STATISTICS.index("loss")],
         "epochs": epochs,
-        "stopped_at_kl": jnp.where(going, jnp.nan, last[STATISTICS.index("approx_kl")]),
+        "stopped_at_kl": jnp.where(going, 0, last[STATISTICS.index("approx_kl")]),
     }

@@ -1,12 +1,10 @@
-"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU.
-
-Import it before JAX has run anything: it then gives XLA more threads than there are cores, which it needs for that, and
-which makes single programs of large kernels a tenth slower. So nothing else imports it.
-"""
+"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU."""
 
 from __future__ import annotations
 
+import functools
 import os
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 
 
@@ -22,11 +21,16 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _enlarge_thread_pool() -> bool:
-    """Let XLA have threads to spare, and say whether it has.
+def reserve_threads() -> bool:
+    """Let XLA have threads to spare, so that `sweep` can use all cores of a CPU. Call it before JAX runs anything.
 
     Programs that run side by side wait for each other for ever once they have taken all threads of XLA's pool, which
-    has one for each core (seen with jaxlib 0.10.2). Its size is read once, when JAX starts.
+    has one for each core (seen with jaxlib 0.10.2). Its size is read once, from the environment variable PJRT_NPROC,
+    when JAX starts. Single programs of large kernels are a tenth slower with more threads than cores, so nothing does
+    this unasked.
+
+    Returns:
+      Whether there are enough now.
     """
     enough = num_cores() + 2
     try:
@@ -34,12 +38,18 @@ def _enlarge_thread_pool() -> bool:
 
         if not backends_are_initialized():
             os.environ.setdefault("PJRT_NPROC", str(enough))
+            _STARTED_WITH.append(os.environ["PJRT_NPROC"])
     except ImportError:
         pass
-    return int(os.environ.get("PJRT_NPROC", 0)) >= enough
+    return _can_spread()
 
 
-_CAN_SPREAD = _enlarge_thread_pool()
+# What PJRT_NPROC was when JAX had not run yet, as far as is known: set later, it has no effect.
+_STARTED_WITH: list[str] = [os.environ["PJRT_NPROC"]] if "PJRT_NPROC" in os.environ else []
+
+
+def _can_spread() -> bool:
+    return any(number.isdigit() and int(number) >= num_cores() + 2 for number in _STARTED_WITH[-1:])
 
 
 def sweep(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -47,21 +57,51 @@ def sweep(function: Callable[..., Any], *arguments: Any) -> Any:
 
     On a CPU the batch is cut into as many groups as there are cores, and each core takes one after the other of its
     group: in XLA's CPU backend a batch of small matrix products, which vmap makes, is slower than the products one by
-    one, and runs on one core. If XLA has no threads to spare (see above; or set PJRT_NPROC to two more than there are
-    cores) one core takes all.
+    one, and runs on one core. That needs `reserve_threads()` before JAX runs anything; without it one core takes all,
+    and a warning says so.
 
     Args:
+      function: compiled once for each shape of the arguments, if it is the same object.
       arguments: pytrees of arrays with one leading axis for all.
+
+    Raises:
+      ValueError, TypeError: there is no such axis, or nothing to call.
     """
     return compile_sweep(function, *arguments)(*arguments)
 
 
 def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     """The function that `sweep` calls, for arguments of these shapes."""
+    if not callable(function):
+        raise TypeError(f"function must be callable, got {function!r}.")
+    leaves, structure = jax.tree.flatten(arguments)
+    for leaf in leaves:
+        if not is_array(leaf):
+            raise TypeError(f"arguments must be pytrees of arrays, got {shown(leaf)} among them.")
+    shapes = [jnp.shape(leaf) for leaf in leaves]
+    sizes = {shape[:1] for shape in shapes}
+    if len(sizes) != 1 or sizes == {()} or sizes == {(0,)}:
+        raise ValueError(f"arguments must have one leading axis for all, and not be empty; got the shapes {shapes}.")
+    kinds = tuple((shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves))
+    x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    return _compiled(function, structure, kinds, num_cores(), x64)
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(
+    function: Callable[..., Any], structure: Any, kinds: tuple[Any, ...], cores: int, x64: bool
+) -> Callable[..., Any]:
+    size = kinds[0][0][0]
     if jax.default_backend() != "cpu":
-        return jax.jit(jax.vmap(function)).lower(*arguments).compile()
-    size = jax.tree.leaves(arguments)[0].shape[0]
-    num_groups = min(num_cores(), size) if _CAN_SPREAD else 1
+        return jax.jit(jax.vmap(function)).lower(*_empty(structure, kinds, size)).compile()
+    num_groups = min(cores, size)
+    if num_groups > 1 and not _can_spread():
+        warnings.warn(
+            "sweep uses one core: call jaxenvs.learn.sweep.reserve_threads() before JAX runs anything, or start with "
+            f"PJRT_NPROC={cores + 2}, for all {cores}.",
+            stacklevel=4,
+        )
+        num_groups = 1
     # The last group is filled up with the last element, so that all groups have one shape and share their program.
     length = -(-size // num_groups)
     rows = [jnp.minimum(jnp.arange(first, first + length), size - 1) for first in range(0, size, length)]
@@ -70,9 +110,10 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[...
         return jax.lax.map(lambda each: function(*each), arguments)
 
     def group(arguments: Any, rows: jax.Array) -> Any:
-        return jax.tree.map(lambda leaf: leaf[rows], arguments)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
 
-    program = jax.jit(one_by_one, compiler_options=compiler_options()).lower(group(arguments, rows[0])).compile()
+    in_group = _empty(structure, kinds, length)
+    program = jax.jit(one_by_one, compiler_options=compiler_options()).lower(in_group).compile()
 
     def run(*arguments: Any) -> Any:
         def run_group(rows: jax.Array) -> Any:
@@ -83,3 +124,9 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[...
         return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
 
     return run
+
+
+def _empty(structure: Any, kinds: tuple[Any, ...], length: int) -> Any:
+    """Shapes and dtypes of the arguments, with another leading axis."""
+    leaves = [jax.ShapeDtypeStruct((length, *shape[1:]), dtype) for shape, dtype in kinds]  # type: ignore[no-untyped-call]
+    return jax.tree.unflatten(structure, leaves)

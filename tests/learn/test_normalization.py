@@ -61,7 +61,7 @@ def timestep(step):
 def test_it_gives_what_vec_normalize_gives(settings):
     reference = VecNormalize(Replay(), **settings)
     ours = {name.replace("clip_obs", "clip_observation"): value for name, value in settings.items()}
-    normalizer = Normalizer.create(OBSERVATIONS[0], ENVS, **ours).see_observation(OBSERVATIONS[0]).settle()
+    normalizer = Normalizer.create(OBSERVATIONS[0], ENVS, **ours).update(OBSERVATIONS[0]).merge()
     np.testing.assert_allclose(normalizer.normalize_observation(OBSERVATIONS[0]), reference.reset(), rtol=1e-5)
     step_once = jax.jit(lambda normalizer, timestep: normalizer.step(timestep))
     for step in range(STEPS):
@@ -73,8 +73,8 @@ def test_it_gives_what_vec_normalize_gives(settings):
             expected = infos[lane]["terminal_observation"]
             np.testing.assert_allclose(seen.final_observation[lane], expected, rtol=1e-4, atol=1e-5)
         if step == STEPS // 2:
-            normalizer = normalizer.settle()
-    settled = normalizer.settle()
+            normalizer = normalizer.merge()
+    settled = normalizer.merge()
     np.testing.assert_allclose(settled.observation.mean, reference.obs_rms.mean, rtol=1e-5)
     np.testing.assert_allclose(settled.observation.variance, reference.obs_rms.var, rtol=1e-5)
     np.testing.assert_allclose(settled.reward.variance, reference.ret_rms.var, rtol=1e-5)
@@ -93,7 +93,7 @@ def test_arrays_without_statistics_pass_as_they_are():
     normalizer = normalizer.replace(
         observation=normalizer.observation | {"b": None}, observation_seen=normalizer.observation_seen | {"b": None}
     )
-    seen = normalizer.see_observation({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
+    seen = normalizer.update({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
     normalized = seen.normalize_observation({"a": OBSERVATIONS[0], "b": OBSERVATIONS[0]})
     np.testing.assert_array_equal(normalized["b"], OBSERVATIONS[0])
     assert abs(normalized["a"].mean()) < 1e-3

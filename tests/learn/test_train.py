@@ -5,27 +5,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import stable_baselines3
+from gymnasium.vector import AutoresetMode
 
 import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.optimizers import export_optimizer
-from jaxenvs.learn import A2C, PPO, ActorCritic, train
+from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
 from jaxenvs.learn.ppo import permutation
-from jaxenvs.learn.sweep import sweep
 from tests.environments import Counter
 
 VENV = jaxenvs.make_vec("CartPole-v1", 8)
 NETWORK = ActorCritic.of(VENV.env)
-TINY = PPO(VENV, NETWORK, total_timesteps=512, n_steps=32, batch_size=64, n_epochs=2)
+TINY = Training(VENV, NETWORK, PPO(n_steps=32, batch_size=64, n_epochs=2), total_timesteps=512)
 train_once = jax.jit(train)
+
+
+def mean_return(metrics, iterations):
+    return np.average(metrics["episode_return"][iterations], weights=metrics["episodes"][iterations])
 
 
 def test_ppo_learns_to_balance_a_pole():
     linear = np.linspace(1, 0, 98)[1:]
     algorithm = PPO(
-        VENV,
-        NETWORK,
-        total_timesteps=97 * 256,
         n_steps=32,
         batch_size=256,
         n_epochs=20,
@@ -34,25 +35,24 @@ def test_ppo_learns_to_balance_a_pole():
         learning_rate=1e-3 * linear,
         clip_range=0.2 * linear,
     )
-    result = train_once(jax.random.key(0), algorithm)
-    returns = np.asarray(result.metrics["episode_return"])
-    assert np.nanmean(returns[:5]) < 60
-    assert np.nanmean(returns[-20:]) > 150
-    assert result.metrics["timesteps"][-1] == algorithm.total_timesteps
+    result = train_once(jax.random.key(0), Training(VENV, NETWORK, algorithm, total_timesteps=97 * 256))
+    assert mean_return(result.metrics, slice(5)) < 60
+    assert mean_return(result.metrics, slice(-20, None)) > 150
+    assert result.metrics["timesteps"][-1] == 97 * 256
 
 
 def test_a2c_learns_to_balance_a_pole():
-    algorithm = A2C(VENV, NETWORK, total_timesteps=60_000, n_steps=8, learning_rate=3e-3)
-    result = train_once(jax.random.key(0), algorithm)
-    returns = np.asarray(result.metrics["episode_return"])
-    assert np.nanmean(returns[-50:]) > 2 * np.nanmean(returns[:50])
+    training = Training(VENV, NETWORK, A2C(n_steps=8, learning_rate=3e-3), total_timesteps=60_000)
+    metrics = train_once(jax.random.key(0), training).metrics
+    assert mean_return(metrics, slice(-50, None)) > 2 * mean_return(metrics, slice(50))
 
 
 def test_a2c_descends_as_sb3s_does():
     model = stable_baselines3.A2C("MlpPolicy", make_vec_env("CartPole-v1", 1), policy_kwargs={"net_arch": []})
     gradient = jnp.array([1.0, -0.1, 0.0])
     updates = []
-    for optimizer in (A2C(VENV, NETWORK).optimizer, export_optimizer(model.policy.optimizer)):
+    exported = export_optimizer(model.policy.optimizer)
+    for optimizer in (A2C.OPTIMIZER, exported.transformation(exported.settings(model.policy.optimizer))):
         state = optimizer.init(gradient)
         for _ in range(3):
             update, state = optimizer.update(gradient, state, gradient)
@@ -63,7 +63,7 @@ def test_a2c_descends_as_sb3s_does():
 def test_the_same_key_gives_the_same_bits_and_another_key_others():
     first, again = (train_once(jax.random.key(3), TINY) for _ in range(2))
     other = train_once(jax.random.key(4), TINY)
-    for a, b, c in zip(*(jax.tree.leaves(result.state.params) for result in (first, again, other))):
+    for a, b, c in zip(*(jax.tree.leaves(result.params) for result in (first, again, other))):
         np.testing.assert_array_equal(a, b)
         assert not a.any() or not np.array_equal(a, c)
 
@@ -80,16 +80,16 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
     assert swept.metrics["loss"].shape == (3, TINY.num_iterations)
     alone = train_once(keys[0], TINY)
     np.testing.assert_allclose(
-        swept.state.params["action_net.weight"][0], alone.state.params["action_net.weight"], rtol=1e-3, atol=1e-4
+        swept.params["action_net.weight"][0], alone.params["action_net.weight"], rtol=1e-3, atol=1e-4
     )
     still = NETWORK.init(jax.random.split(keys[2], 3)[0])
-    np.testing.assert_allclose(swept.state.params["value_net.weight"][2], still["value_net.weight"], rtol=1e-6)
+    np.testing.assert_allclose(swept.params["value_net.weight"][2], still["value_net.weight"], rtol=1e-6)
     assert swept.metrics["episode_length"][2, 0] != swept.metrics["episode_length"][0, 0]
 
 
 def test_training_with_normalisation_counts_every_observation():
     result = train_once(jax.random.key(0), TINY.replace(normalize=True))
-    np.testing.assert_allclose(result.normalizer.observation.count, 512 + 8, rtol=1e-5)
+    np.testing.assert_allclose(result.state.normalizer.observation.count, 512 + 8, rtol=1e-5)
     assert np.isfinite(result.metrics["loss"]).all()
 
 
@@ -98,8 +98,66 @@ def test_target_kl_ends_an_update_early():
     assert far.metrics["epochs"].min() == 1
     assert far.metrics["stopped_at_kl"][0] > 0.015
     near = train_once(jax.random.key(0), TINY.replace(learning_rate=1e-5, target_kl=0.01))
-    assert (near.metrics["epochs"] == TINY.n_epochs).all()
-    assert np.isnan(near.metrics["stopped_at_kl"]).all()
+    assert (near.metrics["epochs"] == TINY.algorithm.n_epochs).all()
+    assert (near.metrics["stopped_at_kl"] == 0).all()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
+    training = TINY.replace(normalize=normalize, learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
+    go_on = jax.jit(advance, static_argnums=2)
+    start = training.init(jax.random.key(1))
+    whole, whole_metrics = go_on(training, start, TINY.num_iterations)
+    half, first_metrics = go_on(training, start, TINY.num_iterations // 2)
+    end, second_metrics = go_on(training, half, TINY.num_iterations // 2)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(end), strict=True):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b)
+    for name, values in whole_metrics.items():
+        np.testing.assert_array_equal(values, jnp.concatenate([first_metrics[name], second_metrics[name]]), name)
+
+
+def test_a_training_runs_with_debug_nans():
+    with jax.debug_nans(True):
+        metrics = train_once(jax.random.key(0), TINY).metrics
+    assert (metrics["episode_return"][metrics["episodes"] == 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"venv": jaxenvs.make_vec("CartPole-v1", 8, autoreset=AutoresetMode.NEXT_STEP)}, "venv must have auto-reset"),
+        ({"venv": jaxenvs.make_vec("CartPole-v1", 8, autoreset=AutoresetMode.DISABLED)}, "venv must have auto-reset"),
+        ({"venv": VENV.env}, "venv must be a VectorEnv"),
+        ({"network": None}, "network must be a Network"),
+        ({"algorithm": None}, "algorithm must be an? OnPolicySettings"),
+        ({"total_timesteps": 0}, "total_timesteps must be a positive int, got 0"),
+        (
+            {"learning_rate": np.ones(3)},
+            "learning_rate must be a number, or have one value for each of the 2",
+        ),
+        ({"learning_rate": [1e-3, 1e-4]}, "learning_rate must be a number or an array"),
+        ({"learning_rate": float("nan")}, r"learning_rate must lie in \[0, inf\], got nan"),
+        ({"learning_rate": "fast"}, "learning_rate must be a number or an array"),
+        ({"gamma": 5}, r"gamma must lie in \[0, 1\], got 5"),
+        ({"gamma": np.ones(2)}, r"gamma must be a number, got float64\[2\]"),
+        ({"clip_range": -0.1}, "clip_range must lie in"),
+        ({"batch_size": 0}, "batch_size must be a positive int, got 0"),
+        ({"n_epochs": 0}, "n_epochs must be a positive int, got 0"),
+        ({"n_steps": 1.5}, "n_steps must be a positive int, got 1.5"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_trained_is_refused(changes, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        train(jax.random.key(0), TINY.replace(**changes))
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(2, np.uint32), None, jax.random.split(jax.random.key(0), 2)], ids=repr)
+def test_a_key_that_is_none_is_refused(key):
+    with pytest.raises((TypeError, ValueError), match="key must"):
+        train(key, TINY)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 2048, 10_000])
@@ -127,14 +185,3 @@ def test_a_network_starts_like_sb3s():
 def test_networks_refuse_observations_they_cannot_read():
     with pytest.raises(ValueError, match="ActorCritic takes Box observations"):
         ActorCritic.of(Counter(observation_kind="discrete"))
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3])
-def test_a_sweep_is_vmap_however_many_cores_there_are(monkeypatch, cores):
-    monkeypatch.setattr("jaxenvs.learn.sweep.num_cores", lambda: cores)
-    monkeypatch.setattr("jaxenvs.learn.sweep._CAN_SPREAD", True)
-    numbers = jnp.arange(5.0)
-    keys = jax.random.split(jax.random.key(0), 5)
-    swept = sweep(lambda x, key: {"square": x**2, "draw": jax.random.uniform(key)}, numbers, keys)
-    np.testing.assert_array_equal(swept["square"], numbers**2)
-    assert len(np.unique(swept["draw"])) == 5

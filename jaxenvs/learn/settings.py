@@ -1,0 +1,129 @@
+"""The settings that on-policy algorithms share, and the state that their updates change."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxenvs import arguments
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.networks import Network
+from jaxenvs.learn.optimization import ADAM, ravel
+from jaxenvs.learn.rollout import Rollout
+
+
+@struct
+class LearnerState:
+    """Parameters of a network and the state of their optimiser, whose arrays are vectors, as `ravel` orders them."""
+
+    params: Any
+    optimizer_state: Any
+
+    @classmethod
+    def create(cls, params: Any, optimizer: optax.GradientTransformation) -> LearnerState:
+        """That of parameters before their first update."""
+        return cls(params, optimizer.init(ravel(params)[0]))
+
+
+@struct
+class OnPolicySettings:
+    """Settings, with SB3's names. Numbers are traced, so that `vmap` sweeps them; the rest is the program.
+
+    Attributes:
+      n_steps: of each environment in one rollout.
+      learning_rate: a float; or, for a Training, an array with one for each iteration.
+      gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
+      ent_coef, vf_coef: weights of entropy and value loss.
+      max_grad_norm: longer gradients are scaled down to it.
+      normalize_advantage: to mean 0 and deviation 1, in each batch.
+      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+    """
+
+    # Those that may be arrays with one value for each iteration.
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    # Numbers, their least and their greatest values.
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = {
+        "learning_rate": (0, math.inf),
+        "gamma": (0, 1),
+        "gae_lambda": (0, 1),
+        "ent_coef": (-math.inf, math.inf),
+        "vf_coef": (-math.inf, math.inf),
+        "max_grad_norm": (0, math.inf),
+    }
+    COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
+    # Without a learning rate, by which `descend` multiplies.
+    OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
+
+    n_steps: int = static(default=2048)
+    learning_rate: Any = 3e-4
+    gamma: Any = 0.99
+    gae_lambda: Any = 0.95
+    ent_coef: Any = 0.0
+    vf_coef: Any = 0.5
+    max_grad_norm: Any = 0.5
+    normalize_advantage: bool = static(default=True)
+    sde_sample_freq: int = static(default=1)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed."""
+        return dataclasses.replace(self, **changes)
+
+    def update(
+        self,
+        network: Network,
+        optimizer: optax.GradientTransformation,
+        state: LearnerState,
+        rollout: Rollout,
+        key: jax.Array,
+    ) -> tuple[LearnerState, dict[str, Any]]:
+        """Learn from one rollout. A pure function of the settings and its arguments.
+
+        Args:
+          network: parameters and observations to a distribution over actions and values.
+          optimizer: without a learning rate, on vectors.
+
+        Returns:
+          The next state, and metrics with SB3's names and meanings.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define update.")
+
+    def check(self) -> None:
+        """Refuse what nobody can train with, as far as values are known: traced ones pass.
+
+        Raises:
+          ValueError, TypeError: a setting is no number, or out of its range; the message names it.
+        """
+        for name in self.COUNTS:
+            arguments.positive_int(name, getattr(self, name))
+        for name, (low, high) in self.RANGES.items():
+            value = getattr(self, name)
+            if value is None and type(self).__dataclass_fields__[name].default is None:
+                continue
+            if not arguments.is_real(value):
+                raise TypeError(f"{name} must be a number or an array of numbers, got {arguments.shown(value)}.")
+            if jnp.ndim(value) and name not in self.SCHEDULED:
+                raise ValueError(f"{name} must be a number, got {arguments.shown(value)}.")
+            if not isinstance(value, jax.core.Tracer):
+                numbers = np.asarray(value)
+                if not ((numbers >= low) & (numbers <= high)).all():  # NaN is neither
+                    raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {arguments.shown(value)}.")
+
+    def check_schedules(self, num_iterations: int) -> None:
+        """
+        Raises:
+          ValueError: a schedule has another length.
+        """
+        for name in self.SCHEDULED:
+            value = getattr(self, name)
+            shape = () if value is None else jnp.shape(value)
+            if shape not in ((), (num_iterations,)):
+                raise ValueError(
+                    f"{name} must be a number, or have one value for each of the {num_iterations} iterations, got an "
+                    f"array of shape {shape}."
+                )
