@@ -1,195 +1,226 @@
-"""PyTorch modules as programs that JAX runs.
-
-A module is traced once, by `torch.fx`, into a list of PyTorch's operations, which `operations.py` has in JAX.
-"""
+"""PyTorch modules in JAX: pure functions of their parameters, and the parameters back and forth as one vector."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import operator
-from collections.abc import Callable, Iterator, Mapping
-from types import EllipsisType
+import functools
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
+import torch
 from torch import fx, nn
+from torch.nn.modules import module as torch_module
 
-from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, NotCompilable, drops
+from bridge.translate.operations import NotCompilable
+from bridge.translate.program import Program
+from bridge.translate.tracing import Replay, describe, first_line, record, replicate, translate
 
-
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """An argument: the result of an earlier operation, counted from 1; 0 is the input of the program."""
-
-    index: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """An argument: a parameter, by its name."""
-
-    name: str
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """A call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
+class ExportedModule:
+    """A module without its weights, in evaluation mode. Those of equal architecture are equal, and share programs.
 
-    name: str
-    args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...] = ()
+    Attributes:
+      parameters: names and shapes, in the order of `module.named_parameters()`.
+      program: what it computes.
+      depends_on_training: whether PyTorch computes something else in training mode, as with dropout.
+    """
 
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A pure function of parameters and an input. Programs of the same operations are equal."""
-
-    operations: tuple[Operation, ...]
-    result: Any
-
-    def __call__(self, params: Mapping[str, jax.Array], x: Any) -> Any:
-        """
-        Args:
-          params: by name.
-          x: an array, or a dict of arrays.
-        """
-        values = [x]
-
-        def resolve(argument: Any) -> Any:
-            if isinstance(argument, Value):
-                return values[argument.index]
-            if isinstance(argument, Parameter):
-                return params[argument.name]
-            return tuple(map(resolve, argument)) if isinstance(argument, tuple) else argument
-
-        for operation in self.operations:
-            kwargs = {name: resolve(argument) for name, argument in operation.kwargs}
-            values.append(OPERATIONS[operation.name](*resolve(operation.args), **kwargs))
-        return resolve(self.result)
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    program: Program
+    depends_on_training: bool
 
     @property
-    def parameter_names(self) -> set[str]:
-        """The parameters that it reads."""
+    def num_parameters(self) -> int:
+        """The length of the vector of parameters."""
+        return sum(math.prod(shape) for _, shape in self.parameters)
 
-        def names(argument: Any) -> set[str]:
-            if isinstance(argument, tuple):
-                return set().union(*map(names, argument))
-            return {argument.name} if isinstance(argument, Parameter) else set()
+    def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
+        """All parameters by name, in PyTorch's layout, from one vector."""
+        # split, because its gradient is one concatenation.
+        parts = jax.lax.split(vector, [math.prod(shape) for _, shape in self.parameters])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.parameters, parts)}
 
-        return names(tuple((operation.args, operation.kwargs) for operation in self.operations))
+    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: Any) -> Any:
+        """What `module(*inputs)` gives for a batch: an array, or a tuple of arrays.
+
+        Args:
+          params: by name, or as one vector.
+          inputs: as the examples of `export_module`, in the dtype of the parameters.
+        """
+        return self.program(params if isinstance(params, Mapping) else self.unravel(params), *inputs)
 
 
-def trace(module: nn.Module, names: Mapping[int, str]) -> Program:
-    """The program of what `module(x)` computes.
+def export_module(module: nn.Module, *examples: Any) -> ExportedModule:
+    """A module as a pure function. Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
 
     Args:
-      module: a module around those to translate; messages leave it out of their paths.
-      names: of the parameters that may be read, by their `id`.
+      module: it must treat the rows of a batch one by one.
+      examples: of its inputs, each a batch of any size: a tensor, or a dict of tensors.
 
     Raises:
-      NotCompilable: it cannot be traced, or there is no translation for something it does.
+      NotCompilable: it computes something that has no translation.
     """
-    with _unchanged(module):
-        graph = _Tracer().trace(module)
-    operations: list[Operation] = []
-    values: dict[fx.Node, Any] = {}
-    temporary: dict[fx.Node, bool] = {}  # whether only its one user sees the memory of a node's result
-
-    def emit(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name == "dropout" and not drops(*args, **kwargs):
-            return args[0]
-        operations.append(Operation(name, args, tuple(kwargs.items())))
-        return Value(len(operations))
-
-    def argument(value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            return values[value]
-        if isinstance(value, nn.Parameter) and id(value) in names:
-            return Parameter(names[id(value)])
-        if isinstance(value, list | tuple):
-            return tuple(map(argument, value))
-        if isinstance(value, slice):  # which cannot be hashed
-            return emit("slice", argument((value.start, value.stop, value.step)), {})
-        if value is None or isinstance(value, int | float | str | EllipsisType):
-            return value
-        raise NotCompilable(
-            f"The networks compute with a {type(value).__name__} that is no parameter; only numbers may be constants."
-        )
-
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            values[node] = Value(0)
-        elif node.op == "get_attr":
-            values[node] = argument(operator.attrgetter(str(node.target))(module))
-        elif node.op == "output":
-            return Program(tuple(operations), argument(node.args[0]))
-        else:
-            name, options, overwrites = _operation(module, node)
-            is_exclusive = all(temporary.get(source, False) for source in node.all_input_nodes)
-            if overwrites and not is_exclusive:
-                raise NotCompilable(f"An in-place {name} overwrites a tensor that may be used elsewhere.")
-            is_new = name not in VIEWS and not overwrites
-            temporary[node] = len(node.users) == 1 and (is_new or is_exclusive)
-            kwargs = {key: argument(value) for key, value in node.kwargs.items() if key != "inplace"}
-            values[node] = emit(name, argument((*node.args, *options)), kwargs)
-    raise AssertionError("A graph of torch.fx ends with its output.")
-
-
-class _Tracer(fx.Tracer):
-    """Says which module could not be traced."""
-
-    def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        except NotCompilable:
-            raise
-        except Exception as error:
-            where = _describe(self.path_of_module(m), m)
-            raise NotCompilable(f"torch.fx cannot trace the forward of {where}: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Undoes what tracing does to the attributes of modules.
-
-    Raises:
-      NotCompilable: it did something to them.
-    """
-    parts = [(path, part, dict(vars(part))) for path, part in module.named_modules() if path]
+    require_no_forward_hooks(module)
+    parameters = dict(module.named_parameters())
+    _require_one_dtype(parameters.values())
     try:
-        yield
-        for path, part, attributes in parts:
-            for name, value in vars(part).items():
-                if name not in attributes or value is not attributes[name]:
-                    raise NotCompilable(f"The forward of {_describe(path, part)} sets its attribute {name!r}.")
-    finally:
-        for _, part, attributes in parts:
-            vars(part).clear()
-            vars(part).update(attributes)
+        graph = record(module, *examples)
+        program = translate(graph)
+        exported = ExportedModule(
+            tuple((name, tuple(parameter.shape)) for name, parameter in parameters.items()),
+            program,
+            depends_on_training=program != _in_training(module, examples),
+        )
+        _require_sound(module, graph, exported, examples)
+    except NotCompilable:
+        raise
+    except Exception as error:
+        raise NotCompilable(f"The networks have no translation to JAX: {first_line(error)}") from error
+    return exported
 
 
-def _operation(module: nn.Module, node: fx.Node) -> tuple[str, tuple[Any, ...], bool]:
-    """What a node calls: one of OPERATIONS, further arguments for it, and whether it overwrites its input."""
-    if node.op == "call_module":
-        part = module.get_submodule(str(node.target))
-        if type(part) not in MODULES:
-            raise NotCompilable(f"There is no translation to JAX of {_describe(str(node.target), part)}.")
-        name, *attributes = MODULES[type(part)]
-        return name, tuple(getattr(part, attribute) for attribute in attributes), bool(getattr(part, "inplace", False))
-    known = node.target if node.target in OPERATIONS else FUNCTIONS.get(node.target)
-    if known is None:
-        function = getattr(node.target, "__name__", node.target)
-        raise NotCompilable(f"There is no translation to JAX of {function}(), which a forward calls.")
-    return str(known), (), bool(node.kwargs.get("inplace"))
+def require_no_forward_hooks(module: nn.Module) -> None:
+    """Refuse what a caller of the module would meet and a program does not have.
+
+    Raises:
+      NotCompilable: a part of it has hooks of the forward pass, or a forward put into it.
+    """
+    if any(getattr(torch_module, f"_global{hooks}") for hooks in FORWARD_HOOKS):
+        raise NotCompilable("There are hooks for the forward pass of all of PyTorch's modules.")
+    for path, part in module.named_modules():
+        if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or "forward" in vars(part):
+            raise NotCompilable(f"{describe(path, part)} has hooks or a forward put into it.")
 
 
-def _describe(path: str, module: nn.Module) -> str:
-    return f"{path.partition('.')[2] or path} ({type(module).__name__})"
+def require_same_gradients(
+    module: nn.Module, exported: ExportedModule, optimizer: torch.optim.Optimizer, elsewhere: Collection[str] = ()
+) -> None:
+    """Refuse modules to whose parameters PyTorch's gradient steps do something else than steps in JAX would.
+
+    Args:
+      module, exported: the module with the parameters of the exported one.
+      optimizer: it must train all of these parameters, in their order.
+      elsewhere: names of parameters that get a gradient in another way than through the exported program.
+
+    Raises:
+      NotCompilable: something would be different.
+    """
+    parameters, differentiated = dict(module.named_parameters()), exported.program.differentiated
+    if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
+        raise NotCompilable("There are hooks for the backward pass of all of PyTorch's modules.")
+    for path, part in module.named_modules():
+        if any(getattr(part, hooks) for hooks in BACKWARD_HOOKS):
+            raise NotCompilable(f"{describe(path, part)} has hooks.")
+    for name, parameter in parameters.items():
+        if not parameter.requires_grad or parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise NotCompilable(f"The parameter {name} is frozen or has hooks.")
+        if name not in differentiated and name not in elsewhere:
+            raise NotCompilable(f"The parameter {name} has no part in what the networks compute.")
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if list(map(id, trained)) != list(map(id, parameters.values())):
+        raise NotCompilable("The optimizer must train all parameters of the networks, in their order.")
+    if exported.depends_on_training:
+        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
 
 
-def first_line(error: Exception) -> str:
-    """The part of an error's message that fits in a sentence."""
-    return str(error).partition("\n")[0] or type(error).__name__
+def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
+    """Parameters end to end, (size,), in memory of their own."""
+    with torch.no_grad():
+        vector: np.ndarray = torch.cat([parameter.flatten() for parameter in parameters]).cpu().numpy()
+    return vector
+
+
+def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
+    """Copy a vector, as `read_parameters` gives it, into parameters.
+
+    Raises:
+      ValueError: it is not of their number. Nothing changed.
+    """
+    parameters = list(parameters)
+    sizes = [parameter.numel() for parameter in parameters]
+    if np.shape(vector) != (sum(sizes),):
+        raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
+    with torch.no_grad():
+        # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+        for parameter, part in zip(parameters, torch.split(torch.from_numpy(np.array(vector)), sizes)):
+            parameter.copy_(part.view_as(parameter))
+
+
+def _in_training(module: nn.Module, examples: tuple[Any, ...]) -> Program | None:
+    try:
+        return translate(record(module, *examples, training=True))
+    except NotCompilable:  # as a network may be that is evaluated without noise
+        return None
+
+
+def _require_one_dtype(parameters: Collection[nn.Parameter]) -> None:
+    dtypes = sorted({str(parameter.dtype) for parameter in parameters})
+    widest = f"torch.{jax.dtypes.canonicalize_dtype(float)}"
+    if dtypes not in ([], ["torch.float32"], [widest]):
+        raise NotCompilable(f"The parameters must be float32, or all float64 under jax_enable_x64, got {dtypes}.")
+
+
+def _require_sound(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
+    """Try the module, its recording and its translation on two rows."""
+    dtype = next((parameter.dtype for parameter in module.parameters()), torch.get_default_dtype())
+    generator = torch.Generator().manual_seed(0)  # of its own, so that nobody's random numbers change
+
+    def noise(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape).uniform_(-1, 1, generator=generator).to(like.device, dtype)
+
+    def disturb(parameter: nn.Parameter) -> nn.Parameter:
+        # Zeros, as new networks have them, hide what they are multiplied with.
+        disturbed = parameter.detach() + 0.2 * noise(parameter, parameter.shape, parameter.dtype)
+        return nn.Parameter(disturbed, requires_grad=False)
+
+    def two_rows(example: torch.Tensor) -> torch.Tensor:
+        return noise(example, (2, *example.shape[1:]), dtype if example.is_floating_point() else example.dtype)
+
+    rows = jax.tree.map(two_rows, examples)
+    leaves, structure = jax.tree.flatten(rows)
+    inputs = tuple((tuple(leaf.shape), _name(leaf.dtype)) for leaf in leaves)
+    shapes = _result_shapes(exported, _name(dtype), inputs, structure)
+    replica, disturbed = replicate(module), replicate(module, disturb)
+    with torch.no_grad():
+        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Replay(replica, graph).run))
+        together, first, second = (
+            jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
+            for part in (slice(0, 2), slice(0, 1), slice(1, 2))
+        )
+    given = [tuple(result.shape) for result in results]
+    if given != shapes or any(shape[:1] != (2,) for shape in shapes):
+        raise NotCompilable(f"For two rows, the networks give shapes {given}, their translation {shapes}.")
+    if not _all_close(recorded, results):  # as a forward may that asks whether it got a tensor
+        raise NotCompilable("The networks compute something else with tensors than while they are recorded.")
+    if not _all_close([torch.cat(parts) for parts in zip(first, second)], together):
+        # Programs have other batches than Stable-Baselines3.
+        raise NotCompilable("The networks give other results for two rows of a batch together than for each alone.")
+
+
+@functools.lru_cache(maxsize=64)
+def _result_shapes(exported: ExportedModule, dtype: str, inputs: tuple[Any, ...], structure: Any) -> list[Any]:
+    """The shapes of what a translation gives, for which every operation is tried out."""
+    arrays = jax.tree.unflatten(structure, [np.zeros(*leaf) for leaf in inputs])
+    results = jax.eval_shape(exported, np.zeros(exported.num_parameters, dtype), *arrays)
+    return [result.shape for result in jax.tree.leaves(results)]
+
+
+def _all_close(got: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    for ours, theirs in zip(got, expected, strict=True):
+        # Products on a GPU may be rounded to ten bits.
+        tolerance = 1e-4 if theirs.device.type == "cpu" else 1e-2
+        scale = float(theirs.nan_to_num().abs().max())
+        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+            return False
+    return True
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import torch
 from torch import nn
 
+from bridge.translate.convolution import conv
+
 
 class NotCompilable(Exception):
     """Something of PyTorch that cannot be expressed in JAX. The message says what, in one sentence."""
@@ -61,11 +63,7 @@ def _conv(
     padding_mode: str = "zeros",
 ) -> jax.Array:
     _unsupported(padding_mode=padding_mode != "zeros" and padding_mode)
-    rank = weight.ndim - 2
-    pads = padding.upper() if isinstance(padding, str) else [(pad, pad) for pad in _each(padding, rank)]
-    strides, dilations = _each(stride, rank), _each(dilation, rank)
-    x = jax.lax.conv_general_dilated(x, weight, strides, pads, rhs_dilation=dilations, feature_group_count=groups)
-    return x if bias is None else x + bias.reshape(-1, *[1] * rank)
+    return conv(x, weight, bias, stride, padding, dilation, groups)
 
 
 def _layer_norm(x: jax.Array, shape: tuple[int, ...], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -199,6 +197,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clone": lambda x: x,
     "contiguous": lambda x: x,
     "identity": lambda x: x,
+    "detach": jax.lax.stop_gradient,
     # Activations.
     "relu": jax.nn.relu,
     "relu6": lambda x: _hardtanh(x, 0.0, 6.0),
@@ -233,7 +232,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 # Whose results may share memory with their input.
 VIEWS = {"getitem", "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze"}
-VIEWS |= {"float", "contiguous", "identity", "dropout"}
+VIEWS |= {"float", "contiguous", "identity", "dropout", "detach"}
+
+# Whose results do not change with their input, or whose gradients PyTorch does not compute.
+WITHOUT_GRADIENT = {"detach", "getattr", "size"}
 
 FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
     getattr(namespace, name): name

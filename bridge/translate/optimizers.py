@@ -1,8 +1,10 @@
-"""PyTorch's optimisers as Optax transformations of a vector, and their moments, back and forth."""
+"""PyTorch's optimisers as Optax transformations of a vector, and their moments back and forth."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,53 +16,115 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from bridge.translate.operations import NotCompilable
 
-# Of each optimiser, the settings that are translated; all others must be off.
-_ADAM = {"betas", "eps", "weight_decay", "decoupled_weight_decay"}
-_RMSPROP = {"alpha", "eps", "weight_decay", "momentum", "centered"}
-SETTINGS: dict[type[torch.optim.Optimizer], set[str]] = {
-    torch.optim.Adam: _ADAM,
-    torch.optim.AdamW: _ADAM,
-    torch.optim.RMSprop: _RMSPROP,
-    RMSpropTFLike: _RMSPROP,
-    torch.optim.SGD: {"weight_decay", "momentum", "nesterov"},
+KINDS: dict[type[torch.optim.Optimizer], str] = {
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adam",
+    torch.optim.RMSprop: "rmsprop",
+    RMSpropTFLike: "rmsprop_tf",
+    torch.optim.SGD: "sgd",
+}
+# Of each kind, the settings that are translated; all others must be off.
+SETTINGS = {
+    "adam": {"betas", "eps", "weight_decay", "decoupled_weight_decay"},
+    "rmsprop": {"alpha", "eps", "weight_decay", "momentum", "centered"},
+    "rmsprop_tf": {"alpha", "eps", "weight_decay", "momentum", "centered"},
+    "sgd": {"weight_decay", "momentum", "nesterov"},
 }
 # But for these: the learning rate is the caller's, and `foreach` changes no number.
 FREE = {"params", "lr", "initial_lr", "foreach"}
 
+# The numbers that each kind always has.
+NUMBERS = {"adam": ("beta1", "beta2", "eps"), "rmsprop": ("alpha", "eps"), "rmsprop_tf": ("alpha", "eps"), "sgd": ()}
+
 # Optax's names of what an optimiser keeps, and PyTorch's.
-_ADAM_NAMES = {"count": "step", "mu": "exp_avg", "nu": "exp_avg_sq"}
 _RMSPROP_NAMES = {"count": "step", "mu": "grad_avg", "nu": "square_avg", "trace": "momentum_buffer"}
-NAMES: dict[type[torch.optim.Optimizer], dict[str, str]] = {
-    torch.optim.Adam: _ADAM_NAMES,
-    torch.optim.AdamW: _ADAM_NAMES,
-    torch.optim.RMSprop: _RMSPROP_NAMES,
-    RMSpropTFLike: _RMSPROP_NAMES,
-    torch.optim.SGD: {"trace": "momentum_buffer"},
+NAMES = {
+    "adam": {"count": "step", "mu": "exp_avg", "nu": "exp_avg_sq"},
+    "rmsprop": _RMSPROP_NAMES,
+    "rmsprop_tf": _RMSPROP_NAMES,
+    "sgd": {"trace": "momentum_buffer"},
 }
 
 
-def export_optimizer(optimizer: torch.optim.Optimizer) -> optax.GradientTransformation:
-    """What the optimiser does to a vector of all parameters, but for the learning rate.
+@dataclasses.dataclass(frozen=True)
+class ExportedOptimizer:
+    """An optimiser without its numbers. Those of one kind with the same parts are equal, and share compiled programs.
 
-    Equal settings give the same object.
+    Attributes:
+      kind: "adam", "rmsprop", "rmsprop_tf" (RMSpropTFLike) or "sgd".
+      weight_decay, decoupled_weight_decay: whether weights decay: by their gradient, or as in AdamW.
+      momentum, nesterov, centered: as PyTorch's.
+    """
+
+    kind: str
+    weight_decay: bool = False
+    decoupled_weight_decay: bool = False
+    momentum: bool = False
+    nesterov: bool = False
+    centered: bool = False
+
+    def settings(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+        """The numbers as they are now in an optimiser of this kind, but for the learning rate."""
+        group = optimizer.param_groups[0]
+        if "betas" in group:
+            group = group | {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+        return {name: float(group[name]) for name in self._numbers}
+
+    def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
+        """What the optimiser does to the gradient of a vector of parameters, but for the learning rate.
+
+        Args:
+          settings: numbers, which may be traced; the state has one structure for all of them.
+        """
+        decay = [optax.add_decayed_weights(settings["weight_decay"])] if "weight_decay" in self._numbers else []
+        momentum = [optax.trace(settings["momentum"], self.nesterov)] if self.momentum else []
+        if self.kind == "adam":
+            adam = optax.scale_by_adam(settings["beta1"], settings["beta2"], settings["eps"])
+            # PyTorch multiplies decoupled decay by the learning rate too.
+            return optax.chain(adam, *decay) if self.decoupled_weight_decay else optax.chain(*decay, adam)
+        if self.kind == "sgd":
+            return optax.chain(optax.identity(), *decay, *momentum)
+        is_like_tf = self.kind == "rmsprop_tf"
+        scale_by = optax.scale_by_stddev if self.centered else optax.scale_by_rms
+        rms = scale_by(settings["alpha"], settings["eps"], initial_scale=float(is_like_tf), eps_in_sqrt=is_like_tf)
+        # RMSprop has no use for the number of its steps, but PyTorch counts them.
+        return optax.chain(*decay, rms, *momentum, optax.scale_by_schedule(lambda count: 1.0))
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        decays = self.weight_decay or self.decoupled_weight_decay
+        return NUMBERS[self.kind] + ("weight_decay",) * decays + ("momentum",) * self.momentum
+
+
+def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
+    """An optimiser over the parameters of its one group, whatever they are.
 
     Raises:
       NotCompilable: the optimiser, or a setting of it, has no translation.
     """
-    cls: Any = type(optimizer)
+    cls = type(optimizer)
     groups = optimizer.param_groups
-    if cls not in SETTINGS:
+    if cls not in KINDS:
         raise NotCompilable(f"There is no translation to JAX of the optimizer {cls.__name__}.")
     if len(groups) != 1:
         raise NotCompilable(f"The optimizer must have one group of parameters, got {len(groups)}.")
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise NotCompilable(f"The optimizer {cls.__name__} has hooks.")
-    for name, value in groups[0].items():
-        if name not in FREE and value and (name not in SETTINGS[cls] or isinstance(value, torch.Tensor)):
+    has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if has_hooks or "step" in vars(optimizer):
+        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a step put into it.")
+    group = groups[0]
+    for name, value in group.items():
+        if name not in FREE and value and (name not in SETTINGS[KINDS[cls]] or isinstance(value, torch.Tensor)):
             raise NotCompilable(f"There is no translation to JAX of {cls.__name__} with {name}={value!r}.")
-    settings = ((name, groups[0].get(name)) for name in sorted(SETTINGS[cls]))
-    # betas may be a list.
-    return _transformation(cls, tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in settings))
+    decays = bool(group["weight_decay"])
+    is_decoupled = decays and (cls is torch.optim.AdamW or bool(group.get("decoupled_weight_decay")))
+    return ExportedOptimizer(
+        kind=KINDS[cls],
+        weight_decay=decays and not is_decoupled,
+        decoupled_weight_decay=is_decoupled,
+        momentum=bool(group.get("momentum")),
+        nesterov=bool(group.get("nesterov")),
+        centered=bool(group.get("centered")),
+    )
 
 
 def read_optimizer(optimizer: torch.optim.Optimizer) -> Any:
@@ -116,7 +180,7 @@ def _split(vector: np.ndarray, parameters: list[torch.Tensor]) -> tuple[torch.Te
 
 
 def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> list[str]:
-    return [NAMES[type(optimizer)][name] for name in names]
+    return [NAMES[KINDS[type(optimizer)]][name] for name in names]
 
 
 def _size(parameters: list[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
@@ -124,28 +188,10 @@ def _size(parameters: list[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
 
 
 @functools.lru_cache
-def _layout(transformation: Any, size: int, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], list[np.ndarray], Any]:
+def _layout(exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], list[Any], Any]:
     """Of the state for a vector: the names of its leaves, their initial values, and the structure."""
+    transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
     paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))
     names = tuple(path[-1].name for path, _ in paths)
     # In the dtype of PyTorch, even where JAX has no float64.
     return names, [np.array(leaf, dtype if leaf.shape else leaf.dtype) for _, leaf in paths], structure
-
-
-@functools.lru_cache
-def _transformation(cls: type[Any], settings: tuple[tuple[str, Any], ...]) -> optax.GradientTransformation:
-    options = dict(settings)
-    decay = [optax.add_decayed_weights(options["weight_decay"])] if options["weight_decay"] else []
-    momentum = [optax.trace(options["momentum"], bool(options.get("nesterov")))] if options.get("momentum") else []
-    if cls in (torch.optim.Adam, torch.optim.AdamW):
-        adam = optax.scale_by_adam(*options["betas"], options["eps"])
-        # PyTorch multiplies decoupled decay by the learning rate too.
-        is_decoupled = cls is torch.optim.AdamW or options["decoupled_weight_decay"]
-        return optax.chain(adam, *decay) if is_decoupled else optax.chain(*decay, adam)
-    if cls is torch.optim.SGD:
-        return optax.chain(optax.identity(), *decay, *momentum)
-    is_like_tf = cls is RMSpropTFLike
-    scale_by = optax.scale_by_stddev if options["centered"] else optax.scale_by_rms
-    rms = scale_by(options["alpha"], options["eps"], initial_scale=float(is_like_tf), eps_in_sqrt=is_like_tf)
-    # RMSprop has no use for the number of its steps, but PyTorch counts them.
-    return optax.chain(*decay, rms, *momentum, optax.scale_by_schedule(lambda count: 1.0))

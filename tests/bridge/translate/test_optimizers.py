@@ -1,5 +1,7 @@
 """PyTorch's optimisers in Optax: the same steps, and the same moments whoever took them."""
 
+import pickle
+
 import jax
 import numpy as np
 import pytest
@@ -7,9 +9,9 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
+from bridge.translate.modules import read_parameters, write_parameters
 from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import export_optimizer, read_optimizer, write_optimizer
-from bridge.translate.policies import read_parameters, write_parameters
 
 SHAPES = ((3, 4), (5,))
 SIZE = 17
@@ -56,17 +58,18 @@ def gradients(num, size=SIZE, dtype="float32"):
 
 
 @jax.jit(static_argnums=0)
-def step(optimizer, vector, state, gradient):
-    update, state = optimizer.update(gradient, state, vector)
+def step(optimizer, settings, vector, state, gradient):
+    update, state = optimizer.transformation(settings).update(gradient, state, vector)
     return vector - LEARNING_RATE * update, state
 
 
 def steps(module, gradients):
     """The parameters and the state after steps in JAX from where a module is, which stays as it is."""
     optimizer = export_optimizer(module.optimizer)
-    vector, state = read_parameters(module), read_optimizer(module.optimizer)
+    settings = optimizer.settings(module.optimizer)
+    vector, state = read_parameters(module.parameters()), read_optimizer(module.optimizer)
     for gradient in gradients:
-        vector, state = step(optimizer, vector, state, gradient)
+        vector, state = step(optimizer, settings, vector, state, gradient)
     return np.asarray(vector), jax.tree.map(np.asarray, state)
 
 
@@ -76,7 +79,7 @@ def assert_same_steps(kind, dtype, tolerance):
     for gradient in gradients(10, dtype=dtype):
         module.step(gradient)
     assert ours.dtype == dtype
-    np.testing.assert_allclose(ours, read_parameters(module), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(ours, read_parameters(module.parameters()), rtol=tolerance, atol=tolerance)
     for got, expected in zip(jax.tree.leaves(state), jax.tree.leaves(read_optimizer(module.optimizer))):
         np.testing.assert_allclose(got, expected, rtol=10 * tolerance, atol=tolerance)
 
@@ -99,21 +102,23 @@ def test_goes_on_from_the_moments_of_torch(kind):
     ours, _ = steps(module, gradients(5))
     for gradient in gradients(5):
         module.step(gradient)
-    np.testing.assert_allclose(ours, read_parameters(module), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours, read_parameters(module.parameters()), rtol=1e-6, atol=1e-6)
 
 
 @every_optimizer
 def test_torch_goes_on_from_our_moments(kind):
     ours, theirs = Parameters(kind), Parameters(kind)
     vector, state = steps(ours, gradients(3))
-    write_parameters(ours, vector)
+    write_parameters(ours.parameters(), vector)
     write_optimizer(ours.optimizer, state)
     for gradient in gradients(3):
         theirs.step(gradient)
     for gradient in gradients(5):
         ours.step(gradient)
         theirs.step(gradient)
-    np.testing.assert_allclose(read_parameters(ours), read_parameters(theirs), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        read_parameters(ours.parameters()), read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6
+    )
 
 
 def same(a, b):
@@ -153,8 +158,10 @@ def test_new_entries_are_like_those_that_torch_makes(kind):
 @every_optimizer
 def test_state_has_one_type_before_and_after_steps(kind):
     module = Parameters(kind)
-    vector, state = read_parameters(module), read_optimizer(module.optimizer)
-    stepped = jax.eval_shape(lambda *args: step(export_optimizer(module.optimizer), *args), vector, state, vector)[1]
+    vector, state = read_parameters(module.parameters()), read_optimizer(module.optimizer)
+    optimizer = export_optimizer(module.optimizer)
+    settings = optimizer.settings(module.optimizer)
+    stepped = jax.eval_shape(lambda *args: step(optimizer, *args), settings, vector, state, vector)[1]
     module.step(gradients(1)[0])
     for other in (stepped, read_optimizer(module.optimizer)):
         assert jax.tree.structure(other) == jax.tree.structure(state)
@@ -164,13 +171,61 @@ def test_state_has_one_type_before_and_after_steps(kind):
             assert not getattr(now, "weak_type", False)
 
 
-def test_equal_settings_give_the_same_object():
+def test_numbers_change_between_steps_as_in_torch_and_compile_nothing():
+    ours, theirs = Parameters("adam with decay"), Parameters("adam with decay")
+    changes = {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.5}
+    steps(ours, gradients(1))
+    compiled = step._cache_size()
+    for module in (ours, theirs):
+        module.optimizer.param_groups[0].update(changes)
+        module.optimizer.param_groups[0]["lr"] = LEARNING_RATE
+    got, _ = steps(ours, gradients(5))
+    assert step._cache_size() == compiled
+    for gradient in gradients(5):
+        theirs.step(gradient)
+    np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("adam", {"weight_decay": 0.1}), ("sgd", {"momentum": 0.9, "weight_decay": 0.1})]
+)
+def test_parts_that_are_switched_on_between_steps_work_as_in_torch(kind, changes):
+    ours, theirs = Parameters(kind), Parameters(kind)
+    before = export_optimizer(ours.optimizer)
+    for module in (ours, theirs):
+        for gradient in gradients(3):
+            module.step(gradient)
+        module.optimizer.param_groups[0].update(changes)
+    assert export_optimizer(ours.optimizer) != before
+    got, _ = steps(ours, gradients(5))
+    for gradient in gradients(5):
+        theirs.step(gradient)
+    np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
+
+
+def test_optimizers_of_one_kind_are_equal_whatever_their_numbers():
     one, other = Parameters("adam"), Parameters("adam", "float64")
-    assert export_optimizer(one.optimizer) is export_optimizer(other.optimizer)
-    other.optimizer.param_groups[0]["lr"] = 1.0  # which is the caller's
-    assert export_optimizer(one.optimizer) is export_optimizer(other.optimizer)
-    other.optimizer.param_groups[0]["eps"] = 1e-3
-    assert export_optimizer(one.optimizer) is not export_optimizer(other.optimizer)
+    other.optimizer.param_groups[0].update({"lr": 1.0, "eps": 1e-3, "betas": [0.5, 0.5]})
+    assert export_optimizer(one.optimizer) == export_optimizer(other.optimizer)
+    assert hash(export_optimizer(one.optimizer)) == hash(export_optimizer(other.optimizer))
+    assert export_optimizer(one.optimizer) != export_optimizer(Parameters("adam with decay").optimizer)
+    assert b"torch" not in pickle.dumps(export_optimizer(one.optimizer))
+
+
+def test_trains_a_scalar():
+    scalar = torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.Adam([scalar], lr=LEARNING_RATE)
+    exported = export_optimizer(optimizer)
+    vector, state = step(
+        exported, exported.settings(optimizer), read_parameters([scalar]), read_optimizer(optimizer), np.ones(1, "f")
+    )
+    scalar.grad = torch.ones(())
+    optimizer.step()
+    np.testing.assert_allclose(vector, [scalar.item()], rtol=1e-6)
+    write_parameters([scalar], vector)
+    write_optimizer(optimizer, state)
+    assert scalar.shape == ()
+    assert optimizer.state[scalar]["exp_avg"].shape == ()
 
 
 def test_what_was_read_shares_no_memory_with_torch():
@@ -186,9 +241,9 @@ def test_what_was_read_shares_no_memory_with_torch():
 def test_moments_go_through_save_and_load(tmp_path):
     model = PPO("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [4]}, device="cpu")
     policy = model.policy
-    size = read_parameters(policy).size
+    size = read_parameters(policy.parameters()).size
     vector, state = steps(policy, gradients(3, size))
-    write_parameters(policy, vector)
+    write_parameters(policy.parameters(), vector)
     write_optimizer(policy.optimizer, state)
     model.save(tmp_path / "model")
     loaded = PPO.load(tmp_path / "model", device="cpu").policy
@@ -197,7 +252,7 @@ def test_moments_go_through_save_and_load(tmp_path):
         for trained in (policy, loaded):
             give_gradient(trained, gradient)
             trained.optimizer.step()
-    np.testing.assert_array_equal(read_parameters(loaded), read_parameters(policy))
+    np.testing.assert_array_equal(read_parameters(loaded.parameters()), read_parameters(policy.parameters()))
 
 
 @pytest.mark.parametrize(
@@ -226,6 +281,13 @@ def test_refuses_hooks():
     module = Parameters("adam")
     module.optimizer.register_step_post_hook(lambda *_: None)
     with pytest.raises(NotCompilable, match="Adam has hooks"):
+        export_optimizer(module.optimizer)
+
+
+def test_refuses_a_step_of_ones_own():
+    module = Parameters("adam")
+    module.optimizer.step = lambda: None
+    with pytest.raises(NotCompilable, match="a step put into it"):
         export_optimizer(module.optimizer)
 
 
