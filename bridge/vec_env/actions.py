@@ -46,7 +46,10 @@ class ActionChecker:
           ValueError: the shape is wrong, or an action lies outside of the space or is NaN.
           TypeError: the dtype is wrong.
         """
-        actions = np.asarray(actions)
+        try:
+            actions = np.asarray(actions)
+        except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
+            raise ValueError(f"actions must have shape {self._shape}, got {actions!r}.") from None
         self.check_shape(actions.shape)
         if actions.dtype not in self._accepted:  # as asking NumPy every time is slow
             if not np.can_cast(actions.dtype, self.dtype, self._casting):

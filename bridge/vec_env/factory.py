@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import gymnasium
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment
+from jaxenvs.arguments import instance, non_negative_int, positive_int, shown
+from jaxenvs.arguments import seed as as_seed
 
 
 def make_vec_env(
@@ -35,24 +39,57 @@ def make_vec_env(
         Without one, `episode` is in the infos all the same.
       wrapper_class: from the environment to another: a jaxenvs Wrapper, not a Gymnasium one.
       env_kwargs: parameters of the environment.
-      monitor_kwargs: for VecMonitor, with `monitor_dir`.
+      monitor_kwargs: for VecMonitor: `info_keywords`, what of an info `episode` and the log tell, too.
       wrapper_kwargs: for `wrapper_class`.
 
     `vec_env_cls` and `vec_env_kwargs` are missing on purpose: there is one way to step JAX environments.
+
+    Raises:
+      ValueError, TypeError: an argument is not what it must be.
+      UnknownEnvironment: there is no such id.
     """
-    env_kwargs = dict(env_kwargs or {})
-    if isinstance(env_id, str):
-        env = jaxenvs.make(env_id, **env_kwargs)
-    elif isinstance(env_id, Environment):
-        env = env_id.replace(**env_kwargs)
-    else:
-        env = env_id(**env_kwargs)
+    n_envs, start_index = positive_int("n_envs", n_envs), non_negative_int("start_index", start_index)
+    if seed is not None:
+        seed = as_seed("seed", seed) + start_index
+    monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
+    if unknown := monitor_kwargs.keys() - {"info_keywords"}:
+        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
+    if monitor_dir is not None:
+        instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str")
+    env = _make_env(env_id, _as_dict("env_kwargs", env_kwargs))
+    wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     if wrapper_class is not None:
-        env = wrapper_class(env, **(wrapper_kwargs or {}))
-    vec_env = JaxVecEnv(env, n_envs, None if seed is None else seed + start_index)
-    if monitor_dir is None:
+        env = _wrap(env, wrapper_class, wrapper_kwargs)
+    vec_env = JaxVecEnv(env, n_envs, seed)
+    if monitor_dir is None and not monitor_kwargs:
         return vec_env
     with warnings.catch_warnings():
         # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
         warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
-        return VecMonitor(vec_env, f"{monitor_dir}/monitor.csv", **(monitor_kwargs or {}))
+        return VecMonitor(vec_env, None if monitor_dir is None else f"{monitor_dir}/monitor.csv", **monitor_kwargs)
+
+
+def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
+    if isinstance(env_id, str):
+        return jaxenvs.make(env_id, **kwargs)
+    if isinstance(env_id, Environment):
+        return env_id.replace(**kwargs)
+    env = env_id(**kwargs) if callable(env_id) else None
+    if not isinstance(env, Environment):
+        raise TypeError(
+            "env_id must be an id of jaxenvs.registered(), a jaxenvs Environment, or a class or function that makes "
+            f"one, got {shown(env_id)}."
+        )
+    return env
+
+
+def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> Environment[Any]:
+    is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
+    wrapped = wrapper_class(env, **kwargs) if callable(wrapper_class) and not is_gymnasium else None
+    if not isinstance(wrapped, Environment):
+        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or make one, got {shown(wrapper_class)}.")
+    return wrapped
+
+
+def _as_dict(name: str, value: Any) -> dict[str, Any]:
+    return {} if value is None else dict(instance(name, value, Mapping, "a dict"))

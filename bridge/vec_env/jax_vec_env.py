@@ -12,18 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
+from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
 from bridge.vec_env.parameters import with_parameter
-from bridge.vec_env.programs import Outputs, programs_for
+from bridge.vec_env.programs import Programs
+from bridge.vec_env.spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv
+from jaxenvs.arguments import function, instance
+from jaxenvs.arguments import seed as as_seed
+from jaxenvs.compilation import require_usable
 
 # More pictures than this would make a frame nobody can see anything in, and a video of gigabytes.
 MAX_IMAGES = 16
@@ -35,8 +40,17 @@ class JaxVecEnv(VecEnv):
     Every array that `reset` and `step` return is a NumPy array of its own, writable, never written to again.
     Each lane's info is a dict of its own, with `TimeLimit.truncated` and the environment's own info, and where an
     episode ended `terminal_observation` and `episode` (as Monitor's: `r`, `l`, `t`). If environments have no info of
-    their own, a lane whose episode goes on may get the very dict of the step before, unless somebody wrote into one:
+    their own, a lane whose episode goes on may get the very dict of the step before, unless somebody wrote into it:
     copy what you keep and mean to write into later.
+
+    A step takes over the memory of the state before it. One that does not come to its end, because of Ctrl-C or
+    because its program fails, leaves no state: `reset` opens the environments again.
+
+    Attributes:
+      venv: the environments, with their present parameters.
+      programs: the compiled programs, shared by all JaxVecEnvs of this structure.
+      quiet_infos: makes the infos of a step in which no episode ended.
+      t_start: the time from which `episode["t"]` counts, as VecMonitor's.
     """
 
     def __init__(self, env: Environment[Any] | VectorEnv, num_envs: int | None = None, seed: int | None = None) -> None:
@@ -50,37 +64,50 @@ class JaxVecEnv(VecEnv):
         Raises:
           ValueError, TypeError: an argument, or a space of the environment, is not what it must be.
         """
+        self._state: Packed | None = None
+        self._stepping: Packed | None = None
         self._use(_vector_env(env, num_envs))
-        lane = self.venv.lane_env(0)
-        observation_space, action_space = lane.observation_space, lane.action_space
+        observation_space, action_space = shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = _observation_dtypes(observation_space, self.programs.observation)
-        self._observation_is_array = isinstance(self.programs.observation, jax.ShapeDtypeStruct)
-        self._state: Any = None
-        self._stepping: Any = None
-        self._start_time = time.time()
-        self._quiet_infos: list[dict[str, Any]] = []
+        self._observation_dtypes = observation_dtypes(observation_space, self.programs.timestep.observation)
+        self.quiet_infos = QuietInfos(self.venv.num_envs)
+        self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
-        self.metadata = {"render_modes": self.metadata["render_modes"], "render_fps": lane.render_fps}  # type: ignore[dict-item]
+        self.metadata = {"render_modes": self.metadata["render_modes"], "render_fps": self.venv.lane_env(0).render_fps}  # type: ignore[dict-item]
         if seed is not None:
             self.seed(seed)
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 
-    def reset(self) -> VecEnvObs:
-        """Start an episode in every lane: the first of the seeds if `seed` was called, else the next one."""
-        if self._state is None and self._seeds[0] is None:
-            self.seed()
-        if self._seeds[0] is not None:
-            seeds = np.array([seed % 2**32 for seed in self._seeds if seed is not None], np.uint32)
-            episodes = self.programs.first_episodes(seeds)
+    def seed(self, seed: int | None = None) -> Sequence[Any]:
+        """Lane i starts from `seed + i` at the next reset; from a seed that NumPy's global generator draws if None.
+
+        Raises:
+          ValueError: it is no int, or negative.
+        """
+        return super().seed(None if seed is None else as_seed("seed", seed))
+
+    def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
+        """Start an episode in every lane: the first of the seeds if `seed` was called, else the next one.
+
+        Raises:
+          TypeError: there are arguments, which SB3's `reset` does not take.
+          RuntimeError: JAX cannot run in this process, see `jaxenvs.compilation.require_usable`; nor can a step.
+        """
+        if args or kwargs:
+            raise TypeError("reset takes no arguments, as SB3's does not: call seed before it.")
+        require_usable()
+        # Taken out first, so that after Ctrl-C or a failure the next reset starts anew.
+        state, self._state, self._stepping = self._state, None, None
+        if state is not None and self._seeds[0] is None:
+            episodes = self.programs.next_episodes(state)
         else:
-            episodes = self.programs.next_episodes(self._state)
+            seeds: Sequence[Any] = self.seed() if self._seeds[0] is None else self._seeds
+            episodes = self.programs.first_episodes(np.array([seed % 2**32 for seed in seeds], np.uint32))
         self._state, observation, info = self.programs.reset(self._parameters, episodes)
-        self._stepping = None
         self._reset_seeds()
-        self.reset_infos = self._rows(jax.tree.leaves(info), self.num_envs)
-        first: VecEnvObs = self.observation_of([np.array(leaf) for leaf in jax.tree.leaves(observation)])
+        self.reset_infos = info_rows(jax.tree.map(np.asarray, info), (), self.num_envs)
+        first: VecEnvObs = self.in_space_dtypes(jax.tree.map(np.array, observation))
         return first
 
     def step_async(self, actions: Any) -> None:
@@ -92,17 +119,31 @@ class JaxVecEnv(VecEnv):
           ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
         """
         actions = self._check_action(actions)
-        self._state, self._stepping = self.programs.step(self._parameters, self._started(), actions)
+        # The program takes over the memory of the state: until it has given the next one, there is none.
+        state, self._state = self._started(), None
+        self._state, self._stepping = self.programs.step(self._parameters, state, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
-        if self._stepping is None:
+        stepping, self._stepping = self._stepping, None
+        if stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
-        outputs = self.programs.outputs_on_host(self._stepping)
-        self._stepping = None
-        (reward,), (done,) = outputs.reward, outputs.done
-        infos = self.infos_of_step(done.nonzero()[0], outputs)
-        return self.observation_of(outputs.observation), reward.astype(np.float32, copy=False), done, infos
+        try:
+            outputs = self.programs.outputs_on_host(stepping)
+        except Exception:  # On other devices than a CPU a program that failed says so only here.
+            self._state = None
+            raise
+        infos = self.quiet_infos(outputs.final_info)
+        ended = outputs.done.nonzero()[0]
+        if ended.size:
+            given = self.in_space_dtypes(outputs.final_observation)
+            if given is not outputs.final_observation:
+                outputs = outputs._replace(final_observation=given)
+            for lane, info in zip(ended.tolist(), ended_infos(outputs, (ended,), self.t_start)):
+                infos[lane] = info
+            update_reset_infos(self.reset_infos, outputs.info, (ended,))
+        observation = self.in_space_dtypes(outputs.observation)
+        return observation, outputs.reward.astype(np.float32, copy=False), outputs.done, infos
 
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """A step that never leaves the device: tensors in and out through DLPack, no infos.
@@ -115,13 +156,18 @@ class JaxVecEnv(VecEnv):
           observation, reward float32, terminated bool, truncated bool, final_observation: with the leading axis
           `num_envs`, on the device where JAX runs. `final_observation` is the one before any reset. Do not write
           into them (see `to_torch`).
+
+        Raises:
+          ValueError, TypeError: as `step_async`, or actions are no tensor.
         """
+        instance("actions", actions, torch.Tensor, "a torch.Tensor")
         if actions.device.type == "cpu":
             action = jnp.asarray(self._check_action(actions.detach().numpy()))
         else:
             self._check_action.check_shape(actions.shape)
             action = to_jax(actions).astype(self._check_action.dtype)
-        self._state, outputs = self.programs.step_on_device(self._parameters, self._started(), action)
+        state, self._state = self._started(), None
+        self._state, outputs = self.programs.step_on_device(self._parameters, state, action)
         observation, reward, terminated, truncated, final_observation = to_torch(outputs)
         return observation, reward, terminated, truncated, final_observation
 
@@ -143,8 +189,11 @@ class JaxVecEnv(VecEnv):
 
         Raises:
           AttributeError: there is no such attribute.
+          TypeError: a name is a str.
+          ValueError: there are no such lanes.
         """
-        lanes = self._lanes(indices)
+        instance("attr_name", attr_name, str, "a str")
+        lanes = lanes_of(indices, self.venv.num_envs)
         if attr_name == "state":
             return self._lane_states(lanes)
         if attr_name == "render_mode":
@@ -155,21 +204,32 @@ class JaxVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, at once and without compiling again.
 
-        The first change that gives lanes different values compiles once more, for parameters of their own.
+        The first change that gives lanes different values compiles once more, for parameters of their own. Bounds of
+        the observation space that depend on the parameter change with it; wrappers have copies of that space, and
+        these stay as they are.
 
         Raises:
           AttributeError: there is no such parameter.
-          ValueError: it is static, or the value is not a number of its shape.
+          TypeError: a name is a str.
+          ValueError: it is static; or the value is not a number of its shape; or it makes another action space, or
+            observation spaces that lanes do not share; or there are no such lanes.
         """
-        self._use(with_parameter(self.venv, attr_name, value, None if indices is None else self._lanes(indices)))
+        instance("attr_name", attr_name, str, "a str")
+        lanes = lanes_of(indices, self.num_envs)
+        self._use_like(with_parameter(self.venv, attr_name, value, lanes), f"{attr_name} = {value!r}", lanes)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environment of each lane. One whose first argument is `state` gets the lane's."""
-        lanes = self._lanes(indices)
-        methods = self.get_attr(method_name, lanes)
-        if next(iter(inspect.signature(methods[0]).parameters), None) != "state":
+        """Call a method of the environment of each lane. One whose first argument is `state` gets the lane's.
+
+        Raises:
+          AttributeError, TypeError: there is no such method.
+          ValueError: there are no such lanes.
+        """
+        lanes = lanes_of(indices, self.num_envs)
+        methods = [function(f"method_name = {method_name!r}", method) for method in self.get_attr(method_name, lanes)]
+        if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
             method(state, *method_args, **method_kwargs)
@@ -180,7 +240,8 @@ class JaxVecEnv(VecEnv):
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """True for Monitor alone, whose `episode` every info of an ended episode has."""
-        return [issubclass(wrapper_class, Monitor) for _ in self._lanes(indices)]
+        instance("wrapper_class", wrapper_class, type, "a class")
+        return [issubclass(wrapper_class, Monitor) for _ in lanes_of(indices, self.num_envs)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""
@@ -206,118 +267,86 @@ class JaxVecEnv(VecEnv):
         """Continue from what `get_state` returned, here or in another process. `numpy.load` gives it back.
 
         Raises:
-          ValueError: it is the state of other environments; the message says how they differ. Nothing changed.
+          ValueError, TypeError: it is the state of other environments, or none; the message says what is wrong.
+            Nothing changed.
         """
         venv, vector_state = state_from_arrays(self.venv, state)
-        self._use(venv)
-        self._state = self.programs.pack_state(vector_state)
-        self._stepping = None
+        packed = self.programs.pack_state(vector_state)
+        self._use_like(venv, "state", lanes_of(None, self.num_envs))
+        self.write_back(packed)
         self._reset_seeds()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._stepping is not None:
-            raise RuntimeError("A JaxVecEnv cannot be pickled between step_async and step_wait.")
         state = None if self._state is None else self.get_state()
-        return {**self.__dict__, "programs": None, "_parameters": None, "_state": state}
+        stepping = jax.device_get(self._stepping)
+        return {**self.__dict__, "programs": None, "_parameters": None, "_state": state, "_stepping": stepping}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
         self._use(self.venv)
-        seeds = self._seeds
-        if attributes["_state"] is not None:
-            self.set_state(attributes["_state"])
-        self._seeds = seeds
+        if self._state is not None:
+            self._state = self.programs.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
 
     # --- For compiled rollouts, which step the environments without this class -----------------------------------
 
     @property
+    def action_dtype(self) -> np.dtype[Any]:
+        """The dtype in which actions reach the environments: the space's, as JAX has it."""
+        return self._check_action.dtype
+
+    @property
     def packed_state(self) -> Packed:
-        """The state, as `programs.state` packs it. Whoever donates it owes another to `go_on_from`."""
+        """The state, as `programs.state` packs it. Not for donating."""
         return self._started()
 
-    def go_on_from(self, packed_state: Packed) -> None:
-        """Take over the state that a program made of `packed_state`."""
+    def write_back(self, packed_state: Packed) -> None:
+        """Go on from the state that a program made of `packed_state`."""
         self._state, self._stepping = packed_state, None
 
-    def observation_of(self, leaves: list[Any]) -> Any:
-        """The leaves in the dtypes of the space, put together. A single array is an observation already."""
-        cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
-        return cast[0] if self._observation_is_array else jax.tree.unflatten(self.programs.observation_structure, cast)
-
-    def infos_of_step(self, ended: np.ndarray, outputs: Outputs) -> list[dict[str, Any]]:
-        """The info of every lane, from the parts of a step's outputs: lists of leaves on the host.
-
-        Args:
-          ended: the numbers of the lanes whose episode ended.
-        """
-        infos = self._step_infos(outputs.final_info)
-        if ended.size:
-            self._describe_ends(ended, outputs, infos)
-        return infos
+    def in_space_dtypes(self, observation: Any) -> Any:
+        """Observations as the environments give them, of any leading axes, in the dtypes of `observation_space`."""
+        if isinstance(observation, np.ndarray):
+            return observation.astype(self._observation_dtypes, copy=False)
+        return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype, copy=False), observation, self._observation_dtypes)
 
     # --- Inside -------------------------------------------------------------------------------------------------
 
     def _use(self, venv: VectorEnv) -> None:
         """Go on with other parameters; compile, or find compiled, what they need."""
-        self.venv = venv
-        self.programs = programs_for(venv)
-        self._parameters = self.programs.parameters(venv)
+        require_usable()
+        programs = Programs.of(venv)
+        parameters = programs.parameters(venv)
+        # In one statement, which Ctrl-C does not interrupt.
+        self.venv, self.programs, self._parameters = venv, programs, parameters
+
+    def _use_like(self, venv: VectorEnv, what: str, lanes: list[int]) -> None:
+        """`_use`, if the spaces stay what others take them for.
+
+        Args:
+          what: changed, for the message.
+          lanes: which changed.
+        """
+        if not lanes:
+            return
+        observation_space, action_space = shared_spaces(venv, lanes)
+        if action_space != self.action_space:
+            raise ValueError(
+                f"{what} would make the action space {action_space}, and it must stay {self.action_space}: "
+                "make a new JaxVecEnv."
+            )
+        if observation_space != self.observation_space and len(set(lanes)) < self.num_envs:
+            raise ValueError(
+                f"{what} would make the observation space of some lanes {observation_space}, and that of the others "
+                f"is {self.observation_space}: change all lanes, as Stable-Baselines3 has one space for all."
+            )
+        self._use(venv)
+        self.observation_space = observation_space
 
     def _started(self) -> Packed:
+        require_usable()
         if self._state is None:
-            raise RuntimeError("Call reset() first: the environments have no state yet.")
-        state: Packed = self._state
-        return state
-
-    def _lanes(self, indices: VecEnvIndices) -> list[int]:
-        lanes = range(self.num_envs)
-        if indices is None:
-            return list(lanes)
-        return [lanes[index] for index in ([indices] if isinstance(indices, int) else indices)]
-
-    def _rows(self, info_leaves: list[Any], count: int) -> list[dict[str, Any]]:
-        """Arrays with the leading axis `count` as so many info dicts, of host numbers and arrays."""
-        if not info_leaves:
-            return [{} for _ in range(count)]
-        arrays = [np.array(leaf) for leaf in info_leaves]
-        columns = [array.tolist() if array.ndim == 1 else list(array) for array in arrays]
-        return [jax.tree.unflatten(self.programs.info_structure, row) for row in zip(*columns, strict=True)]
-
-    def _step_infos(self, info_leaves: list[Any]) -> list[dict[str, Any]]:
-        if not info_leaves:
-            # Thousands of new dicts a step cost more than the step does. So lanes whose episode goes on get the dict
-            # they had, as long as nobody wrote into any: then it is as good as a new one.
-            if sum(map(len, self._quiet_infos)) != self.num_envs:
-                self._quiet_infos = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
-            return self._quiet_infos.copy()
-        infos = self._rows(info_leaves, self.num_envs)
-        for info in infos:
-            info["TimeLimit.truncated"] = False
-        return infos
-
-    def _describe_ends(self, ended: np.ndarray, outputs: Outputs, infos: list[dict[str, Any]]) -> None:
-        terminated, returns, lengths = (
-            part[0][ended].tolist() for part in (outputs.terminated, outputs.episode_return, outputs.episode_length)
-        )
-        observations = self._unbatch([leaf[ended] for leaf in outputs.final_observation])
-        first_infos = self._rows([leaf[ended] for leaf in outputs.info], len(ended))
-        seconds = round(time.time() - self._start_time, 6)
-        for row, lane in enumerate(ended.tolist()):
-            infos[lane] = {
-                **infos[lane],
-                "TimeLimit.truncated": not terminated[row],  # truncated and not terminated, as SB3 means it
-                "episode": {"r": returns[row], "l": lengths[row], "t": seconds},
-                "terminal_observation": observations[row],
-            }
-            self.reset_infos[lane] = first_infos[row]
-
-    def _unbatch(self, leaves: list[np.ndarray]) -> list[Any]:
-        """Observations one by one, each in memory of its own."""
-        cast = [leaf.astype(dtype, copy=False) for leaf, dtype in zip(leaves, self._observation_dtypes)]
-        if self._observation_is_array:
-            return [row.copy() for row in cast[0]]
-        structure = self.programs.observation_structure
-        return [jax.tree.unflatten(structure, [row.copy() for row in rows]) for rows in zip(*cast)]
+            raise RuntimeError("Call reset() first: the environments have no state, or a step that failed took it.")
+        return self._state
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:
         states = self.programs.state.unpack(self._started()).lanes
@@ -337,25 +366,3 @@ def _vector_env(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Vect
     if env.autoreset is not AutoresetMode.SAME_STEP:
         raise ValueError(f"Stable-Baselines3 expects auto-reset SAME_STEP, got a VectorEnv with {env.autoreset}.")
     return env
-
-
-def _observation_dtypes(space: spaces.Space[Any], batch: Any) -> list[np.dtype[Any]]:
-    """The dtypes of the space, in the order of the leaves of the observation that the environment gives.
-
-    Raises:
-      ValueError: that observation is not of the space's structure or shapes.
-    """
-    leaf_spaces = _leaf_spaces(space)
-    expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
-    got = jax.tree.map(lambda leaf: leaf.shape[1:], batch)
-    if got != expected:
-        raise ValueError(f"The observation must be of observation_space = {space}, got the shapes {got}.")
-    return [leaf.dtype for leaf in jax.tree.leaves(leaf_spaces)]
-
-
-def _leaf_spaces(space: spaces.Space[Any]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _leaf_spaces(part) for name, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_leaf_spaces(part) for part in space)
-    return space

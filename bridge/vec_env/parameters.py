@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.vec_env.arguments import as_numbers
 from jaxenvs import Environment, VectorEnv, Wrapper
 
 
-def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int] | None = None) -> VectorEnv:
+def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
     """`venv` with the parameter `name` changed, in all lanes or in some.
 
     Raises:
@@ -23,20 +24,25 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int] | No
     old = _require_numeric(env, name)
     shape = np.shape(old) if venv.env_axis is None else np.shape(old)[1:]
     dtype = jnp.result_type(old)
-    new = np.asarray(value)
-    is_number = np.issubdtype(new.dtype, np.number)
-    if new.shape != shape or not is_number or not np.can_cast(new.dtype, dtype, casting="same_kind"):
-        raise ValueError(f"{name} must be {dtype} with shape {shape}, got {value!r}.")
+    new = as_parameter(name, value, shape, dtype)
 
-    if venv.env_axis is None and (lanes is None or len(set(lanes)) == venv.num_envs):
+    if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
         # Of the type it was, because a program is compiled for types.
-        same_type = type(old)(new) if isinstance(old, int | float) else jnp.asarray(new, dtype)
+        same_type = type(old)(value) if isinstance(old, int | float) else jnp.asarray(new)
         return dataclasses.replace(venv, env=env.replace(**{name: same_type}))
     if venv.env_axis is None:
         env = jax.tree.map(lambda leaf: _one_a_lane(leaf, venv.num_envs), env)
     changed = np.array(env.parameter(name))
-    changed[slice(None) if lanes is None else lanes] = new
+    changed[lanes] = new
     return dataclasses.replace(venv, env=env.replace(**{name: changed}), env_axis=0)
+
+
+def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """`as_numbers`, and none of them NaN."""
+    numbers = as_numbers(what, value, shape, dtype)
+    if np.isnan(numbers).any():
+        raise ValueError(f"{what} must not be NaN.")
+    return numbers
 
 
 def _one_a_lane(leaf: Any, num_envs: int) -> np.ndarray:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from bridge.vec_env.arguments import require_memory
 from bridge.vec_env.packing import Packed, Packing, Stacking, key_impl
 from jaxenvs import VectorEnv
 from jaxenvs.compilation import compiler_options
@@ -16,17 +16,32 @@ from jaxenvs.vector import VectorTimeStep
 
 
 class Outputs(NamedTuple):
-    """What the host needs of a step, with the leading axis `num_envs`."""
+    """What the host needs of a step: pytrees with the leading axis `num_envs`."""
 
-    observation: Any
-    reward: Any
-    done: Any
-    terminated: Any
-    final_observation: Any
-    episode_return: Any
-    episode_length: Any
-    final_info: Any
-    info: Any
+    observation: Any = ()
+    reward: Any = ()
+    done: Any = ()
+    terminated: Any = ()
+    final_observation: Any = ()
+    episode_return: Any = ()
+    episode_length: Any = ()
+    final_info: Any = ()
+    info: Any = ()
+
+    @classmethod
+    def of(cls, timestep: VectorTimeStep) -> Outputs:
+        """Those of a step, or of many."""
+        return cls(
+            observation=timestep.observation,
+            reward=timestep.reward,
+            done=timestep.done,
+            terminated=timestep.terminated,
+            final_observation=timestep.final_observation,
+            episode_return=timestep.episode_return,
+            episode_length=timestep.episode_length,
+            final_info=timestep.final_info,
+            info=timestep.info,
+        )
 
 
 class Programs:
@@ -34,20 +49,30 @@ class Programs:
 
     The parameters of the environments go in as data, so that changing one does not compile again. The state is
     donated; what a step returns beside it is its own, so that it may be handed to others.
+
+    Attributes:
+      state: the Packing of the VectorState.
+      timestep: what `step` gives, as `jax.ShapeDtypeStruct`s.
     """
 
+    @classmethod
+    def of(cls, venv: VectorEnv) -> Programs:
+        """Those of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
+        kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
+        x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        return _programs_of_kind(jax.tree.structure(venv), kinds, x64, _Unhashed(venv))
+
     def __init__(self, venv: VectorEnv) -> None:
+        """
+        Raises:
+          ValueError: there are more environments than fit into this machine.
+        """
         self._structure = jax.tree.structure(venv)
         self._stacking = Stacking(_leaves(venv))
-        state, timestep = jax.eval_shape(venv.reset, jax.random.key(0))
-        outputs = jax.eval_shape(outputs_of, timestep)
-        self.state, self.outputs = Packing(state), Packing(outputs)
+        state, self.timestep = jax.eval_shape(venv.reset, jax.random.key(0))
+        require_memory(venv.num_envs, (state, self.timestep))
+        self.state, self._outputs = Packing(state), Packing(jax.eval_shape(Outputs.of, self.timestep))
         self._key_impl = key_impl(state.lane_key)
-        ends = np.cumsum([len(jax.tree.leaves(part)) for part in outputs]).tolist()
-        self._output_leaves = [slice(start, end) for start, end in zip([0, *ends], ends)]
-        self.observation = timestep.observation
-        self.observation_structure = jax.tree.structure(timestep.observation)
-        self.info_structure = jax.tree.structure(timestep.info)
         jit = functools.partial(jax.jit, compiler_options=compiler_options())
         self.reset = jit(self._reset)
         self.first_episodes = jit(self._first_episodes)
@@ -60,9 +85,9 @@ class Programs:
         return self._stacking.stack(_leaves(venv))
 
     def outputs_on_host(self, packed: Packed) -> Outputs:
-        """What a step gave: for each part, the list of its leaves, as NumPy arrays of their own."""
-        leaves = self.outputs.unpack_on_host(packed)
-        return Outputs(*[leaves[part] for part in self._output_leaves])
+        """What a step gave, as NumPy arrays of their own."""
+        outputs: Outputs = jax.tree.unflatten(self._outputs.structure, self._outputs.unpack_on_host(packed))
+        return outputs
 
     def _venv(self, parameters: list[jax.Array]) -> VectorEnv:
         venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
@@ -82,7 +107,7 @@ class Programs:
 
     def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
-        return self.state.pack(state), self.outputs.pack(outputs_of(timestep))
+        return self.state.pack(state), self._outputs.pack(Outputs.of(timestep))
 
     def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
@@ -93,28 +118,6 @@ class Programs:
             timestep.truncated,
             timestep.final_observation,
         )
-
-
-def outputs_of(timestep: VectorTimeStep) -> Outputs:
-    """The Outputs of a step, or of many."""
-    return Outputs(
-        observation=timestep.observation,
-        reward=timestep.reward,
-        done=timestep.done,
-        terminated=timestep.terminated,
-        final_observation=timestep.final_observation,
-        episode_return=timestep.episode_return,
-        episode_length=timestep.episode_length,
-        final_info=timestep.final_info,
-        info=timestep.info,
-    )
-
-
-def programs_for(venv: VectorEnv) -> Programs:
-    """The Programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
-    kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
-    x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-    return _programs(jax.tree.structure(venv), kinds, x64, _Unhashed(venv))
 
 
 def _leaves(venv: VectorEnv) -> list[jax.Array]:
@@ -135,5 +138,5 @@ class _Unhashed:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs(structure: Any, kinds: Any, x64: bool, venv: _Unhashed) -> Programs:
+def _programs_of_kind(structure: Any, kinds: Any, x64: bool, venv: _Unhashed) -> Programs:
     return Programs(venv.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.vec_env.arguments import as_numbers
 from bridge.vec_env.packing import is_key, key_impl
-from jaxenvs import Environment, VectorEnv, VectorState
+from bridge.vec_env.parameters import as_parameter
+from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
+
+# Where a repr says where something lies in memory, which is another place in another process.
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray]:
@@ -27,40 +33,59 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
     """`venv` with the parameters, and the state, that `state_to_arrays` wrote.
 
     Raises:
-      ValueError: they are those of another environment or another number of lanes.
+      TypeError: `arrays` is not a dict.
+      ValueError: they are those of another environment or another number of lanes, or nothing that it wrote.
     """
-    arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    came, expected = str(arrays.get("environment")), _name(venv.env)
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"state must be a dict of arrays, as get_state gives it, got {type(arrays).__name__}.")
+    rest = dict(arrays)
+
+    def take(name: str) -> Any:
+        if name not in rest:
+            raise ValueError(f"state has no {name}. It has: {', '.join(map(str, arrays)) or 'nothing'}.")
+        return rest.pop(name)
+
+    def numbers(name: str, shape: tuple[int, ...], dtype: Any, convert: Any = as_numbers) -> np.ndarray:
+        array: np.ndarray = convert(f"state[{name!r}]", take(name), shape, dtype)
+        return array
+
+    came, expected = ADDRESS.sub("", str(take("environment"))), _name(venv.env)
     if came != expected:
         raise ValueError(f"state is of the environment {came}, expected {expected}.")
-    env_axis = None if arrays["env_axis"] < 0 else 0
-    lanes = () if env_axis is None else (venv.num_envs,)
+    axis = int(numbers("env_axis", (), np.int64))
+    if axis not in (-1, 0):
+        raise ValueError(f"state['env_axis'] must be -1 or 0, got {axis}.")
+    lanes = (venv.num_envs,) if axis == 0 else ()
     one = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[0], venv.env)
 
     def parameter(path: Any, leaf: Any) -> Any:
         name = "parameters" + jax.tree_util.keystr(path)
-        array = _take(arrays, name, lanes + np.shape(leaf), jnp.result_type(leaf))
-        return type(leaf)(array) if env_axis is None and isinstance(leaf, int | float) else array
+        came: Any = rest.get(name)
+        array = numbers(name, lanes + np.shape(leaf), jnp.result_type(leaf), as_parameter)
+        # Of the type it was, because a program is compiled for types.
+        return type(leaf)(came) if axis == -1 and isinstance(leaf, int | float) else array
 
     env = jax.tree_util.tree_map_with_path(parameter, one)
-    venv = dataclasses.replace(venv, env=env, env_axis=env_axis)
+    _require_parameters(env)
+    venv = dataclasses.replace(venv, env=env, env_axis=None if axis == -1 else 0)
 
     def part(path: Any, leaf: Any) -> Any:
         data = jax.eval_shape(_key_data, leaf)
-        array = jnp.array(_take(arrays, "state" + jax.tree_util.keystr(path), data.shape, data.dtype))
+        array = jnp.array(numbers("state" + jax.tree_util.keystr(path), data.shape, data.dtype))
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
-    expected_state, _ = jax.eval_shape(venv.reset, jax.random.key(0))
-    return venv, jax.tree_util.tree_map_with_path(part, expected_state)
+    shapes, _ = jax.eval_shape(venv.reset, jax.random.key(0))
+    state = jax.tree_util.tree_map_with_path(part, shapes)
+    if rest:
+        raise ValueError(f"state must be what get_state gave, got {', '.join(map(str, rest))} besides.")
+    return venv, state
 
 
-def _take(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    if name not in arrays:
-        raise ValueError(f"state has no {name}. It has: {', '.join(arrays)}.")
-    array = arrays[name]
-    if array.shape != shape or not np.can_cast(array.dtype, dtype, casting="same_kind"):
-        raise ValueError(f"state[{name!r}] is {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}.")
-    return array.astype(dtype)
+def _require_parameters(env: Environment[Any]) -> None:
+    """What each class asks of its parameters; JAX put these together without asking."""
+    env.__check_init__()
+    if isinstance(env, Wrapper):
+        _require_parameters(env.env)
 
 
 def _key_data(leaf: Any) -> Any:
@@ -75,5 +100,5 @@ def _name(env: Environment[Any]) -> str:
         if isinstance(value, Environment):
             parts.append(f"{field.name}={_name(value)}")
         elif field.metadata.get("static"):
-            parts.append(f"{field.name}={value!r}")
+            parts.append(f"{field.name}={ADDRESS.sub('', repr(value))}")
     return f"{type(env).__name__}({', '.join(parts)})"

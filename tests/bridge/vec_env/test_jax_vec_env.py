@@ -217,7 +217,7 @@ def test_a_box_action_may_miss_its_bounds_by_float32_rounding():
         (lambda: JaxVecEnv(VectorEnv(CartPole(), 3), 4), ValueError, "num_envs is 4, but the VectorEnv has 3"),
         (lambda: JaxVecEnv("CartPole-v1", 4), TypeError, "must be a jaxenvs Environment or VectorEnv, got str"),
         (lambda: JaxVecEnv(VectorEnv(CartPole(), 3, AutoresetMode.NEXT_STEP)), ValueError, "expects auto-reset SAME"),
-        (lambda: make_vec_env("CartPole-v1", -1), ValueError, "num_envs must be a positive int, got -1"),
+        (lambda: make_vec_env("CartPole-v1", -1), ValueError, "n_envs must be a positive int, got -1"),
         (lambda: make_vec_env("CartPole-v7", 1), KeyError, "No environment 'CartPole-v7'. Did you mean CartPole-v1"),
     ],
 )
@@ -375,7 +375,7 @@ def test_the_state_of_another_environment_is_refused_and_nothing_changes():
         venv.set_state(other.get_state())
     more = make_vec_env("CartPole-v1", 3, seed=0)
     more.reset()
-    with pytest.raises(ValueError, match=r"state\['state.lanes.*float32\[3\], expected float32\[2\]"):
+    with pytest.raises(ValueError, match=r"state\['state.lanes.* must be float32 with shape \(2,\), got float32\[3\]"):
         venv.set_state(more.get_state())
     incomplete = {name: array for name, array in before.items() if name != "state.episode"}
     with pytest.raises(ValueError, match=r"state has no state.episode"):

@@ -1,0 +1,70 @@
+"""What callers give to a JaxVecEnv, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
+
+from jaxenvs.arguments import integer, shown
+
+# What Python keeps of a lane besides its arrays: infos, seeds, options.
+BYTES_OF_A_LANE = 500
+
+
+def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
+    """The lanes that SB3's `indices` mean: None is all, an int one, from the end if it is negative.
+
+    Raises:
+      ValueError: it is none of None, an int and an iterable of ints; or there is no such lane.
+    """
+    if indices is None:
+        return list(range(num_envs))
+    several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
+    lanes = indices if several else [indices]
+    return [integer("indices", lane, -num_envs, num_envs - 1) % num_envs for lane in lanes]  # type: ignore[union-attr]
+
+
+def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A number, or an array of them, in a dtype that can hold it.
+
+    Raises:
+      ValueError: the shape or the kind is another, or a value has no place in the dtype; floats may be rounded.
+    """
+    dtype = np.dtype(dtype)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
+        array = np.asarray(None)
+    is_kind = np.can_cast(array.dtype, dtype, casting="same_kind") and (array.dtype.kind == "b") == (dtype.kind == "b")
+    if array.shape != shape or not is_kind:
+        raise ValueError(f"{what} must be {dtype} with shape {shape}, got {shown(value)}.")
+    with np.errstate(all="ignore"):
+        numbers = array.astype(dtype)
+    kept = np.isfinite(numbers) == np.isfinite(array) if dtype.kind == "f" else numbers == array
+    if not kept.all():
+        raise ValueError(f"{what} must fit into {dtype}, got {shown(value)}.")
+    return numbers
+
+
+def require_memory(num_envs: int, arrays: Any) -> None:
+    """
+    Args:
+      arrays: what all lanes keep, as `jax.ShapeDtypeStruct`s.
+
+    Raises:
+      ValueError: so many environments could never fit into this machine.
+    """
+    needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # not on every system
+        there = 2**40
+    if needed > there:
+        raise ValueError(
+            f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, and this machine has "
+            f"{there / 2**30:,.0f} GiB."
+        )

@@ -1,0 +1,76 @@
+"""CompiledWrapper: what a wrapper of Stable-Baselines3 says of itself to take part in a compiled rollout."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnvWrapper
+
+from jaxenvs import VectorTimeStep
+
+W = TypeVar("W", bound=VecEnvWrapper)
+
+
+class CompiledWrapper(Generic[W]):
+    """How one kind of VecEnvWrapper takes part in a compiled rollout; `bridge.register_wrapper` makes it known.
+
+    Before a rollout `state` is asked where the wrapper stands; `step`, part of the program, does to each step what the
+    wrapper does to it; afterwards `check`, `write_back` and `infos` are called, in this order, with what came out, and
+    leave the wrapper where it would be had every step gone through it.
+
+    Settings that choose a code path or a shape are static fields of the state (`jaxenvs.struct` and `jaxenvs.static`),
+    numbers are arrays in it. So one program serves all chains of the same classes whose settings agree.
+
+    Attributes:
+      wrapper: SB3's.
+    """
+
+    def __init__(self, wrapper: W) -> None:
+        """
+        Raises:
+          NotCompilable: with the settings that this one has it cannot be compiled.
+        """
+        self.wrapper = wrapper
+
+    def state(self) -> Any:
+        """The state with which a rollout starts: a pytree of NumPy arrays. Leave out what `step` does not need."""
+        return ()
+
+    @staticmethod
+    def step(state: Any, timestep: VectorTimeStep, action: Any) -> tuple[Any, VectorTimeStep, Any]:
+        """What the wrapper does to a step, in traced code.
+
+        Args:
+          state: its own.
+          timestep: as the wrapper inside gave it: rewards float32 (num_envs,); `final_observation`, from which
+            `terminal_observation` is made, where an episode ended the last one before the reset, else `observation`.
+          action: of all lanes, as the environments took it.
+
+        Returns:
+          The state, of the same structure, shapes and dtypes; the TimeStep as the wrapper gives it; and what the
+          methods below need to know of this step, a pytree, which comes to them stacked: (n_steps, ...). () is nothing.
+        """
+        raise NotImplementedError("A CompiledWrapper defines step.")
+
+    def check(self, outputs: Any) -> None:
+        """Raise or warn because of what happened in a rollout. If this raises, the rollout did not take place."""
+
+    def write_back(self, state: Any) -> None:
+        """Leave the wrapper where the rollout ended.
+
+        Args:
+          state: after the last step, on the host, not for writing.
+        """
+
+    def infos(self, infos: list[dict[str, Any]], step: np.ndarray, lane: np.ndarray, outputs: Any) -> None:
+        """Change, in place, the infos of the episodes that ended.
+
+        Their `terminal_observation`, if they have one, is that of the outermost wrapper already. A class that leaves
+        this method alone lets a rollout make no more infos than somebody reads.
+
+        Args:
+          infos: as the wrapper inside gave them, in chronological order.
+          step, lane: where each of them ended its episode.
+          outputs: of `step`, stacked, on the host.
+        """

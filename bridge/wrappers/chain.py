@@ -1,0 +1,200 @@
+"""The wrappers around a JaxVecEnv, compiled: which can be, and all of them as one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from stable_baselines3.common.vec_env import (
+    VecCheckNan,
+    VecEnv,
+    VecEnvWrapper,
+    VecExtractDictObs,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+    VecTransposeImage,
+)
+
+from bridge.translate.policies import NotCompilable
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.vec_check_nan import CompiledCheckNan
+from bridge.wrappers.vec_extract_dict_obs import CompiledExtractDictObs
+from bridge.wrappers.vec_frame_stack import CompiledFrameStack
+from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers.vec_normalize import CompiledNormalize
+from bridge.wrappers.vec_transpose_image import CompiledTransposeImage
+from jaxenvs import VectorTimeStep
+
+W = TypeVar("W", bound=VecEnvWrapper)
+
+_COMPILED: dict[type[VecEnvWrapper], type[CompiledWrapper[Any]]] = {
+    VecCheckNan: CompiledCheckNan,
+    VecExtractDictObs: CompiledExtractDictObs,
+    VecFrameStack: CompiledFrameStack,
+    VecMonitor: CompiledMonitor,
+    VecNormalize: CompiledNormalize,
+    VecTransposeImage: CompiledTransposeImage,
+}
+
+
+def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]]) -> None:
+    """Let rollouts through a wrapper of your own be compiled.
+
+    Args:
+      sb3_class: the VecEnvWrapper. Subclasses of it are not meant, as they may do anything.
+      compiled_class: does in a program what it does. What was registered before for `sb3_class` is forgotten.
+
+    Raises:
+      TypeError: these are not such classes.
+    """
+    for name, given, expected in (
+        ("sb3_class", sb3_class, VecEnvWrapper),
+        ("compiled_class", compiled_class, CompiledWrapper),
+    ):
+        if not (isinstance(given, type) and issubclass(given, expected)):
+            raise TypeError(f"{name} must be a subclass of {expected.__name__}, got {given!r}.")
+    _COMPILED[sb3_class] = compiled_class
+
+
+def step(
+    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: Any
+) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
+    """One step through all wrappers of a Chain, in traced code.
+
+    Args:
+      types: the Chain's, static.
+      states: one for each of them.
+      timestep: as the VectorEnv gave it.
+      action: as it took it.
+
+    Returns:
+      The states, the TimeStep as the outermost wrapper gives it, and the outputs of each wrapper.
+
+    Raises:
+      TypeError: a wrapper gave another kind of state than it got.
+    """
+    timestep = timestep.replace(reward=timestep.reward.astype(jnp.float32))  # as a JaxVecEnv gives it
+    after, outputs = [], []
+    for compiled, state in zip(types, states, strict=True):
+        new_state, timestep, output = compiled.step(state, timestep, action)
+        _require_same(compiled, state, new_state)
+        after.append(new_state)
+        outputs.append(output)
+    return tuple(after), timestep, tuple(outputs)
+
+
+def _require_same(compiled: type[Any], before: Any, after: Any) -> None:
+    kinds = [(jax.tree.structure(tree), [_kind(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (before, after)]
+    if kinds[0] != kinds[1]:
+        raise TypeError(
+            f"{compiled.__name__}.step must return a state of the structure, shapes and dtypes that it got, "
+            f"{jax.tree.map(_kind, before)}, got {jax.tree.map(_kind, after)}."
+        )
+
+
+def _kind(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+
+
+class Chain:
+    """A JaxVecEnv and the wrappers around it, for a rollout in which no step goes through them.
+
+    Attributes:
+      base: the JaxVecEnv.
+      wrappers: around it, the innermost first, each compiled.
+      types: their classes, the static part of a program.
+      normalize: the outermost VecNormalize, as SB3's `get_vec_normalize_env` finds it; None if there is none.
+    """
+
+    @classmethod
+    def of(cls, env: VecEnv | None) -> Chain:
+        """The Chain of the environments of a model.
+
+        Raises:
+          NotCompilable: something that is not compiled is among them.
+        """
+        wrappers: list[CompiledWrapper[Any]] = []
+        while type(env) is not JaxVecEnv:
+            # Exact types: a subclass may do anything.
+            compiled = _COMPILED.get(type(env))  # type: ignore[arg-type]
+            if compiled is None or not isinstance(env, VecEnvWrapper):
+                names = ", ".join(sorted(wrapper.__name__ for wrapper in _COMPILED))
+                raise NotCompilable(f"{type(env).__name__} is not compiled; what is: a JaxVecEnv, also in {names}.")
+            wrappers.insert(0, compiled(env))
+            env = env.venv
+        return cls(env, tuple(wrappers))
+
+    def __init__(self, base: JaxVecEnv, wrappers: tuple[CompiledWrapper[Any], ...]) -> None:
+        self.base, self.wrappers = base, wrappers
+        self.types = tuple(type(wrapper) for wrapper in wrappers)
+        self.normalize: VecNormalize | None = next(
+            (each.wrapper for each in reversed(wrappers) if isinstance(each, CompiledNormalize)), None
+        )
+        self._observations: dict[Any, Any] = {}
+
+    @property
+    def changes_infos(self) -> bool:
+        """Whether some wrapper wants to hear of every episode that ends."""
+        return any(wrapper.infos is not CompiledWrapper.infos for wrapper in self.types)
+
+    def state(self) -> tuple[Any, ...]:
+        """The states of the wrappers, with which a rollout starts."""
+        return tuple(wrapper.state() for wrapper in self.wrappers)
+
+    def observation(self, last_obs: Any) -> Any:
+        """The observation with which a rollout starts, in the dtypes in which the program gives the next ones.
+
+        Args:
+          last_obs: as the outermost wrapper gave it; `in_dtypes_of` makes such ones of what the program gives.
+        """
+        expected = self.observation_structure()
+        return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), last_obs, expected)
+
+    def observation_structure(self) -> Any:
+        """Observations as the outermost wrapper gives them in a program, as `jax.ShapeDtypeStruct`s."""
+        base, states = self.base, self.state()
+        if not states:
+            return base.programs.timestep.observation
+        key = (base.programs, jax.tree.structure(states))  # a setting may be another now
+        if key not in self._observations:
+            shape = (base.num_envs, *(base.action_space.shape or ()))
+            action = jax.ShapeDtypeStruct(shape, base.action_dtype)  # type: ignore[no-untyped-call]
+            through = jax.eval_shape(functools.partial(step, self.types), states, base.programs.timestep, action)
+            self._observations[key] = through[1].observation
+        return self._observations[key]
+
+    def check(self, outputs: tuple[Any, ...]) -> None:
+        """Raise or warn because of what happened in a rollout, before anything is written back."""
+        for wrapper, output in zip(self.wrappers, outputs, strict=True):
+            wrapper.check(output)
+
+    def write_back(self, states: tuple[Any, ...]) -> None:
+        """Leave the wrappers where the rollout ended."""
+        for wrapper, state in zip(self.wrappers, states, strict=True):
+            wrapper.write_back(state)
+
+    def infos(self, infos: list[dict[str, Any]], step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
+        """Make the infos of ended episodes, as the JaxVecEnv gives them, what the outermost wrapper gives, in place.
+
+        Args:
+          infos: in chronological order.
+          step, lane: where each of them ended its episode.
+          outputs: of `step`, stacked, on the host.
+        """
+        for wrapper, output in zip(self.wrappers, outputs, strict=True):
+            wrapper.infos(infos, step, lane, output)
+
+
+def in_dtypes_of(given: Any, observation: Any) -> Any:
+    """Observations that a program gave, of any leading axes, in the dtypes in which SB3's wrappers give them.
+
+    Args:
+      given: an observation of theirs, as `model._last_obs`.
+      observation: NumPy arrays.
+    """
+    return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)

@@ -1,0 +1,38 @@
+"""VecCheckNan: what is not a number is an error, or a warning, that says where it came from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from stable_baselines3.common.vec_env import VecCheckNan
+
+from bridge.wrappers.base import CompiledWrapper
+from jaxenvs import VectorTimeStep
+
+
+class Checked(NamedTuple):
+    """What VecCheckNan looks at in each step."""
+
+    action: Any
+    observation: Any
+    reward: Any
+
+
+class CompiledCheckNan(CompiledWrapper[VecCheckNan]):
+    """VecCheckNan. It looks once the rollout is over, at each step in turn, and speaks for itself."""
+
+    @staticmethod
+    def step(state: Any, timestep: VectorTimeStep, action: Any) -> tuple[Any, VectorTimeStep, Any]:
+        return state, timestep, Checked(action, timestep.observation, timestep.reward)
+
+    def check(self, outputs: Checked) -> None:
+        # Almost always nothing is there, and looking at all steps at once takes no time.
+        is_clean = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(outputs))
+        for step in range(len(outputs.reward) - 1 if is_clean else 0, len(outputs.reward)):
+            action, observation, reward = jax.tree.map(lambda leaf, step=step: np.array(leaf[step]), outputs)
+            self.wrapper._check_val(event="step_async", actions=action)
+            self.wrapper._actions = action
+            self.wrapper._check_val(event="step_wait", observations=observation, rewards=reward)
+            self.wrapper._observations = observation

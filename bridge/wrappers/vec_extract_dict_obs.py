@@ -1,0 +1,31 @@
+"""VecExtractDictObs: one part of a Dict observation in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stable_baselines3.common.vec_env import VecExtractDictObs
+
+from bridge.wrappers.base import CompiledWrapper
+from jaxenvs import VectorTimeStep, static, struct
+
+
+@struct
+class ExtractState:
+    """The name of the part."""
+
+    key: str = static()
+
+
+class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
+    """VecExtractDictObs."""
+
+    def state(self) -> ExtractState:
+        return ExtractState(self.wrapper.key)
+
+    @staticmethod
+    def step(state: ExtractState, timestep: VectorTimeStep, action: Any) -> tuple[ExtractState, VectorTimeStep, Any]:
+        extracted = timestep.replace(
+            observation=timestep.observation[state.key], final_observation=timestep.final_observation[state.key]
+        )
+        return state, extracted, ()

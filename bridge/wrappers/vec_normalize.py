@@ -1,0 +1,102 @@
+"""VecNormalize: observations and rewards scaled by their running statistics."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bridge.wrappers.base import CompiledWrapper
+from jaxenvs import VectorTimeStep, struct
+from jaxenvs.learn import Moments, Normalizer
+
+
+@struct
+class NormalizeState:
+    """The statistics and settings, and the last observation and reward before normalisation."""
+
+    normalizer: Normalizer
+    old_obs: Any
+    old_reward: Any
+
+
+class CompiledNormalize(CompiledWrapper[VecNormalize]):
+    """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
+
+    def state(self) -> NormalizeState:
+        env = self.wrapper
+        normalizer = Normalizer(
+            observation=self._map_statistics(_moments),
+            observation_seen=self._map_statistics(lambda rms: _no_moments(rms.mean.shape)),
+            reward=_moments(env.ret_rms),
+            reward_seen=_no_moments(()),
+            discounted_return=_array(env.returns),
+            gamma=env.gamma,
+            epsilon=env.epsilon,
+            clip_observation=env.clip_obs,
+            clip_reward=env.clip_reward,
+            training=bool(env.training),
+            norm_reward=bool(env.norm_reward),
+        )
+        return NormalizeState(normalizer, self._old_obs(), np.zeros(env.num_envs, np.float32))
+
+    @staticmethod
+    def step(
+        state: NormalizeState, timestep: VectorTimeStep, action: Any
+    ) -> tuple[NormalizeState, VectorTimeStep, Any]:
+        normalizer, normalized = state.normalizer.step(timestep)
+        old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
+        normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
+        return NormalizeState(normalizer, old_obs, timestep.reward), normalized, ()
+
+    def write_back(self, state: NormalizeState) -> None:
+        env, normalizer = self.wrapper, state.normalizer
+        if normalizer.training:
+            jax.tree.map(_add, self._map_statistics(lambda rms: rms), normalizer.observation_seen)
+            _add(env.ret_rms, normalizer.reward_seen)
+        env.returns = np.array(normalizer.discounted_return, np.float64)
+        env.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), state.old_obs, self._old_obs())
+        env.old_reward = np.array(state.old_reward)
+
+    def _old_obs(self) -> Any:
+        """The observation before normalisation, as it was given; before the first, of zeros."""
+        env = self.wrapper
+        if "old_obs" in vars(env):
+            return env.old_obs
+        return create_empty_array(env.venv.observation_space, env.num_envs)
+
+    def _map_statistics(self, function: Any) -> Any:
+        """`function` of the RunningMeanStd of each array of the observation; None where it is not normalised."""
+        env = self.wrapper
+        if not env.norm_obs:
+            return None
+        if isinstance(env.obs_rms, dict):
+            rms, space = env.obs_rms, cast(spaces.Dict, env.observation_space)
+            return {name: function(rms[name]) if name in rms else None for name in space.spaces}
+        return function(env.obs_rms)
+
+
+def _array(numbers: Any) -> Any:
+    """What `jnp.asarray(numbers, float)` is, in NumPy: outside of programs each operation of JAX costs dispatch."""
+    return np.asarray(numbers, jax.dtypes.canonicalize_dtype(float))
+
+
+def _moments(rms: RunningMeanStd) -> Moments:
+    return Moments(_array(rms.mean), _array(rms.var), _array(rms.count))
+
+
+def _no_moments(shape: tuple[int, ...]) -> Moments:
+    """`Moments.empty`."""
+    return Moments(_array(np.zeros(shape)), _array(np.zeros(shape)), _array(0))
+
+
+def _add(rms: RunningMeanStd, seen: Moments) -> None:
+    """Add what a rollout saw, in float64."""
+    mean, variance, count = (np.asarray(part, np.float64) for part in (seen.mean, seen.variance, seen.count))
+    rms.update_from_moments(mean, variance, float(count))

@@ -1,0 +1,44 @@
+"""VecTransposeImage: the channels of images first, as PyTorch's convolutions take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from stable_baselines3.common.vec_env import VecTransposeImage
+
+from bridge.wrappers.base import CompiledWrapper
+from jaxenvs import VectorTimeStep, static, struct
+
+
+@struct
+class TransposeState:
+    """Which parts of a Dict observation are images; None: the observation is one."""
+
+    image_keys: tuple[str, ...] | None = static()
+
+
+class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
+    """VecTransposeImage."""
+
+    def state(self) -> TransposeState:
+        if self.wrapper.skip:
+            return TransposeState(())
+        keys = vars(self.wrapper).get("image_space_keys")
+        return TransposeState(None if keys is None else tuple(keys))
+
+    @staticmethod
+    def step(
+        state: TransposeState, timestep: VectorTimeStep, action: Any
+    ) -> tuple[TransposeState, VectorTimeStep, Any]:
+        def transpose(observation: Any) -> Any:
+            if state.image_keys is None:
+                return jnp.moveaxis(observation, -1, 1)
+            return {**observation, **{key: jnp.moveaxis(observation[key], -1, 1) for key in state.image_keys}}
+
+        if state.image_keys == ():
+            return state, timestep, ()
+        transposed = timestep.replace(
+            observation=transpose(timestep.observation), final_observation=transpose(timestep.final_observation)
+        )
+        return state, transposed, ()

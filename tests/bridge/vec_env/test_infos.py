@@ -1,0 +1,127 @@
+"""What stands in the infos of a JaxVecEnv."""
+
+import copy
+import pickle
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from bridge.vec_env.infos import QuietInfos, ended_infos, update_reset_infos
+from bridge.vec_env.programs import Outputs
+
+QUIET = {"TimeLimit.truncated": False}
+WRITES = {
+    "setitem": lambda info: info.__setitem__("mine", 1),
+    "the flag": lambda info: info.__setitem__("TimeLimit.truncated", True),
+    "delitem": lambda info: info.__delitem__("TimeLimit.truncated"),
+    "update": lambda info: info.update(mine=1),
+    "setdefault": lambda info: info.setdefault("mine", 1),
+    "pop": lambda info: info.pop("TimeLimit.truncated"),
+    "popitem": lambda info: info.popitem(),
+    "clear": lambda info: info.clear(),
+    "or": lambda info: info.__ior__({"mine": 1}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_is_written_into_an_info_is_gone_in_the_next_step(write):
+    infos = QuietInfos(3)
+    first = infos({})
+    write(first[1])
+    assert first[1] != QUIET
+    second = infos({})
+    assert second == [QUIET] * 3
+    assert second[0] is first[0]
+    write(second[1])
+    assert infos({}) == [QUIET] * 3
+
+
+def test_what_is_written_into_the_list_of_infos_is_not_in_the_next():
+    infos = QuietInfos(2)
+    infos({})[0] = {"mine": 1}
+    assert infos({}) == [QUIET] * 2
+
+
+COPIES = {
+    "pickle": lambda value: pickle.loads(pickle.dumps(value)),
+    "cloudpickle": lambda value: cloudpickle.loads(cloudpickle.dumps(value)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "method": lambda info: info.copy(),
+    "or": lambda info: info | {},
+}
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
+def test_the_copy_of_an_info_is_a_plain_dict(duplicate):
+    infos = QuietInfos(2)
+    mine = duplicate(infos({})[0])
+    assert type(mine) is dict
+    assert mine == QUIET
+    mine["mine"] = 1
+    assert infos({}) == [QUIET] * 2
+
+
+def test_the_copy_of_all_infos_notices_writes_too():
+    infos = pickle.loads(pickle.dumps(QuietInfos(2)))
+    infos({})[0]["mine"] = 1
+    assert infos({}) == [QUIET] * 2
+
+
+# (n_steps, num_envs) = (2, 3)
+MANY = Outputs(
+    terminated=np.array([[True, False, False], [False, True, True]]),
+    episode_return=np.arange(6, dtype=np.float32).reshape(2, 3),
+    episode_length=np.arange(10, 16, dtype=np.int32).reshape(2, 3),
+    final_info={"speed": np.arange(6.0).reshape(2, 3), "place": {"xy": np.arange(12).reshape(2, 3, 2)}},
+    final_observation=np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    info={"speed": -np.arange(6.0).reshape(2, 3)},
+)
+AT = (np.array([0, 0, 1]), np.array([0, 2, 2]))
+
+
+def test_of_many_steps_and_of_one_the_infos_of_ended_episodes_are_alike():
+    infos = ended_infos(MANY, AT, 0.0)
+    one = [
+        info
+        for step, lanes in ((0, [0, 2]), (1, [2]))
+        for info in ended_infos(
+            Outputs(*[_at(part, step) for part in MANY]),
+            (np.array(lanes),),
+            0.0,
+        )
+    ]
+    for mine, other in zip(infos, one, strict=True):
+        mine["episode"].pop("t"), other["episode"].pop("t")
+    np.testing.assert_equal(infos, one)
+    assert [info["TimeLimit.truncated"] for info in infos] == [False, True, False]
+    assert [info["episode"] for info in infos] == [{"r": 0.0, "l": 10}, {"r": 2.0, "l": 12}, {"r": 5.0, "l": 15}]
+    assert [info["speed"] for info in infos] == [0.0, 2.0, 5.0]
+    np.testing.assert_array_equal(infos[1]["place"]["xy"], [4, 5])
+    np.testing.assert_array_equal(infos[2]["terminal_observation"], [20, 21, 22, 23])
+
+
+def _at(part, step):
+    if isinstance(part, dict):
+        return {name: _at(value, step) for name, value in part.items()}
+    return part[step] if isinstance(part, np.ndarray) else part
+
+
+def test_a_terminal_observation_is_in_memory_of_its_own():
+    infos = ended_infos(MANY._replace(final_observation={"a": MANY.final_observation}), AT, 0.0)
+    arrays = [info["terminal_observation"]["a"] for info in infos]
+    for i, array in enumerate(arrays):
+        assert array.flags.writeable
+        assert array.base is None
+        assert not any(np.shares_memory(array, other) for other in [*arrays[i + 1 :], MANY.final_observation])
+
+
+def test_without_a_final_observation_infos_have_none():
+    assert "terminal_observation" not in ended_infos(MANY._replace(final_observation=()), AT, 0.0)[0]
+
+
+def test_of_a_lane_that_ended_twice_the_last_reset_counts():
+    reset_infos = [{"before": True} for _ in range(3)]
+    update_reset_infos(reset_infos, MANY.info, AT)
+    assert reset_infos == [{"speed": 0.0}, {"before": True}, {"speed": -5.0}]
