@@ -4,46 +4,57 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from bridge.files import replacing, zip_path
+from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
+from jaxenvs import arguments
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
 
 
 def save_checkpoint(model: BaseAlgorithm, path: str | Path) -> None:
     """Save a model with all that its training depends on: an SB3 zip that also holds the state of the
-    environments, of the wrappers around them and of the random generators of PyTorch, NumPy and Python.
+    environments, of the wrappers around them and of the random generators of PyTorch (CUDA's too), NumPy and Python.
 
     Call it between rollouts, as RolloutCheckpoint does: a rollout buffer that is half full is not saved, nor is a
     replay buffer. The file is replaced at once or not at all, so that being killed here loses nothing.
 
+    Args:
+      path: of the file; ".zip" is added if it is not there.
+
     Raises:
-      TypeError: the environments of the model are not a JaxVecEnv.
+      TypeError: `model` is no SB3 model, or its environments are not a JaxVecEnv.
+      ValueError: it has not begun to learn, so that its environments have no state yet.
     """
+    _save_checkpoint(model, path, get_random_state())
+
+
+def _save_checkpoint(model: BaseAlgorithm, path: str | Path, random_state: dict[str, Any]) -> None:
+    arguments.instance("model", model, BaseAlgorithm, "a Stable-Baselines3 model")
+    _require_path(path)
     env = model.get_env()
+    base = _jax_vec_env(env)
+    if model._last_obs is None:
+        raise ValueError("model must have begun to learn: before it does, its environments have no state to save.")
     checkpoint = {
-        "env": _jax_vec_env(env).get_state(),
+        "env": base.get_state(),
         "wrappers": [_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
-        "random": (torch.get_rng_state(), np.random.get_state(), random.getstate()),  # noqa: NPY002
+        "random": random_state,
     }
-    path = Path(path).with_suffix(".zip")
-    unfinished = path.with_suffix(".unfinished.zip")
     vars(model)["_checkpoint"] = checkpoint  # SB3 saves every attribute that it does not know
     try:
-        model.save(unfinished)
+        with replacing(zip_path(path)) as unfinished:
+            model.save(unfinished)
     finally:
         del vars(model)["_checkpoint"]
-    os.replace(unfinished, path)
 
 
 def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
@@ -57,6 +68,10 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     Raises:
       ValueError: the file is not a checkpoint, or of other environments or wrappers.
     """
+    if not (isinstance(algorithm, type) and issubclass(algorithm, BaseAlgorithm)):
+        raise TypeError(f"algorithm must be a class of Stable-Baselines3 models, got {arguments.shown(algorithm)}.")
+    _require_path(path)
+    arguments.instance("env", env, VecEnv, "a VecEnv")
     model = algorithm.load(path, env=env, force_reset=False, **kwargs)
     if not hasattr(model, "_checkpoint"):
         raise ValueError(f"{path} is a model without a state of its environments: save it with save_checkpoint.")
@@ -68,10 +83,10 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
         raise ValueError(f"The checkpoint has the wrappers {came}, env has {expected}.")
     for wrapper, (_, attributes) in zip(wrappers, checkpoint["wrappers"], strict=True):
         vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
-    torch_state, numpy_state, python_state = checkpoint["random"]
-    torch.set_rng_state(torch_state)
-    np.random.set_state(numpy_state)  # noqa: NPY002
-    random.setstate(python_state)
+    random_state = checkpoint["random"]
+    if isinstance(random_state, tuple):  # as 0.2.0 wrote it
+        random_state = dict(zip(("torch", "numpy", "python"), random_state))
+    set_random_state(random_state)
     return model
 
 
@@ -83,17 +98,29 @@ class RolloutCheckpoint(BaseCallback):
         Args:
           path: of the zip file.
           every: so many rollouts.
+
+        Raises:
+          TypeError, ValueError: `path` is none, or `every` no positive int.
         """
+        _require_path(path)
+        arguments.positive_int("every", every)
         super().__init__(verbose)
         self.path, self.every, self.rollouts = Path(path), every, 0
 
     def _on_rollout_start(self) -> None:
         if self.rollouts % self.every == 0:
-            save_checkpoint(self.model, self.path)
+            # With state-dependent exploration, SB3's loop has drawn from the generators already; it will draw again.
+            before = getattr(self.model, "_random_before_rollout", None)
+            _save_checkpoint(self.model, self.path, before or get_random_state())
         self.rollouts += 1
 
     def _on_step(self) -> bool:
         return True
+
+
+def _require_path(path: Any) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a str or a Path, got {arguments.shown(path)}.")
 
 
 def _wrappers(env: VecEnv | None) -> Iterator[VecEnvWrapper]:

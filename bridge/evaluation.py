@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -11,17 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
 
 import jaxenvs
-from bridge.translate.policies import ExportedPolicy, NotCompilable, export_policy, read_parameters
+from bridge.translate.modules import read_parameters
+from bridge.translate.operations import NotCompilable
+from bridge.translate.policies import ExportedPolicy, export_policy
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.wrappers.compiled_env import CompiledEnv
-from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper
-from jaxenvs.compilation import compiler_options
+from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
+from jaxenvs.compilation import compiler_options, require_usable
 from jaxenvs.learn import ActionHead, Moments, Normalizer
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
@@ -33,6 +35,8 @@ PREDICTION: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 # Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
 POLICY = 2**32 - 1
 NO_LIMIT = 2**31 - 1
+# More takes days, or more memory than there is.
+MOST_EPISODES, MOST_LANES = 10**7, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,14 +84,14 @@ def evaluate(
     Every episode that starts is counted, however long it gets, so that short ones weigh no more than long ones.
 
     Observations are normalised by the statistics of the VecNormalize in `env`; if there is none, by those of the one
-    that the model trains in, `model.get_vec_normalize_env()`, if any. A model that was loaded without its
-    environments has none.
+    that the model trains in, `model.get_vec_normalize_env()`, if any. A model of `bridge` that was loaded without its
+    environments has none, but knows that it was trained on normalised observations, and a warning says so.
 
     Args:
       model: PPO, A2C or another SB3 algorithm with an ActorCriticPolicy, bridge's or SB3's own; or such a policy.
-      env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize or
-        VecMonitor. Only the parameters of these are used. If lanes have parameters of their own, episode i has those
-        of lane i modulo their number.
+      env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize,
+        VecMonitor or VecTransposeImage. Only the parameters of these are used. If lanes have parameters of their own,
+        episode i has those of lane i modulo their number.
       n_episodes: how many.
       deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
         matrix for each episode.
@@ -97,16 +101,36 @@ def evaluate(
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
-      TypeError: `env` is not one of these, but a Gymnasium environment, say.
+      TypeError: `model` or `env` is not one of these, but a Gymnasium environment, say.
       UnknownEnvironment: there is no such id.
-      ValueError: the policy is not for these spaces, nothing limits the episodes, or a number is not positive.
+      ValueError: the policy is not for these spaces, nothing limits the episodes, a number is not positive, or weights
+        or statistics are NaN.
     """
-    _require_positive(n_episodes=n_episodes, max_steps=max_steps, max_lanes=max_lanes)
+    require_usable()
+    n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
+    max_lanes = arguments.positive_int("max_lanes", max_lanes, MOST_LANES)
+    if max_steps is not None:
+        max_steps = arguments.positive_int("max_steps", max_steps)
+    seed = arguments.integer("seed", seed, -(2**63), None, "an int")
+    arguments.boolean("deterministic", deterministic)
     policy: Any = model.policy if isinstance(model, BaseAlgorithm) else model
+    if not isinstance(policy, BasePolicy):
+        raise TypeError(f"model must be an SB3 algorithm or an ActorCriticPolicy, got a {type(model).__name__}.")
+    if not isinstance(policy, ActorCriticPolicy):
+        raise NotCompilable(
+            f"model must have an ActorCriticPolicy, as PPO and A2C have, got a {type(model).__name__} with a "
+            f"{type(policy).__name__}. {EVALUATE_POLICY} takes any model."
+        )
     try:
         venv, normalize = _environments(env)
         if normalize is None and isinstance(model, BaseAlgorithm):
             normalize = model.get_vec_normalize_env()
+            if normalize is None and getattr(model, "normalized_observations", False):
+                warnings.warn(
+                    "The model was trained on observations normalised by a VecNormalize, and there is none here: give "
+                    "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
+                    stacklevel=2,
+                )
         _refuse_own_predict(model)
         _refuse_own_predict(policy)
         network = export_policy(policy)
@@ -118,9 +142,10 @@ def evaluate(
     if max_steps is None and not _has_time_limit(lane):
         raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
 
-    rounds = -(-n_episodes // max_lanes)
-    num_lanes = -(-n_episodes // rounds)
-    parameters = read_parameters(policy)
+    # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
+    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length())
+    parameters = read_parameters(policy.parameters())
+    _require_numbers(parameters, normalizer)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
     for first in range(0, n_episodes, num_lanes):
@@ -155,7 +180,7 @@ def _run(
 
     # One lane at a time, so that what a lane draws does not depend on how many there are.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
-        distribution, _ = network.apply(named, jax.tree.map(lambda leaf: leaf[None], observation))
+        distribution, _ = network.apply(named, network.as_seen(jax.tree.map(lambda leaf: leaf[None], observation)))
         if deterministic:
             return network.to_env(distribution.mode())[0]
         if network.exploration is None:
@@ -208,8 +233,18 @@ def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
             "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, or a JaxVecEnv, also in "
             f"VecNormalize or VecMonitor, got a {type(env).__name__}{inside}. {EVALUATE_POLICY} takes Gymnasium's."
         )
-    compiled = CompiledEnv(env)
-    return compiled.base.venv, compiled.normalize
+    normalize = None
+    while env is not env.unwrapped:
+        # Exact types: a subclass may do anything.
+        if type(env) is VecNormalize and normalize is None:
+            normalize = env
+        elif type(env) not in (VecMonitor, VecTransposeImage):
+            raise NotCompilable(
+                f"Episodes in a {type(env).__name__} are not compiled; in VecNormalize, VecMonitor, VecTransposeImage "
+                "they are."
+            )
+        env = env.venv
+    return env.venv, normalize
 
 
 def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
@@ -255,10 +290,13 @@ def _has_time_limit(env: Environment[Any]) -> bool:
     return isinstance(env, TimeLimit)
 
 
-def _require_positive(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1):
-            raise ValueError(f"{name} must be a positive int, got {number!r}.")
+def _require_numbers(parameters: np.ndarray, normalizer: Normalizer | None) -> None:
+    """NaN would act as some action or other, and look like a result."""
+    if np.isnan(parameters).any():
+        raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
+    statistics = () if normalizer is None else jax.tree.leaves(normalizer.observation)
+    if any(np.isnan(leaf).any() for leaf in statistics):
+        raise ValueError("The statistics of the VecNormalize are NaN.")
 
 
 def _require_spaces(policy: ActorCriticPolicy, network: ExportedPolicy, env: Environment[Any]) -> None:
@@ -293,4 +331,5 @@ def _takes(space: spaces.Space[Any], head: ActionHead) -> bool:
     inside = all(low <= at for low, at in zip(own.low, head.low)) and all(
         high >= at for high, at in zip(own.high, head.high)
     )
-    return inside and dataclasses.replace(own, low=head.low, high=head.high) == head
+    # The dtype does not matter: actions are cast to that of the environment.
+    return inside and dataclasses.replace(own, low=head.low, high=head.high, dtype=head.dtype) == head

@@ -15,15 +15,10 @@ class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
 
     __init__ = constructor_like(stable_baselines3.A2C)
 
-    def _learner(self, **common: Any) -> learn.A2C:
+    def _settings(self) -> learn.A2C:
         return learn.A2C(
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            ent_coef=self.ent_coef,
-            vf_coef=self.vf_coef,
-            max_grad_norm=self.max_grad_norm,
+            **self._shared_settings(),
             normalize_advantage=self.normalize_advantage,
-            **common,
         )
 
     def _record(self, metrics: dict[str, Any]) -> None:

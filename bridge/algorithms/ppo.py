@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import stable_baselines3
@@ -16,26 +15,21 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
 
     __init__ = constructor_like(stable_baselines3.PPO)
 
-    def _learner(self, **common: Any) -> learn.PPO:
+    def _settings(self) -> learn.PPO:
         clip_range, clip_range_vf = self._clip_ranges()
         return learn.PPO(
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            ent_coef=self.ent_coef,
-            vf_coef=self.vf_coef,
-            max_grad_norm=self.max_grad_norm,
+            **self._shared_settings(),
             normalize_advantage=self.normalize_advantage,
             batch_size=self.batch_size,
             n_epochs=self.n_epochs,
             clip_range=clip_range,
             clip_range_vf=clip_range_vf,
             target_kl=self.target_kl,
-            **common,
         )
 
     def _record(self, metrics: dict[str, Any]) -> None:
         epochs, stopped_at_kl = metrics.pop("epochs"), metrics.pop("stopped_at_kl")
-        if self.verbose >= 1 and not math.isnan(stopped_at_kl):
+        if self.verbose >= 1 and stopped_at_kl > 0:
             print(f"Early stopping at step {epochs - 1} due to reaching max kl: {stopped_at_kl:.2f}")
         self._n_updates += epochs
         for name, value in metrics.items():

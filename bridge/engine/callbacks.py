@@ -10,57 +10,76 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
-from bridge.engine.rollouts import Steps
-from bridge.engine.tensors import looks_at_steps
-from bridge.vec_env.programs import Outputs
-from bridge.wrappers.compiled_env import CompiledEnv
+from bridge.engine.collecting import Steps
+from bridge.vec_env.infos import ended_infos, update_reset_infos
+from bridge.wrappers.chain import Chain
 
 
-def replay(
-    algorithm: OnPolicyAlgorithm, env: CompiledEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, steps: Steps
+def looks_at_steps(callback: BaseCallback) -> bool:
+    """Whether a callback may look at locals. Any may, but SB3's progress bar and its stand-in for no callback."""
+    if type(callback) is CallbackList:
+        return any(looks_at_steps(part) for part in callback.callbacks)
+    if type(callback) is ConvertCallback:
+        return callback.callback is not None
+    return type(callback) is not ProgressBarCallback
+
+
+def show_steps(
+    algorithm: OnPolicyAlgorithm, chain: Chain, callback: BaseCallback, buffer: RolloutBuffer, steps: Steps
 ) -> bool:
     """Count the steps of a rollout, call the callback for each, with SB3's locals, and keep the episodes that ended.
 
     Args:
       algorithm: has its observation after the rollout already.
-      env: its environments.
+      chain: its environments.
       callback: called as by SB3.
-      rollout_buffer: holds the rollout.
+      buffer: holds the rollout.
       steps: the rest of it, on the host.
 
     Returns:
       False as soon as the callback does.
     """
+    watched = looks_at_steps(callback)
+    history = algorithm.ep_info_buffer
+    assert history is not None
     n_steps, num_envs = steps.dones.shape
-    outputs = Outputs(*[jax.tree.leaves(part) for part in steps.outputs])
-    if not (looks_at_steps(callback) or env.has_monitors):
+    ended = steps.dones.nonzero()
+    update_reset_infos(chain.base.reset_infos, steps.outputs.info, ended)
+    if not (watched or chain.changes_infos):
+        # What the model keeps of episodes is all that anybody can see.
+        ended = (ended[0][-(history.maxlen or 0) :], ended[1][-(history.maxlen or 0) :])
+    infos = ended_infos(steps.outputs, ended, chain.base.t_start)
+    chain.infos(infos, ended[0], ended[1], steps.wrapper_outputs)
+
+    if not watched:
         for _ in range(n_steps):
             algorithm.num_timesteps += num_envs
             if not callback.on_step():
                 return False
-        history = algorithm.ep_info_buffer
-        assert history is not None
-        infos = env.infos_of_ends(steps.dones, outputs, most=history.maxlen or steps.dones.size)
         algorithm._update_info_buffer(infos, np.ones(len(infos), bool))
         return True
 
-    columns = _columns(algorithm, rollout_buffer, steps)
-    final_observation = env.as_given(steps.final_observation) if env.changes_observations else None
-    seen = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": rollout_buffer}
+    columns = _columns(algorithm, buffer, steps)
+    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": buffer}
+    shown["n_rollout_steps"] = n_steps
+    first_of_step = np.searchsorted(ended[0], np.arange(n_steps + 1)).tolist()
     for step in range(n_steps):
-        ended = steps.dones[step].nonzero()[0]
-        infos = env.infos(step, steps.raw_rewards, steps.rewards, ended, outputs, final_observation)
+        rows = slice(first_of_step[step], first_of_step[step + 1])
+        step_infos = chain.base.quiet_infos(jax.tree.map(lambda leaf, step=step: leaf[step], steps.outputs.final_info))
+        for lane, info in zip(ended[1][rows].tolist(), infos[rows]):
+            step_infos[lane] = info
         algorithm.num_timesteps += num_envs
-        now = {name: rows[step] for name, rows in columns.items()}
-        callback.update_locals({**seen, "n_rollout_steps": n_steps, "n_steps": step, "infos": infos, **now})
+        now = {name: column[step] for name, column in columns.items()}
+        callback.update_locals({**shown, "n_steps": step, "infos": step_infos, **now})
         if not callback.on_step():
             return False
-        if ended.size:
-            algorithm._update_info_buffer([infos[lane] for lane in ended.tolist()], np.ones(ended.size, bool))
+        if rows.start < rows.stop:
+            algorithm._update_info_buffer(infos[rows], np.ones(rows.stop - rows.start, bool))
+    callback.update_locals({**shown, "n_steps": n_steps})  # as SB3 does before a rollout ends
     return True
 
 
@@ -80,7 +99,7 @@ def _columns(algorithm: OnPolicyAlgorithm, buffer: RolloutBuffer, steps: Steps) 
         "values": _rows(torch.as_tensor(buffer.values[..., None], device=algorithm.device)),
         "log_probs": _rows(torch.as_tensor(buffer.log_probs, device=algorithm.device)),
         "new_obs": [*_rows(observations)[1:], algorithm._last_obs],
-        "rewards": _rows(np.array(steps.rewards)),
+        "rewards": _rows(np.array(steps.outputs.reward)),
         "dones": _rows(np.array(steps.dones)),
     }
 

@@ -1,4 +1,4 @@
-"""How long JAX takes to compile, and compiling beside other work."""
+"""Programs and the host: how long JAX takes to compile, compiling beside other work, and results as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 
 _total = 0.0
 
@@ -28,9 +29,20 @@ def compile_seconds() -> float:
 def compile_meanwhile(program: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Compile a jitted function in a thread, so that a later call with such arguments finds it compiled.
 
-    What goes wrong here goes wrong again in that call, so nobody has to look at the result.
+    It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled.
+    What goes wrong in the thread goes wrong again in that call, so nobody has to look at the result.
     """
+    lowered = program.lower(*arguments)  # type: ignore[attr-defined]
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
-    compiling = pool.submit(lambda: program.lower(*arguments).compile())  # type: ignore[attr-defined]
+    compiling = pool.submit(lowered.compile)
     pool.shutdown(wait=False)
     return compiling
+
+
+def to_host(tree: Any) -> Any:
+    """What a program gave as NumPy arrays, which are not for writing; on a CPU they are JAX's own memory."""
+    if jax.default_backend() != "cpu":
+        return jax.device_get(tree)
+    # device_get first starts to copy each array, and that takes longer than all the rest.
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])

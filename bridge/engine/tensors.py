@@ -11,13 +11,16 @@ import jax
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer, to_host
+from bridge.engine.callbacks import looks_at_steps
+from bridge.vec_env.infos import ended_infos
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.vec_env.packing import Packing
+from bridge.vec_env.programs import Outputs
 
 # After so many steps the host looks at what ended in them. Looking waits for the device, so it must be rare; until then
 # everything that came out of these steps is kept, and must fit into the caches of a CPU, so it must not be too rare.
@@ -58,16 +61,16 @@ def collect_rollouts(
     policy, device = algorithm.policy, algorithm.device
     policy.set_training_mode(False)
     rollout_buffer.reset()
+    # Before the draw, so that a checkpoint that it saves is followed by the same one.
+    callback.on_rollout_start()
     if algorithm.use_sde:
         policy.reset_noise(env.num_envs)
-    callback.on_rollout_start()
 
     watched = looks_at_steps(callback)
     most_unseen = 1 if watched else MOST_STEPS_UNSEEN
     unseen: list[_Step] = []
     episodes = _Episodes(env)
     to_env = _actions_to_env(algorithm)
-    quiet_infos = [{"TimeLimit.truncated": False} for _ in range(env.num_envs if watched else 0)]
     observation: Any = obs_as_tensor(algorithm._last_obs, device)
     episode_starts = torch.as_tensor(algorithm._last_episode_starts, device=device)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": rollout_buffer}
@@ -90,7 +93,7 @@ def collect_rollouts(
                     shown.update(n_steps=n_steps, obs_tensor=unseen[0].observation, values=values, log_probs=log_probs)
                     shown.update(actions=to_host(actions), clipped_actions=to_host(clipped_actions))
                     shown.update(new_obs=to_host(observation), rewards=seen.rewards[0], dones=seen.dones[0])
-                    shown.update(infos=_infos(quiet_infos, seen, _as_kept(rollout_buffer, final_observation)))
+                    shown.update(infos=_infos(env, seen, _as_kept(rollout_buffer, final_observation)))
                     callback.update_locals(shown)
                 unseen.clear()
             if not callback.on_step():
@@ -139,7 +142,7 @@ class _Episodes:
     def __init__(self, env: JaxVecEnv) -> None:
         running = _running_episodes(env.programs.state)(env.packed_state)
         self._returns, self._lengths = np.array(running[0], np.float64), np.array(running[1])
-        self._start_time = env._start_time
+        self._t_start = env.t_start
 
     def add(self, rewards: np.ndarray, dones: np.ndarray, most: int) -> tuple[np.ndarray, list[dict[str, Any]]]:
         """The lanes and the records (as Monitor's: `r`, `l`, `t`) of the last `most` episodes that ended in some steps.
@@ -162,7 +165,7 @@ class _Episodes:
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
         self._returns[lanes[~closed]], self._lengths[lanes[~closed]] = returns[~closed], lengths[~closed]
 
-        seconds = round(time.time() - self._start_time, 6)
+        seconds = round(time.time() - self._t_start, 6)
         order = np.lexsort((lanes[closed], last[closed]))[-most:]
         lanes, returns, lengths = (column[closed][order] for column in (lanes, returns, lengths))
         return lanes, [{"r": r, "l": l, "t": seconds} for r, l in zip(returns.tolist(), lengths.tolist())]  # noqa: E741
@@ -215,27 +218,21 @@ def _bootstrap(
     buffer.rewards[first + steps, lanes] += algorithm.gamma * values.flatten()
 
 
-def _infos(quiet_infos: list[dict[str, Any]], seen: _Seen, final_observation: Any) -> list[dict[str, Any]]:
+def _infos(env: JaxVecEnv, seen: _Seen, final_observation: Any) -> list[dict[str, Any]]:
     """The infos of a single step."""
-    infos = quiet_infos.copy()
+    infos = env.quiet_infos({})
     if len(seen.lanes):
-        last_observations = jax.tree.map(lambda leaf: to_host(leaf[torch.from_numpy(seen.lanes)]), final_observation)
-    for row, (lane, episode) in enumerate(zip(seen.lanes.tolist(), seen.episodes, strict=True)):
-        infos[lane] = {
-            "TimeLimit.truncated": bool(seen.truncated[0, lane]),
-            "episode": episode,
-            "terminal_observation": jax.tree.map(lambda leaf, row=row: leaf[row], last_observations),
-        }
+        outputs = Outputs(
+            terminated=~seen.truncated[0],
+            final_observation=to_host(final_observation),
+            episode_return=np.zeros(env.num_envs),
+            episode_length=np.zeros(env.num_envs, int),
+            final_info={},
+        )
+        ended = ended_infos(outputs, (seen.lanes,), env.t_start)
+        for lane, info, episode in zip(seen.lanes.tolist(), ended, seen.episodes, strict=True):
+            infos[lane] = {**info, "episode": episode}
     return infos
-
-
-def looks_at_steps(callback: BaseCallback) -> bool:
-    """Any callback may, but for SB3's progress bar and its stand-in for no callback."""
-    if type(callback) is CallbackList:
-        return any(looks_at_steps(part) for part in callback.callbacks)
-    if type(callback) is ConvertCallback:
-        return callback.callback is not None
-    return type(callback) is not ProgressBarCallback
 
 
 def _actions_to_env(algorithm: OnPolicyAlgorithm) -> Callable[[torch.Tensor], torch.Tensor]:

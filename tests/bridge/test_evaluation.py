@@ -15,6 +15,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticPolicy, MultiInputActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
+import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.evaluation import Evaluation, _program, evaluate
@@ -309,14 +310,56 @@ class OwnPredict(ActorCriticPolicy):
     [
         (untranslatable, "hooks"),
         (lambda: policy_for(Counter(), OwnPredict), "OwnPredict has a method predict of its own"),
-        (lambda: stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1), "DQN has a method predict"),
-        (lambda: print, "must be an ActorCriticPolicy, got a builtin_function_or_method"),
+        (lambda: stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1), "got a DQN with a DQNPolicy"),
     ],
-    ids=["layers", "policy", "algorithm", "function"],
+    ids=["layers", "policy", "algorithm"],
 )
 def test_what_cannot_be_translated_is_referred_to_evaluate_policy(model, what):
     with pytest.raises(NotCompilable, match=f"{what}.*evaluation.evaluate_policy"):
         evaluate(model(), Counter(), N, max_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": print}, "model must be an SB3 algorithm or an ActorCriticPolicy, got a builtin_function_or_method"),
+        ({"seed": float("nan")}, "seed must be an int, got nan"),
+        ({"deterministic": "abc"}, "deterministic must be a bool, got 'abc'"),
+        ({"n_episodes": 0}, "n_episodes must be a positive int, got 0"),
+    ],
+    ids=str,
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        evaluate(**{"model": policy_for(Counter()), "env": Counter(), "n_episodes": N, "max_steps": 5, **arguments})
+
+
+@pytest.mark.parametrize("what", ["weights", "statistics"])
+def test_nan_is_no_result(what):
+    env = VecNormalize(JaxVecEnv(Counter(), 2))
+    policy = copy.deepcopy(policy_for(Counter()))  # which other tests share
+    if what == "weights":
+        with torch.no_grad():
+            policy.action_net.weight[0, 0] = np.nan
+    else:
+        env.obs_rms.mean[0] = np.nan
+    with pytest.raises(ValueError, match=f"{what} of .* are NaN"):
+        evaluate(policy, env, N, max_steps=5)
+
+
+def test_other_numbers_of_episodes_compile_nothing():
+    policy = policy_for(Counter())
+    evaluate(policy, Counter(), 9, max_steps=5)
+    before = _program()._cache_size()
+    assert len(evaluate(policy, Counter(), 13, max_steps=5).returns) == 13
+    assert _program()._cache_size() == before
+
+
+def test_a_model_trained_on_normalised_observations_warns_without_them(tmp_path):
+    model = bridge.PPO("MlpPolicy", VecNormalize(JaxVecEnv(Counter(), 2)), n_steps=8, batch_size=16, seed=0)
+    model.save(tmp_path / "model")
+    with pytest.warns(UserWarning, match="trained on observations normalised by a VecNormalize"):
+        evaluate(bridge.PPO.load(tmp_path / "model"), Counter(), N, max_steps=5)
 
 
 def test_other_wrappers_are_referred_to_evaluate_policy():

@@ -16,15 +16,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.algorithms import on_policy
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine.rollouts import programs
-from bridge.translate.policies import NotCompilable, read_parameters
+from bridge.engine import collecting, updating
+from bridge.translate.modules import read_parameters
+from bridge.translate.policies import NotCompilable
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
 from tests.environments import Counter
 
@@ -76,17 +76,21 @@ class OwnBuffer(RolloutBuffer):
     pass
 
 
+class OwnWrapper(VecNormalize):
+    """May do anything."""
+
+
 DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
 OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
-XLA, SB3 = "XLA", "SB3's code"
+COMPILED, SB3 = "compiled", "SB3's code"
 
 # How to make the model; by what it collects and updates; and a part of the reason.
 FALLBACKS = {
-    "wrapper": (lambda **k: make(VecFrameStack(make_env(), 2), **k), SB3, XLA, "VecFrameStack"),
-    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), SB3, XLA, "DummyVecEnv"),
+    "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), SB3, COMPILED, "OwnWrapper"),
+    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), SB3, COMPILED, "DummyVecEnv"),
     "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
-    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), XLA, SB3, "Dropout"),
-    "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), XLA, SB3, "Adagrad"),
+    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
+    "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
     "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),
 }
 
@@ -96,13 +100,14 @@ def test_auto_falls_back_and_says_once_to_what_and_why(what, caplog):
     make_model, collects, updates, why = FALLBACKS[what]
     with caplog.at_level(logging.WARNING, logger="bridge"):
         model = make_model()
-        before = read_parameters(model.policy)
+        before = read_parameters(model.policy.parameters())
         model.learn(2 * ROLLOUT)
         model.learn(ROLLOUT)
     [record] = caplog.records
-    assert f"Collecting by {collects}, updating by {updates}: " in record.getMessage()
+    assert f"collecting: {collects}\nupdating: {updates}\nnot compiled: " in record.getMessage()
+    assert record.getMessage() == str(model.plan)
     assert why in record.getMessage()
-    assert not np.array_equal(read_parameters(model.policy), before)
+    assert not np.array_equal(read_parameters(model.policy.parameters()), before)
 
 
 @pytest.mark.parametrize("what", FALLBACKS)
@@ -207,7 +212,7 @@ def test_a_zip_loads_where_bridge_is_not_installed(tmp_path):
 
 def test_the_same_seed_gives_the_same_bits_and_another_others():
     first, again, other = (
-        read_parameters(make(make_env(seed), seed=seed).learn(2 * ROLLOUT).policy) for seed in (0, 0, 1)
+        read_parameters(make(make_env(seed), seed=seed).learn(2 * ROLLOUT).policy.parameters()) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -233,7 +238,9 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
     resumed = bridge.load_checkpoint(bridge.PPO, tmp_path / "checkpoint.zip", wrap(make_env(seed=77)))
     assert resumed.num_timesteps == 3 * ROLLOUT
     resumed.learn(6 * ROLLOUT - resumed.num_timesteps, reset_num_timesteps=False)
-    np.testing.assert_array_equal(read_parameters(resumed.policy), read_parameters(whole.policy))
+    np.testing.assert_array_equal(
+        read_parameters(resumed.policy.parameters()), read_parameters(whole.policy.parameters())
+    )
     np.testing.assert_array_equal(resumed.key, whole.key)
 
 
@@ -247,12 +254,14 @@ def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(on_policy, "to_host", interrupted)
+        patch.setattr(collecting, "to_host", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == ROLLOUT
     model.learn(2 * ROLLOUT, reset_num_timesteps=False)
-    np.testing.assert_array_equal(read_parameters(model.policy), read_parameters(whole.policy))
+    np.testing.assert_array_equal(
+        read_parameters(model.policy.parameters()), read_parameters(whole.policy.parameters())
+    )
 
 
 def test_a_loaded_model_draws_on_or_anew_from_a_seed(tmp_path):
@@ -303,21 +312,23 @@ def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_th
 
 def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkeypatch):
     small = make().learn(ROLLOUT)
-    monkeypatch.setattr(on_policy, "LARGE_UPDATE", 1)
-    before = programs().large_update._cache_size()
+    monkeypatch.setattr(updating, "LARGE_UPDATE", 1)
+    before = updating._programs().large._cache_size()
     large = make().learn(ROLLOUT)
-    assert programs().large_update._cache_size() == before + 1
-    np.testing.assert_allclose(read_parameters(large.policy), read_parameters(small.policy), rtol=1e-4, atol=1e-6)
+    assert updating._programs().large._cache_size() == before + 1
+    np.testing.assert_allclose(
+        read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_the_update_compiles_while_the_first_rollout_does():
     """Once for both: the one in the thread is the one that runs."""
-    before = programs().update._cache_size()
+    before = updating._programs().small._cache_size()
     model = make(n_steps=9, batch_size=12)
     with compilations() as compiled:
         model.learn(9 * N_ENVS)
     assert compiled.count("jit(_update)") == 1
-    assert programs().update._cache_size() == before + 1
+    assert updating._programs().small._cache_size() == before + 1
 
 
 # --- Learning -------------------------------------------------------------------------------------------------------
@@ -337,7 +348,7 @@ def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     model = algorithm("MlpPolicy", env, n_steps=8, policy_kwargs={"net_arch": [8]}, engine="xla", seed=0)
     model.learn(64)
     assert model._n_updates > 0
-    assert np.isfinite(read_parameters(model.policy)).all()
+    assert np.isfinite(read_parameters(model.policy.parameters())).all()
 
 
 @pytest.mark.parametrize("frequency", [-1, 4])

@@ -1,0 +1,161 @@
+"""The plan: what of a training is compiled, and why the rest is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import torch
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.buffers.tensor_rollout import TensorRolloutBuffer
+from bridge.translate.operations import NotCompilable
+from bridge.translate.optimizers import ExportedOptimizer, export_optimizer, read_optimizer
+from bridge.translate.policies import ExportedPolicy, export_policy, require_trainable
+from bridge.translate.snapshot import Snapshot
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.wrappers import Chain
+from jaxenvs.compilation import require_usable
+
+ENGINES = ("auto", "xla", "torch")
+
+# Steps in a rollout from which acting on images is compiled where learning is PyTorch's.
+LONG_ROLLOUT = 64
+
+# Those that a compiled rollout fills and a compiled update reads.
+BUFFERS = (RolloutBuffer, DictRolloutBuffer)
+
+
+@dataclasses.dataclass
+class Plan:
+    """How a model trains: `print(model.plan)`.
+
+    Attributes:
+      network: the policy as a program; None if it has no translation.
+      chain: the environments and the wrappers around them as a program; None if they have none.
+      optimizer: what its update does; None if the update is SB3's.
+      parameters: of the policy, in the order in which the network takes them.
+      tensors: whether collecting is that of the torch policy, on tensors that stay on the device.
+      reasons: why not everything is compiled, a sentence each.
+    """
+
+    network: ExportedPolicy | None = None
+    chain: Chain | None = None
+    optimizer: ExportedOptimizer | None = None
+    parameters: list[torch.nn.Parameter] = dataclasses.field(default_factory=list)
+    tensors: bool = False
+    reasons: list[str] = dataclasses.field(default_factory=list)
+
+    # What it was made for, to notice when that changes.
+    _inputs: tuple[Any, ...] = ()
+    _snapshot: Snapshot | None = None
+
+    @property
+    def collects(self) -> bool:
+        """Whether collecting is compiled."""
+        return self.network is not None and self.chain is not None
+
+    @property
+    def updates(self) -> bool:
+        """Whether the update is compiled."""
+        return self.network is not None and self.optimizer is not None
+
+    def __str__(self) -> str:
+        collecting = "compiled" if self.collects else "tensors on the device" if self.tensors else "SB3's code"
+        updating = "compiled" if self.updates else "SB3's code"
+        reasons = [f"not compiled: {reason}" for reason in self.reasons]
+        return "\n".join([f"collecting: {collecting}", f"updating: {updating}", *reasons])
+
+    def is_current(self, engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> bool:
+        """Whether a plan made now would be this one: callbacks may have changed anything in between."""
+        if not _are_same(self._inputs, (engine, policy, policy.optimizer, env, type(buffer))):
+            return False
+        if self._snapshot is not None and not self._snapshot.is_current():
+            return False
+        try:
+            return self.optimizer is None or export_optimizer(policy.optimizer) == self.optimizer
+        except NotCompilable:
+            return False
+
+
+def make_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> Plan:
+    """
+    Raises:
+      NotCompilable: with engine "xla", if not everything can be compiled.
+    """
+    plan = Plan(_inputs=(engine, policy, policy.optimizer, env, type(buffer)))
+    is_plain = type(env) is JaxVecEnv
+    if engine == "torch" or type(buffer) is TensorRolloutBuffer:
+        plan.tensors = is_plain and _share_a_device() and type(buffer) in (*BUFFERS, TensorRolloutBuffer)
+        plan.reasons.append('The engine is "torch".' if engine == "torch" else "The buffer is a TensorRolloutBuffer.")
+        return plan
+    if type(buffer) not in BUFFERS:
+        plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}, not SB3's.")
+    elif _compiles(plan.reasons):
+        plan._snapshot = Snapshot(policy)
+        try:
+            plan.network, plan.parameters = export_policy(policy), plan._snapshot.parameters
+            require_trainable(policy, plan.network)
+            read_optimizer(policy.optimizer)  # which may hold what has no translation
+            if engine == "auto" and _learns_slower(plan.network):
+                raise NotCompilable("On a CPU, PyTorch learns from images faster than XLA.")
+            plan.optimizer = export_optimizer(policy.optimizer)
+        except NotCompilable as reason:
+            plan.reasons.append(str(reason))
+        try:
+            if engine == "auto" and plan.network and _learns_slower(plan.network) and buffer.buffer_size < LONG_ROLLOUT:
+                raise NotCompilable(f"Nor does XLA gain by acting, in rollouts of fewer than {LONG_ROLLOUT} steps.")
+            plan.chain = Chain.of(env) if env is not None else None
+        except NotCompilable as reason:
+            plan.reasons.append(str(reason))
+    if engine == "xla" and plan.reasons:
+        raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(plan.reasons)}')
+    # On a CPU NumPy arrays are tensors without a copy, and SB3's own loop is the faster one.
+    on_cpu = jax.default_backend() == "cpu"
+    plan.tensors = plan.network is None and type(buffer) in BUFFERS and is_plain and not on_cpu and _share_a_device()
+    return plan
+
+
+def _learns_slower(network: ExportedPolicy) -> bool:
+    """Whether an update takes longer in XLA than in PyTorch: that of convolutions on a CPU, and no other.
+
+    A gradient step of SB3's CnnPolicy takes 11, 33, 52, 92 and 172 ms for 5, 40, 64, 128 and 256 images of Atari, and
+    11, 26, 36, 71 and 114 ms in PyTorch (two cores, jaxlib 0.10.2, torch 2.13). Acting is faster compiled, 0.4 s
+    instead of 0.8 for 128 steps of 8 environments; but not for the 5 steps of A2C, where the threads of PyTorch and
+    XLA take turns too often: 0.81 of SB3's speed. benchmarks/never_slower.py holds the rule.
+    """
+    convolves = any(operation.name.startswith("conv") for operation in network.module.program.operations)
+    return convolves and jax.default_backend() == "cpu"
+
+
+def require_engine(engine: str) -> str:
+    """
+    Raises:
+      ValueError: there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
+    return engine
+
+
+def _compiles(reasons: list[str]) -> bool:
+    """Whether JAX can run programs here. After a fork it cannot, and SB3's code still can."""
+    try:
+        require_usable()
+    except RuntimeError as error:
+        reasons.append(str(error))
+        return False
+    return True
+
+
+def _share_a_device() -> bool:
+    """Whether PyTorch can hold what JAX computes: a CPU build cannot, if JAX has a GPU."""
+    return jax.default_backend() == "cpu" or torch.cuda.is_available()
+
+
+def _are_same(these: tuple[Any, ...], those: tuple[Any, ...]) -> bool:
+    """By identity: environments and policies have no useful equality."""
+    return len(these) == len(those) and all(a is b for a, b in zip(these, those))

@@ -1,0 +1,32 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to, which replaces `path` once all is written. If writing fails, `path` is what it was.
+
+    The file is beside `path`, on the same disk, has its suffix, and is gone in the end.
+    """
+    path = Path(path)
+    # The process in its name: several may write the same file.
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished{path.suffix}")
+    try:
+        yield unfinished
+        with open(unfinished, "rb") as written:
+            os.fsync(written.fileno())  # or a crash may leave the new name with nothing in it
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def zip_path(path: str | os.PathLike[str]) -> Path:
+    """`path` with ".zip" behind it, unless it ends so. Not instead of what looks like a suffix, as in "ppo_0.98"."""
+    path = Path(path)
+    return path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")

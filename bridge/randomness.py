@@ -1,0 +1,35 @@
+"""Random generators: the states of the host's, and keys of JAX as data."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+
+def get_random_state() -> dict[str, Any]:
+    """The states of the global generators of PyTorch (those of CUDA too, if it is in use), NumPy and Python."""
+    state = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}  # noqa: NPY002
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on from what `get_random_state` gave."""
+    torch.set_rng_state(state["torch"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    random.setstate(state["python"])
+    if "cuda" in state and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def key_data(seed: int) -> np.ndarray:
+    """`jax.random.key_data(jax.random.key(seed))` on the host."""
+    if jax.config.jax_default_prng_impl == "threefry2x32":  # type: ignore[attr-defined]
+        # By hand, because a program for it would take longer than a model takes to be made.
+        return np.array([0, seed % 2**32], np.uint32)
+    return np.array(jax.random.key_data(jax.random.key(seed % 2**32)))

@@ -1,0 +1,346 @@
+"""What changing an import must never cost: NaN in silence, models that do not pickle, hooks that do not fire."""
+
+import copy
+import io
+import pickle
+import threading
+
+import jax
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+import bridge
+from bridge import JaxVecEnv
+from bridge.buffers.tensor_rollout import TensorRolloutBuffer
+from bridge.translate.modules import read_parameters
+from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env
+from tests.environments import Counter
+
+
+def weights(model):
+    return read_parameters(model.policy.parameters())
+
+
+class OnTrainingStart(BaseCallback):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def _on_training_start(self):
+        self.function(self.model)
+
+    def _on_step(self):
+        return True
+
+
+# --- NaN ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", [bridge.PPO, SB3])
+def test_a_policy_that_becomes_nan_is_an_error_as_in_sb3(algorithm):
+    model = make(algorithm=algorithm, learning_rate=1e30)
+    with pytest.raises(ValueError):  # noqa: PT011
+        model.learn(10 * ROLLOUT)
+
+
+def test_an_update_that_gives_nan_leaves_the_weights_from_before_it():
+    model = make().learn(ROLLOUT)
+    before, moments = weights(model), copy.deepcopy(model.policy.optimizer.state_dict())
+
+    def spoil(model):
+        model.rollout_buffer.advantages[0, 0] = np.nan
+
+    with pytest.raises(ValueError, match=r"The update made \d+ of \d+ weights NaN.*weights from before it are kept"):
+        model.learn(ROLLOUT, callback=OnRolloutEnd(spoil))
+    np.testing.assert_array_equal(weights(model), before)
+    assert str(model.policy.optimizer.state_dict()) == str(moments)
+    model.learn(ROLLOUT)
+
+
+def test_nan_weights_do_not_act():
+    model = make().learn(ROLLOUT)
+    state = model.env.get_state()
+    with torch.no_grad():
+        model.policy.action_net.weight[0, 0] = np.nan
+    with pytest.raises(ValueError, match="distribution of NaN in step 0 of environment 0: its weights"):
+        model.collect_rollouts(model.env, Recorder(), model.rollout_buffer, model.n_steps)
+    for name, array in model.env.get_state().items():
+        np.testing.assert_array_equal(array, state[name], name)
+
+
+def test_with_target_kl_nan_does_not_end_an_update_early():
+    model = make(target_kl=1e9, n_epochs=2)
+    model.learn(ROLLOUT)
+    model.rollout_buffer.log_probs[0, 0] = np.nan
+    with pytest.raises(ValueError, match="weights NaN"):
+        model.train()
+
+
+def test_jax_debug_nans_finds_nothing_in_a_sound_training():
+    with jax.debug_nans(True):
+        make(target_kl=0.5).learn(2 * ROLLOUT)
+
+
+# --- Pickles and copies ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "move", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(move):
+    model = make().learn(ROLLOUT)
+    other = move(model)
+    for each in (model, other):
+        each.learn(ROLLOUT, reset_num_timesteps=False)
+    np.testing.assert_array_equal(weights(other), weights(model))
+
+
+def test_a_model_can_be_copied_at_any_moment_of_a_training():
+    moments = []
+
+    class Copier(Recorder):
+        def _on_event(self, *_):
+            moments.append(pickle.dumps(self.model.policy.state_dict()))
+            copy.deepcopy(self.model)
+
+        _on_training_start = _on_rollout_start = _on_rollout_end = _on_training_end = _on_event
+
+        def _on_step(self):
+            if self.n_calls == 3:
+                copy.deepcopy(self.model)
+            return True
+
+    make().learn(2 * ROLLOUT, callback=Copier())
+    assert len(moments) == 6
+
+
+# --- What callbacks change ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["_init_callback", "_on_training_start"])
+def test_hooks_that_a_callback_registers_fire_in_the_same_learn(moment):
+    calls = []
+    register = lambda callback: callback.model.policy.action_net.register_forward_hook(  # noqa: E731
+        lambda *_: calls.append(1)
+    )
+    callback = type("Watch", (Recorder,), {moment: register})()
+    model = make()
+    model.learn(ROLLOUT, callback=callback)
+    assert calls
+    assert "hook" in str(model.plan)
+
+
+def change(**settings):
+    return lambda model: model.policy.optimizer.param_groups[0].update(settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"betas": (0.5, 0.9)}, {"eps": 1e-2}, {"weight_decay": 0.1}], ids=lambda settings: next(iter(settings))
+)
+def test_optimiser_settings_that_a_callback_changes_count(settings):
+    as_usual, changed = make(), make()
+    as_usual.learn(2 * ROLLOUT)
+    changed.learn(2 * ROLLOUT, callback=OnRolloutEnd(change(**settings)))
+    assert not np.array_equal(weights(changed), weights(as_usual))
+    assert changed.plan.updates
+
+
+def test_an_activation_that_a_callback_changes_counts():
+    model = make(policy_kwargs={"net_arch": [8], "activation_fn": torch.nn.LeakyReLU})
+    plan = model.plan
+
+    def steepen(model):
+        for module in model.policy.modules():
+            if isinstance(module, torch.nn.LeakyReLU):
+                module.negative_slope = 0.9
+
+    model.learn(ROLLOUT, callback=OnTrainingStart(steepen))
+    assert model.plan.network != plan.network
+    assert model.plan.collects
+
+
+@pytest.mark.parametrize("freeze", ["a layer", "two groups"])
+def test_freezing_a_layer_or_two_groups_leaves_collecting_compiled(freeze):
+    model = make()
+
+    def split(model):
+        if freeze == "a layer":
+            model.policy.action_net.requires_grad_(False)
+        else:
+            parameters = list(model.policy.parameters())
+            model.policy.optimizer = torch.optim.Adam([{"params": parameters[:2]}, {"params": parameters[2:]}])
+
+    before = model.policy.action_net.weight.detach().clone()
+    model.learn(ROLLOUT, callback=OnTrainingStart(split))
+    assert (model.plan.collects, model.plan.updates) == (True, False)
+    assert torch.equal(before, model.policy.action_net.weight) == (freeze == "a layer")
+
+
+def test_gamma_and_gae_lambda_are_those_of_the_buffer_as_in_sb3():
+    advantages = []
+
+    def discounts(model):
+        model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = 0.5, 0.3
+
+    def compute_again(model):
+        buffer = model.rollout_buffer
+        advantages.append(buffer.advantages.copy())
+        with torch.no_grad():
+            last_values = model.policy.predict_values(torch.as_tensor(model._last_obs))
+        buffer.compute_returns_and_advantage(last_values, model._last_episode_starts)
+        advantages.append(buffer.advantages.copy())
+
+    make().learn(ROLLOUT, callback=[OnTrainingStart(discounts), OnRolloutEnd(compute_again)])
+    np.testing.assert_allclose(*advantages, rtol=1e-4, atol=1e-5)
+
+
+def test_callbacks_get_locals_before_the_end_of_a_rollout():
+    seen = []
+
+    class Looks(Recorder):
+        def _on_rollout_end(self):
+            seen.append(self.locals["dones"] is not None and self.locals["n_steps"])
+
+    make().learn(ROLLOUT, callback=Looks())
+    assert seen == [16]
+
+
+# --- What cannot be compiled ----------------------------------------------------------------------------------------
+
+
+class Centred(BaseFeaturesExtractor):
+    """Its rows depend on each other."""
+
+    def __init__(self, space):
+        super().__init__(space, 4)
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def test_a_network_that_mixes_rows_is_left_to_sb3():
+    model = make(policy_kwargs={"features_extractor_class": Centred, "net_arch": [8]})
+    assert model.plan.network is None
+    assert "row" in str(model.plan)
+    model.learn(ROLLOUT)
+
+
+def test_a_plan_says_what_is_compiled():
+    assert str(make().plan) == "collecting: compiled\nupdating: compiled"
+    frozen = make()
+    frozen.policy.action_net.requires_grad_(False)
+    assert "collecting: compiled\nupdating: SB3's code\nnot compiled: The parameter action_net" in str(frozen.plan)
+
+
+def test_a_buffer_of_tensors_can_be_asked_for_on_a_cpu():
+    model = make(rollout_buffer_class=TensorRolloutBuffer)
+    model.learn(ROLLOUT)
+    assert model.num_timesteps == ROLLOUT
+
+
+def test_an_empty_buffer_is_not_trained_on():
+    model = make()
+    model.learn(ROLLOUT)
+    model.rollout_buffer.reset()
+    before = weights(model)
+    with pytest.raises(AssertionError):
+        model.train()
+    np.testing.assert_array_equal(weights(model), before)
+
+
+def test_actions_reach_an_environment_in_the_dtype_of_its_space():
+    model = make(JaxVecEnv(Counter(action_kind="multi_binary", observation_kind="box"), 4))
+    model.learn(ROLLOUT)
+    assert model.plan.collects
+
+
+# --- Random numbers -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_seed_nothing_is_drawn_and_a_seeded_generator_gives_the_same_run():
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        np.random.seed(3)  # noqa: NPY002
+        state = np.random.get_state()[1].copy()  # noqa: NPY002
+        model = make(seed=None)
+        np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+        runs.append(model.key)
+    np.testing.assert_array_equal(*runs)
+    torch.manual_seed(4)
+    assert not np.array_equal(make(seed=None).key, runs[0])
+
+
+def test_a_key_is_jaxs_of_the_seed():
+    for seed in (0, 7, 2**31 + 5):
+        np.testing.assert_array_equal(make(seed=seed).key, jax.random.key_data(jax.random.key(seed)))
+
+
+# --- Threads and files ----------------------------------------------------------------------------------------------
+
+
+def test_models_train_in_threads_while_another_predicts():
+    main, errors, stop = make(), [], threading.Event()
+
+    def run(function):
+        try:
+            function()
+        except Exception as error:
+            errors.append(error)
+
+    def predict():
+        while not stop.is_set():
+            main.predict(np.zeros((2, 4), np.float32))
+
+    predicting = threading.Thread(target=run, args=(predict,))
+    training = [threading.Thread(target=run, args=(lambda: make().learn(ROLLOUT),)) for _ in range(3)]
+    predicting.start()
+    for thread in training:
+        thread.start()
+    for thread in training:
+        thread.join()
+    stop.set()
+    predicting.join()
+    assert not errors
+    main.predict(np.zeros((2, 4), np.float32))
+
+
+def test_a_save_that_fails_leaves_the_file_from_before(tmp_path, monkeypatch):
+    model = make()
+    model.save(tmp_path / "model")
+    saved = (tmp_path / "model.zip").read_bytes()
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        model.save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.zip"]
+    assert (tmp_path / "model.zip").read_bytes() == saved
+
+
+@pytest.mark.parametrize("name", ["model", "model.zip", "ppo_0.98", "deep/er/model"])
+def test_a_model_is_saved_where_sb3_saves_it(tmp_path, name):
+    for folder, algorithm in (("ours", bridge.PPO), ("stock", SB3)):
+        make(algorithm=algorithm).save(tmp_path / folder / name)
+        algorithm.load(tmp_path / folder / name)
+    names = [sorted(str(p.relative_to(tmp_path / f)) for p in (tmp_path / f).rglob("*")) for f in ("ours", "stock")]
+    assert names[0] == names[1]
+
+
+def test_a_model_is_saved_into_an_open_file():
+    file = io.BytesIO()
+    make().save(file)
+    file.seek(0)
+    assert stable_baselines3.PPO.load(file).n_steps == 16
+
+
+def test_a_clip_range_of_zero_trains_as_in_sb3():
+    model = make(clip_range=0.0, env=make_env())
+    model.learn(ROLLOUT)
+    assert np.isfinite(weights(model)).all()
