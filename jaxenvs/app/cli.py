@@ -1,9 +1,13 @@
-"""The `jaxenvs` command: train, list, bench."""
+"""The `jaxenvs` command: train, evaluate, record, list, bench.
+
+What needs PyTorch is imported by the commands that do, so that the others work, and begin at once, without it.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +16,10 @@ import numpy as np
 import tyro
 
 import jaxenvs
-from jaxenvs.app.config import ALGORITHMS, TrainingConfig, UserError, load_config, versions
-from jaxenvs.app.hyperparameters import parse_assignments
+from jaxenvs.app import environments
+from jaxenvs.app.errors import UserError, require_sb3
+from jaxenvs.app.files import check_folder
+from jaxenvs.app.hyperparameters import ALGORITHMS, parse_assignments
 
 CHECKOUT = Path(__file__).parent.parent.parent
 
@@ -28,8 +34,10 @@ EnvId = Annotated[str | None, tyro.conf.Positional, _shown_as("ENV_ID]")]
 Engine = Annotated[str | None, _shown_as("NAME")]
 Number = Annotated[int | None, _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
+Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[NAME ...]")]
+Modules = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[MODULE ...]")]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -37,11 +45,20 @@ def main(argv: list[str] | None = None) -> None:
 
     Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C.
     """
-    commands = {"train": train, "list": list_environments, "bench": bench}
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["--version"]:
+        print(f"jaxenvs {jaxenvs.__version__}")
+        return
+    commands: dict[str, Callable[..., None]] = {
+        "train": train,
+        "evaluate": evaluate,
+        "record": record,
+        "list": list_environments,
+        "bench": bench,
+    }
+    description = "Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is."
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            commands, prog="jaxenvs", description="Reinforcement learning on JAX environments.", args=argv
-        )
+        tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
     except UserError as error:
         print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
@@ -61,6 +78,7 @@ def train(
     hyperparameters: Assignments = (),
     config: File = None,
     out: File = None,
+    resume: File = None,
 ) -> None:
     """Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.
 
@@ -68,7 +86,7 @@ def train(
 
     Args:
       algorithm: A key of ALGORITHMS.
-      env_id: An id of `jaxenvs list`.
+      env_id: An id of `jaxenvs list`; or module:id, where the module, also of the current directory, registers the id.
       num_envs: Environments side by side. If not given, what is tuned for the environment, or 8.
       total_timesteps: Steps of all of them together. If not given, what is tuned for it, or 100000.
       seed: Of the environments and the weights. If not given, 0.
@@ -79,62 +97,138 @@ def train(
         normalize=True adds a VecNormalize. The others are those tuned for the environment, or SB3's.
       config: The config.json of a run: do the same again. Other arguments change what they name.
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
+      resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,
+        or to more, if --total-timesteps is given.
     """
-    if seeds is not None or config is not None:
-        from jaxenvs.app.seeds import train_seeds  # before JAX runs anything, as jaxenvs.learn.sweep asks for
-    from jaxenvs.app.training import EVALUATION_EPISODES, Interrupted
-    from jaxenvs.app.training import train as run
-
-    try:
-        changes = {"env_kwargs": parse_assignments(env_kwargs), "hyperparameters": parse_assignments(hyperparameters)}
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    given = {
+    changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
+    given: dict[str, Any] = {
         "num_envs": num_envs,
         "total_timesteps": total_timesteps,
         "seed": seed,
         "num_seeds": seeds,
         "engine": engine,
     }
+    given = {name: value for name, value in given.items() if value is not None}
+    if resume is not None:
+        if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps"}]):
+            raise UserError("--resume goes on with the run as it was begun: only --total-timesteps can be given too.")
+        config, out = resume / "config.json", resume
+    elif config is None and (algorithm is None or env_id is None):
+        raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config or --resume.")
+    elif config is not None and algorithm is not None:
+        raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
+    if out is not None:
+        check_folder(out)
+    _prepare("train")
+    from jaxenvs.app.config import TrainingConfig, load_config, tell_of_other_versions
+    from jaxenvs.app.runs import refuse_used
+    from jaxenvs.app.training import Interrupted
+    from jaxenvs.app.training import train as run
+
     if config is not None:
-        if algorithm is not None:
-            raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
         saved, then = load_config(config)
-        _tell_of_other_versions(config, then)
-    elif algorithm is None or env_id is None:
-        raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config.")
+        tell_of_other_versions(config, then)
     else:
         saved = {"algorithm": algorithm, "env_id": env_id, "env_kwargs": {}, "hyperparameters": {}}
-    arguments = saved | {name: value for name, value in given.items() if value is not None}
-    arguments |= {name: saved[name] | change for name, change in changes.items()}
-    resolved = TrainingConfig.resolve(**arguments)
+    arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
+    if arguments.get("num_seeds", 1) != 1:
+        from jaxenvs.app.seeds import train_seeds
+        from jaxenvs.learn.sweep import reserve_threads
 
-    out = out or Path("runs") / f"{resolved.env_id}-{resolved.algorithm}-{resolved.seed}"
-    if (out / "model.zip").exists() or any(out.glob("seed-*/model.zip")):
-        raise UserError(f"{out} holds a trained model already: give another --out, or remove it.")
-    if resolved.num_seeds > 1:
-        means = train_seeds(resolved, out)
-        low, median, high = np.percentile(means, [25, 50, 75])
-        print(
-            f"Mean return of {EVALUATION_EPISODES} episodes each: median {median:.2f}, quartiles {low:.2f}, {high:.2f}"
-        )
-        return
+        reserve_threads()  # before JAX runs anything
+    resolved = TrainingConfig.resolve(**arguments)
+    if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
+        raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
+
+    out = out or Path("runs") / f"{resolved.env_id.rpartition(':')[2]}-{resolved.algorithm}-{resolved.seed}"
+    if resume is None:
+        refuse_used(out)
     try:
-        mean, std = run(resolved, out)
+        if resolved.num_seeds > 1:
+            print(train_seeds(resolved, out, resume=resume is not None))
+        else:
+            print(run(resolved, out, resume=resume is not None))
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)
-    print(f"Return of {EVALUATION_EPISODES} episodes: {mean:.2f} ± {std:.2f}")
 
 
-def list_environments() -> None:
-    """Print the registered environments."""
+def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
+    """Evaluate the agent of a run: the mean and the deviation of its returns.
+
+    For example: jaxenvs evaluate runs/CartPole-v1-ppo-0 --episodes 1000
+
+    Args:
+      run: The folder of a run, also of one that is still training. Of a run with --seeds, all of them, or RUN/seed-0.
+      episodes: How many. If not given, 100.
+      seed: Of the first episode; the next has the next. If not given, those with which its training ended.
+    """
+    _check_positive("--episodes", episodes)
+    _prepare("evaluate")
+    from jaxenvs.app.evaluation import evaluate_run
+
+    print(evaluate_run(run, episodes, seed))
+
+
+def record(run: Run, episodes: int = 1, seed: Number = None, out: File = None) -> None:
+    """Film the agent of a run, as GIF or MP4.
+
+    For example: jaxenvs record runs/CartPole-v1-ppo-0
+
+    Args:
+      run: The folder of a run, also of one that is still training.
+      episodes: How many, one after the other.
+      seed: Of the first episode; the next has the next. If not given, those that `jaxenvs evaluate` begins with.
+      out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
+    """
+    _check_positive("--episodes", episodes)
+    out = out or run / "agent.gif"
+    check_folder(out.parent)
+    _prepare("record")
+    from jaxenvs.app.recording import record_run
+
+    print(record_run(run, episodes, seed, out))
+
+
+def _prepare(command: str) -> None:
+    """What every command that needs PyTorch begins with."""
+    require_sb3(command)
+    import bridge
+
+    bridge.configure(cache=True)
+
+
+def _parsed(assignments: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return parse_assignments(assignments)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _check_positive(flag: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise UserError(f"{flag} must be at least 1, got {number}.")
+
+
+def list_environments(modules: Modules = ()) -> None:
+    """Print the registered environments.
+
+    Args:
+      modules: Of your own, which register environments. They are imported first.
+    """
+    for module in modules:
+        environments.import_module(module)
     rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
     for env_id in jaxenvs.registered():
-        env, spec = jaxenvs.make(env_id), jaxenvs.spec(env_id)
+        spec = jaxenvs.spec(env_id)
         limits = ("-" if limit is None else f"{limit:g}" for limit in (spec.max_episode_steps, spec.reward_threshold))
-        rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        try:
+            env = environments.make(env_id, {})
+            rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
+        except UserError as error:
+            rows.append((env_id, "-", "-", *limits))
+            print(error, file=sys.stderr)
+    widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
@@ -164,15 +258,6 @@ def _describe(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, gymnasium.spaces.Box) and (np.ptp(space.low) != 0 or np.ptp(space.high) != 0):
         return f"Box({space.shape}, {space.dtype})"
     return " ".join(str(space).split())
-
-
-def _tell_of_other_versions(config: Path, then: dict[str, str]) -> None:
-    now = versions()
-    other = [
-        f"{package} {then.get(package)} (now {now[package]})" for package in now if then.get(package) != now[package]
-    ]
-    if other:
-        print(f"{config} was written with {', '.join(other)}: the weights may differ.", file=sys.stderr)
 
 
 if __name__ == "__main__":

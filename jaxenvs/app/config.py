@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import sys
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -15,14 +16,13 @@ import gymnasium
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.preprocessing import is_image_space
 
+import bridge
 import jaxenvs
-from bridge.algorithms.a2c import A2C
-from bridge.algorithms.on_policy import ENGINES
-from bridge.algorithms.ppo import PPO
-from jaxenvs.app.hyperparameters import SCHEDULED, TUNED, to_schedule
-
-# Any algorithm with SB3's constructor: adding one is one line.
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ppo": PPO}
+from bridge.engine.plan import ENGINES
+from jaxenvs.app import environments
+from jaxenvs.app.errors import UserError
+from jaxenvs.app.files import replacing
+from jaxenvs.app.hyperparameters import ALGORITHMS, BOUNDS, SCHEDULED, TUNED, check_bounds
 
 # For environments without an entry in TUNED.
 DEFAULT_NUM_ENVS = 8
@@ -30,11 +30,8 @@ DEFAULT_TOTAL_TIMESTEPS = 100_000
 
 # The rest of a constructor's arguments is not for the user to give: the run itself decides them.
 NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
-PACKAGES = ("jaxenvs", "jax", "torch", "stable-baselines3", "gymnasium", "numpy")
-
-
-class UserError(Exception):
-    """A mistake in what the user asked for, in one line."""
+LAST_SEED = 2**32 - 1  # NumPy's
+PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +40,7 @@ class TrainingConfig:
 
     Attributes:
       algorithm: a key of ALGORITHMS.
-      env_id: an id of `jaxenvs.registered()`.
+      env_id: an id of `jaxenvs.registered()`, or module:id.
       env_kwargs: parameters of the environment.
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
@@ -85,7 +82,7 @@ class TrainingConfig:
         if algorithm not in ALGORITHMS:
             raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm, ALGORITHMS)}")
         env_kwargs, given = env_kwargs or {}, hyperparameters or {}
-        space = _observation_space(env_id, env_kwargs)
+        space = environments.make(env_id, env_kwargs).observation_space
         tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
         tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS)
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
@@ -95,20 +92,32 @@ class TrainingConfig:
             raise UserError(f"No engine {engine!r}. There are: {', '.join(ENGINES)}.")
         numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
         for flag, number in numbers.items():
-            if number < 1:
-                raise UserError(f"{flag} must be at least 1, got {number}.")
+            if type(number) is not int or number < 1:
+                raise UserError(f"{flag} must be an int of at least 1, got {number!r}.")
+        seed = 0 if seed is None else seed
+        if type(seed) is not int or not 0 <= seed <= LAST_SEED + 1 - num_seeds:
+            raise UserError(f"--seed must be an int between 0 and {LAST_SEED + 1 - num_seeds}, got {seed!r}.")
+        if num_seeds > 1 and engine == "torch":
+            raise UserError("--seeds trains compiled agents, --engine torch compiles nothing: leave out one of them.")
 
-        defaults = {"policy": _policy(space), "normalize": False, **_default_arguments(ALGORITHMS[algorithm])}
+        defaults = {"policy": _policy(space), "normalize": False, **_default_arguments(algorithm_class(algorithm))}
         for name, value in given.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         resolved = {**defaults, **tuned, **given}
         if "n_steps" in resolved:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
-        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed or 0, resolved, engine, num_seeds)
+        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, resolved, engine, num_seeds)
 
     def save(self, path: Path) -> None:
         """Write it as JSON, with the versions of the packages beside it."""
-        path.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
+        with replacing(path) as unfinished:
+            unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
+
+
+def algorithm_class(name: str) -> type[BaseAlgorithm]:
+    """The class of a key of ALGORITHMS."""
+    algorithm: type[BaseAlgorithm] = getattr(bridge, ALGORITHMS[name])
+    return algorithm
 
 
 def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -131,16 +140,17 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def versions() -> dict[str, str]:
     """The versions of the packages on which the weights of a run depend."""
-    return {package: version(package) for package in PACKAGES}
+    return {"jaxenvs": jaxenvs.__version__, **{package: version(package) for package in PACKAGES}}
 
 
-def _observation_space(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Space[Any]:
-    try:
-        return jaxenvs.make(env_id, **env_kwargs).observation_space
-    except jaxenvs.UnknownEnvironment as error:
-        raise UserError(str(error)) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{env_id} cannot be made with {env_kwargs}: {error}") from error
+def tell_of_other_versions(path: Path, then: dict[str, str]) -> None:
+    """Say on stderr with which other versions a config was written."""
+    now = versions()
+    other = [
+        f"{package} {then.get(package)} (now {now[package]})" for package in now if then.get(package) != now[package]
+    ]
+    if other:
+        print(f"{path} was written with {', '.join(other)}: the weights may differ.", file=sys.stderr)
 
 
 def _policy(space: gymnasium.Space[Any]) -> str:
@@ -158,18 +168,17 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
     if name not in defaults:
         raise UserError(f"{algorithm} has no hyper-parameter {name!r}. {_nearest(name, defaults)}")
     default = defaults[name]
-    if name in SCHEDULED and isinstance(value, str):
-        try:
-            to_schedule(value)
-        except ValueError as error:
-            raise UserError(f"{name}: {error}") from error
-    elif isinstance(default, bool | int | float):
+    is_schedule = name in SCHEDULED and isinstance(value, str)
+    is_off = default is None and value is None
+    if not is_schedule and not is_off and (isinstance(default, bool | int | float) or name in BOUNDS):
         # A whole number is a float too; True is not a number.
-        kinds: tuple[type, ...] = (float, int) if isinstance(default, float) else (type(default),)
-        if type(value) not in kinds:
-            raise UserError(f"{name} must be of type {kinds[0].__name__}, as {default!r}, got {value!r}.")
-    if name in ("n_steps", "batch_size", "n_epochs") and value < 1:
-        raise UserError(f"{name} must be at least 1, got {value}.")
+        kind = float if default is None else type(default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise UserError(f"{name} must be of type {kind.__name__}, as {default!r}, got {value!r}.")
+    try:
+        check_bounds(name, value)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> None:

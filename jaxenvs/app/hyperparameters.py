@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
+
+# The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
+ALGORITHMS = {"a2c": "A2C", "ppo": "PPO"}
 
 # Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/ppo.yml of DLR-RM/rl-baselines3-zoo).
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize, and
@@ -79,6 +83,40 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
 
 # The arguments of SB3's algorithms that may be schedules.
 SCHEDULED = ("learning_rate", "clip_range", "clip_range_vf")
+
+# Least and greatest value of what has bounds. SB3 trains with some that lie outside, to no use.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "n_steps": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "n_epochs": (1, math.inf),
+    "gamma": (0, 1),
+    "gae_lambda": (0, 1),
+    "learning_rate": (0, math.inf),
+    "clip_range": (0, math.inf),
+    "clip_range_vf": (0, math.inf),
+    "max_grad_norm": (0, math.inf),
+    "target_kl": (0, math.inf),
+    "rms_prop_eps": (0, math.inf),
+    "sde_sample_freq": (-1, math.inf),
+    "stats_window_size": (1, math.inf),
+}
+
+
+def check_bounds(name: str, value: Any) -> None:
+    """
+    Raises:
+      ValueError: a number, or the start of a schedule, that is infinite, NaN or out of its bounds.
+    """
+    if isinstance(value, str) and name in SCHEDULED:
+        value = to_schedule(value)(1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    low, high = BOUNDS.get(name, (-math.inf, math.inf))
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}.")
+    if not low <= value <= high:
+        expected = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+        raise ValueError(f"{name} must be {expected}, got {value}.")
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

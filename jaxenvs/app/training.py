@@ -1,153 +1,120 @@
-"""A training run of the command line: train, save, evaluate."""
+"""A training run of the command line: train or go on, save, evaluate."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import jaxenvs
-from bridge.evaluation import evaluate
-from bridge.vec_env.factory import make_vec_env
-from jaxenvs.app.config import ALGORITHMS, TrainingConfig, UserError
-from jaxenvs.app.hyperparameters import SCHEDULED, to_schedule
-
-EVALUATION_EPISODES = 100
+from bridge import NotCompilable
+from jaxenvs.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
+from jaxenvs.app.config import TrainingConfig
+from jaxenvs.app.errors import UserError
+from jaxenvs.app.evaluation import describe, evaluate_model
+from jaxenvs.app.files import CannotWrite, make_folder, replacing, writing
+from jaxenvs.app.runs import CHECKPOINT, CONFIG, CURVE, make_env, make_model, read_checkpoint, save_model
 
 
 class Interrupted(Exception):
     """Ctrl-C during training. What was learnt until then is saved."""
 
+    def __init__(self, num_timesteps: int, out: Path) -> None:
+        super().__init__(
+            f"Interrupted after {num_timesteps} steps; saved what was learnt in {out}. "
+            f"To go on: jaxenvs train --resume {out}"
+        )
 
-def train(config: TrainingConfig, out: Path) -> tuple[float, float]:
-    """Train, and write model.zip, config.json, learning_curve.png, tensorboard/ and, with `normalize`,
-    vec_normalize.pkl into the folder `out`.
+
+def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
+    """Train, and write model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
+    vec_normalize.pkl into the folder `out`; and now and then checkpoint.zip, from which a run that was stopped goes on.
+
+    Args:
+      resume: go on from the checkpoint in `out`; without one, begin anew.
 
     Returns:
-      Mean and standard deviation of the returns of EVALUATION_EPISODES episodes of the trained model.
+      What an evaluation of the trained model came to, in a line.
 
     Raises:
-      UserError: the environment or the algorithm does not accept the config.
+      UserError: the environment or the algorithm does not accept the config, or nothing can be written.
       Interrupted: by Ctrl-C during training; everything was written all the same.
     """
-    if config.hyperparameters["policy"] == "MlpPolicy":
-        # Threads gain nothing on networks this small, and where cores are busy they wait for each other.
-        torch.set_num_threads(1)
-    env = make_env(config)
-    model = make_model(config, env)
-    out.mkdir(parents=True, exist_ok=True)
-    config.save(out / "config.json")
-    episodes, interrupt = EpisodeRecorder(), StopOnInterrupt()
-    previous = signal.signal(signal.SIGINT, interrupt.handle)
+    env, episodes = make_env(config), Episodes()
+    if resume and (out / CHECKPOINT).exists():
+        model = read_checkpoint(out, config, env)
+        episodes.read(out, until=model.num_timesteps)
+    else:
+        model = make_model(config, env)
+    make_folder(out)
+    config.save(out / CONFIG)
     try:
-        print(
-            f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps, "
-            f"seed {config.seed}, into {out}",
-            flush=True,
-        )
-        model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
-        model.learn(config.total_timesteps, callback=[episodes, interrupt], progress_bar=True)
-        _save(config, out, model, episodes)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        with Interrupt() as interrupt:
+            announce(config, out, model.num_timesteps)
+            checkpoints = Checkpoints(out, episodes, interrupt)
+            _learn(model, config, out, episodes, checkpoints)
+            save_model(model, out)
+            _plot(config, out, episodes)
+    except CannotWrite as error:
+        raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
     if interrupt.came:
-        raise Interrupted(f"Interrupted after {model.num_timesteps} steps; saved what was learnt in {out}.")
-    return evaluate_model(config, model)
+        raise Interrupted(model.num_timesteps, out)
+    return describe(evaluate_model(config, model, env))
 
 
-def evaluate_model(config: TrainingConfig, model: BaseAlgorithm) -> tuple[float, float]:
-    """Mean and standard deviation of the returns of deterministic episodes on fresh environments."""
-    env = jaxenvs.make(config.env_id, **config.env_kwargs)
-    # Lane i of the training has the seed `seed + i`: start after the last of them.
-    result = evaluate(model, env, EVALUATION_EPISODES, seed=config.seed + config.num_envs)
-    return result.mean, result.std
+def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
+    """Say what is trained.
 
-
-class EpisodeRecorder(BaseCallback):
-    """The return of every episode, and the number of timesteps at which it ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timesteps: list[int] = []
-        self.returns: list[float] = []
-
-    def _on_step(self) -> bool:
-        for lane in np.flatnonzero(self.locals["dones"]):
-            self.timesteps.append(self.num_timesteps)
-            self.returns.append(self.locals["infos"][lane]["episode"]["r"])
-        return True
-
-
-class StopOnInterrupt(BaseCallback):
-    """Ends the training after the step in which Ctrl-C came; a second Ctrl-C is Python's own and leaves at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.came = False
-
-    def handle(self, *_: Any) -> None:
-        """The handler of SIGINT."""
-        self.came = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _on_step(self) -> bool:
-        return not self.came
-
-
-def make_env(config: TrainingConfig) -> VecEnv:
-    """The environments to train on.
-
-    Raises:
-      UserError: the environment does not accept the config.
+    Args:
+      num_timesteps: from where it goes on.
     """
-    try:
-        env = make_vec_env(config.env_id, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{config.env_id} with {config.env_kwargs}: {error}") from error
-    if config.hyperparameters["normalize"]:
-        return VecNormalize(env, gamma=config.hyperparameters.get("gamma", 0.99))
-    return env
+    last = config.seed + config.num_seeds - 1
+    print(
+        f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
+        + (f" from {num_timesteps} on, " if num_timesteps else ", ")
+        + (f"seed {config.seed}" if config.num_seeds == 1 else f"seeds {config.seed} to {last} in one program")
+        + f", into {out}",
+        flush=True,
+    )
 
 
-def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
-    """The untrained model.
-
-    Raises:
-      UserError: the algorithm does not accept the config.
-    """
-    arguments = {name: value for name, value in config.hyperparameters.items() if name != "normalize"}
-    arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
-    try:
-        algorithm: Any = ALGORITHMS[config.algorithm]
-        model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
-        return model
-    except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
-
-
-def save_model(model: BaseAlgorithm, out: Path) -> None:
-    """model.zip and, if there is one, vec_normalize.pkl."""
-    model.save(out / "model.zip")
-    normalize = model.get_vec_normalize_env()
-    if normalize is not None:
-        normalize.save(str(out / "vec_normalize.pkl"))
-
-
-def _save(config: TrainingConfig, out: Path, model: BaseAlgorithm, episodes: EpisodeRecorder) -> None:
+def _plot(config: TrainingConfig, out: Path, episodes: Episodes) -> None:
+    """Draw the learning curve."""
     from jaxenvs.app.learning_curve import plot_learning_curve  # here, because matplotlib takes long to import
 
-    save_model(model, out)
-    plot_learning_curve(
-        episodes.timesteps,
-        episodes.returns,
-        out / "learning_curve.png",
-        title=f"{config.env_id}, {config.algorithm}, seed {config.seed}",
-        threshold=jaxenvs.spec(config.env_id).reward_threshold,
-    )
+    with replacing(out / CURVE) as path:
+        plot_learning_curve(
+            episodes.timesteps,
+            episodes.returns,
+            path,
+            title=f"{config.env_id}, {config.algorithm}, seed {config.seed}",
+            threshold=jaxenvs.spec(config.env_id).reward_threshold,
+        )
+
+
+def _learn(
+    model: BaseAlgorithm, config: TrainingConfig, out: Path, episodes: Episodes, checkpoints: Checkpoints
+) -> None:
+    """Learn until the budget is spent or Ctrl-C comes.
+
+    Raises:
+      UserError: something cannot be compiled with engine="xla", or became NaN.
+      CannotWrite: into `out`.
+    """
+    remaining = config.total_timesteps - model.num_timesteps
+    if remaining <= 0:
+        return
+    try:
+        with writing(out), progress_bar(config.total_timesteps, model.num_timesteps) as bar:
+            model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
+            callbacks = [episodes, checkpoints, Progress(bar)]
+            model.learn(remaining, callback=callbacks, reset_num_timesteps=False)
+        checkpoints.write_last()
+    except Stopped:
+        pass  # a checkpoint is there
+    except NotCompilable as reason:
+        raise UserError(str(reason)) from reason
+    except ValueError as error:  # as of weights that became NaN
+        saved = f" The last checkpoint is in {out}." if (out / CHECKPOINT).exists() else ""
+        raise UserError(f"Ended after {model.num_timesteps} steps: {error}{saved}") from error

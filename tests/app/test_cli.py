@@ -1,62 +1,28 @@
 """The `jaxenvs` command: what it writes, that a run repeats, and what it says to mistakes."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 import jaxenvs
 from bridge import make_vec_env
 from jaxenvs.app import cli
-from jaxenvs.app.config import TrainingConfig, UserError
+from jaxenvs.app.config import TrainingConfig
+from jaxenvs.app.errors import UserError
 from jaxenvs.app.hyperparameters import TUNED, parse_assignments, to_schedule
+from tests.app.short_runs import TINY, error_of, same, weights
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = ["--num-envs", "2", "--total-timesteps", "128", "--hyperparameters", "n_epochs=1"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_evaluation_episodes():
-    """An evaluation of a mountain car that has learnt nothing would take longer than all the tests here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxenvs.app.training.EVALUATION_EPISODES", 4)
-        yield
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The folder of a short run."""
-    out = tmp_path_factory.mktemp("runs") / "cartpole"
-    cli.main(["train", "ppo", "CartPole-v1", *TINY, "--seed", "3", "--env-kwargs", "gravity=5.0", "--out", str(out)])
-    return out
-
-
-def weights(folder):
-    return PPO.load(folder / "model.zip", device="cpu").policy.state_dict()
-
-
-def same(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def error_of(capsys, *argv):
-    with pytest.raises(SystemExit) as exit_info:
-        cli.main(list(argv))
-    assert exit_info.value.code == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    return message
 
 
 def test_train_writes_model_config_curve_and_logs(run):
-    assert {path.name for path in run.iterdir()} == {"model.zip", "config.json", "learning_curve.png", "tensorboard"}
+    files = {"model.zip", "config.json", "learning_curve.png", "episodes.csv", "checkpoint.zip", "tensorboard"}
+    assert {path.name for path in run.iterdir()} == files
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").glob("events.*"))
 
@@ -98,35 +64,6 @@ def test_a2c_trains(tmp_path):
     assert (tmp_path / "a2c" / "model.zip").exists()
 
 
-def test_seeds_are_trained_in_one_program_and_each_has_a_zip_that_sb3_loads(tmp_path, capsys):
-    out = tmp_path / "seeds"
-    cli.main(["train", "ppo", "CartPole-v1", *TINY, "--seeds", "3", "--seed", "5", "--out", str(out)])
-    assert "quartiles" in capsys.readouterr().out
-    models = [PPO.load(out / f"seed-{seed}" / "model.zip") for seed in (5, 6, 7)]
-    assert all(model.num_timesteps == 128 and model._n_updates == 2 for model in models)
-    weights = [model.policy.action_net.weight.detach().numpy() for model in models]
-    assert not (weights[0] == weights[1]).all()
-    assert (out / "learning_curve.png").stat().st_size > 10_000
-    assert json.loads((out / "config.json").read_text())["num_seeds"] == 3
-    models[0].set_env(make_vec_env("CartPole-v1", 2))
-    models[0].learn(128, reset_num_timesteps=False)
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--config", str(out / "config.json"), "--out", str(out)])
-
-
-def test_seeds_with_normalisation_save_the_statistics_of_each(tmp_path):
-    out = tmp_path / "seeds"
-    settings = ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
-    arguments = ["--num-envs", "2", "--total-timesteps", "128", "--seeds", "2", *settings]
-    cli.main(["train", "ppo", "CartPole-v1", *arguments, "--out", str(out)])
-    first, second = (
-        VecNormalize.load(str(out / f"seed-{seed}" / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2))
-        for seed in (0, 1)
-    )
-    assert first.obs_rms.count == pytest.approx(128 + 2, rel=1e-4)
-    assert (first.obs_rms.mean != second.obs_rms.mean).all()
-
-
 @pytest.mark.parametrize("engine", ["auto", "xla", "torch"])
 def test_the_engine_is_chosen_and_kept(engine, tmp_path):
     cli.main(
@@ -149,29 +86,6 @@ def test_the_engine_is_chosen_and_kept(engine, tmp_path):
 
 def test_a_trained_model_is_not_overwritten(run, capsys):
     assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(run))
-
-
-@pytest.mark.slow
-def test_interrupt_saves_the_model(tmp_path):
-    endless = ["train", "ppo", "CartPole-v1", "--total-timesteps", "100000000", "--out", "run"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxenvs.app.cli", *endless],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert "Training ppo on 8 x CartPole-v1" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert said.splitlines()[-1].startswith("Interrupted after")  # before it, the progress bar
-    assert {"model.zip", "config.json", "learning_curve.png"} <= {path.name for path in (tmp_path / "run").iterdir()}
-    assert PPO.load(tmp_path / "run" / "model.zip").num_timesteps > 0
 
 
 def test_list_shows_every_environment(capsys):
@@ -215,16 +129,74 @@ def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
         (["ppo", "CartPole-v1", "--hyperparameters", "learning_rate=cos_0.1"], "lin_0.001"),
         (["ppo", "CartPole-v1", "--hyperparameters", "policy_kwargs={'layers':3}"], "layers"),
         (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=300"], "does not divide"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "gamma=5"], "gamma must be between 0 and 1, got 5"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "clip_range=-0.1"], "clip_range must be at least 0"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "learning_rate=lin_nan"], "learning_rate must be finite"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "ent_coef=1e999"], "ent_coef must be finite"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "target_kl=[1]"], "float"),
+        (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=0"], "batch_size must be at least 1"),
+        (["ppo", "CartPole-v1", "--seed", "-1"], "--seed"),
+        (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], "--engine torch"),
+        (["ppo", "CartPole-v1", "--engine", "cuda"], "torch"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["ppo", "CartPole-v1", "--total-timesteps", "100"], "rollouts of 256 steps"),
         (["--config", "absent.json"], "absent.json"),
         (["ppo", "CartPole-v1", "--config", "absent.json"], "not both"),
+        (["--resume", "absent"], "absent"),
+        (["ppo", "CartPole-v1", "--resume", "absent"], "--total-timesteps"),
+        (["--resume", "absent", "--seed", "1"], "--total-timesteps"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in error_of(capsys, "train", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.touch()
+    for out in (file, file / "run", Path("/proc/run")):
+        assert f"Cannot write {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
+
+
+def test_version_is_printed(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("jaxenvs ")
+
+
+def test_without_torch_what_does_not_need_it_works():
+    code = """
+import sys
+
+class Without:  # as if they were not installed
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, *arguments):
+        missing = name.split(".")[0] in ("torch", "stable_baselines3")
+        return None if missing else self.finder.find_spec(name, *arguments)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
+from jaxenvs.app.cli import main
+main(["--version"])
+main(["list"])
+for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record", "run"]):
+    try:
+        main(command)
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+main(["--help"])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Pendulum-v1" in result.stdout
+    assert "evaluate" in result.stdout
+    lines = result.stderr.splitlines()
+    assert lines[1::2] == ["2", "2", "2"], result.stderr
+    for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
+        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, and torch")
+        assert line.endswith('pip install "jaxenvs[sb3]".')
 
 
 def test_a_batch_size_that_was_not_given_fits_the_rollout():

@@ -1,0 +1,153 @@
+"""What watches a training: progress, the episodes, checkpoints, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+
+from bridge import RolloutCheckpoint, save_checkpoint
+from bridge.configuration import without_dynamo
+from jaxenvs.app.files import replacing, writing
+from jaxenvs.app.runs import CHECKPOINT, EPISODES
+
+CHECKPOINT_SECONDS = 10.0
+# Checkpoints take at most this share of the time: they are rarer where writing one takes long.
+CHECKPOINT_SHARE = 0.05
+
+
+class Stopped(Exception):
+    """Ctrl-C came, and the training stands where it can go on."""
+
+
+class Interrupt:
+    """In its context the first Ctrl-C only sets `came`, for the training to stop where it can go on; the second is
+    Python's own and leaves at once."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> Self:
+        self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, *_: Any) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("\nStopping after this rollout. Ctrl-C again leaves at once.", file=sys.stderr, flush=True)
+
+
+class Timer:
+    """When it is time for the next checkpoint."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + CHECKPOINT_SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """The context in which a checkpoint is written."""
+        start = time.monotonic()
+        yield
+        now = time.monotonic()
+        self._next = now + max(CHECKPOINT_SECONDS, (now - start) / CHECKPOINT_SHARE)
+
+
+class Episodes(BaseCallback):
+    """The return of every episode, and the number of timesteps at which it ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timesteps: list[int] = []
+        self.returns: list[float] = []
+
+    def _on_step(self) -> bool:
+        for lane in np.flatnonzero(self.locals["dones"]):
+            self.timesteps.append(self.num_timesteps)
+            self.returns.append(float(self.locals["infos"][lane]["episode"]["r"]))
+        return True
+
+    def write(self, folder: Path) -> None:
+        """As CSV, beside the checkpoint."""
+        with replacing(folder / EPISODES) as path, path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(("timesteps", "return"))
+            writer.writerows(zip(self.timesteps, self.returns))
+
+    def read(self, folder: Path, until: int) -> None:
+        """Those that ended until a checkpoint was written: what came after it comes again."""
+        path = folder / EPISODES
+        if not path.exists():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [(int(row["timesteps"]), float(row["return"])) for row in csv.DictReader(file)]
+        self.timesteps = [timesteps for timesteps, _ in rows if timesteps <= until]
+        self.returns = [gained for timesteps, gained in rows if timesteps <= until]
+
+
+class Checkpoints(RolloutCheckpoint):
+    """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there."""
+
+    def __init__(self, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
+        super().__init__(folder / CHECKPOINT)
+        self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
+
+    def _on_rollout_start(self) -> None:
+        if self._timer.is_due or self._interrupt.came:
+            with self._writing():
+                super()._on_rollout_start()
+        if self._interrupt.came:
+            raise Stopped
+
+    def write_last(self) -> None:
+        """Write one when the training has ended, for it to go on to a larger budget."""
+        with self._writing():
+            save_checkpoint(self.model, self.path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._timer.writing(), writing(self.path), without_dynamo():
+            self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
+            yield
+
+
+class Progress(BaseCallback):
+    """A bar of the steps taken, those before a resume included."""
+
+    def __init__(self, bar: Any) -> None:
+        super().__init__()
+        self._bar = bar
+
+    def _on_step(self) -> bool:
+        self._bar.update(self.num_timesteps - self._bar.n)
+        return True
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, initial: int = 0) -> Iterator[Any]:
+    """A bar on the terminal."""
+    from tqdm import TqdmExperimentalWarning
+    from tqdm.rich import tqdm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmExperimentalWarning)
+        bar = tqdm(total=total, initial=initial)
+    try:
+        yield bar
+    finally:
+        bar.close()

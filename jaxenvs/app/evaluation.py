@@ -1,0 +1,77 @@
+"""What a trained agent earns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge import Evaluation, NotCompilable, evaluate
+from jaxenvs.app import environments
+from jaxenvs.app.config import TrainingConfig
+from jaxenvs.app.errors import UserError
+from jaxenvs.app.runs import folders_of_models, load_model, read_run
+
+EPISODES = 100
+# Where nothing limits an episode: an agent may have learnt to let it go on for ever.
+MOST_STEPS = 10_000
+
+
+def evaluate_model(
+    config: TrainingConfig,
+    model: BaseAlgorithm,
+    env: VecEnv,
+    n_episodes: int | None = None,
+    seed: int | None = None,
+) -> Evaluation:
+    """Deterministic episodes on fresh environments.
+
+    Args:
+      env: as it was trained on; of it only the parameters, and the statistics of a VecNormalize, are used.
+      n_episodes: EPISODES if not given.
+      seed: as `first_seed` if not given.
+
+    Raises:
+      UserError: the policy cannot be compiled.
+    """
+    limit = None if environments.has_time_limit(config.env_id, config.env_kwargs) else MOST_STEPS
+    seed = first_seed(config) if seed is None else seed
+    try:
+        return evaluate(model, env, EPISODES if n_episodes is None else n_episodes, seed=seed, max_steps=limit)
+    except NotCompilable as reason:
+        raise UserError(f"Not evaluated: {reason}") from reason
+
+
+def first_seed(config: TrainingConfig) -> int:
+    """Of an evaluation: lane i of the training has the seed `seed + i`; the one after the last of them."""
+    return config.seed + config.num_envs
+
+
+def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None) -> str:
+    """What the agents of a run earn, a line each, and a line of all of them.
+
+    Raises:
+      UserError: the run cannot be read.
+    """
+    found = folders_of_models(folder, read_run(folder))
+    evaluations = [evaluate_model(config, *load_model(each, config), n_episodes, seed) for each, config in found]
+    if len(found) == 1:
+        return describe(evaluations[0])
+    lines = [f"{each.name}: {describe(evaluation)}" for (each, _), evaluation in zip(found, evaluations)]
+    return "\n".join([*lines, describe_seeds(evaluations)])
+
+
+def describe(evaluation: Evaluation) -> str:
+    """An evaluation in a line."""
+    returns = f"Return of {len(evaluation.returns)} episodes: {evaluation.mean:.2f} ± {evaluation.std:.2f}"
+    cut = int((evaluation.lengths >= MOST_STEPS).sum())
+    return f"{returns} ({cut} of them cut after {MOST_STEPS} steps)" if cut else returns
+
+
+def describe_seeds(evaluations: list[Evaluation]) -> str:
+    """Those of several agents in a line."""
+    low, median, high = np.percentile([evaluation.mean for evaluation in evaluations], [25, 50, 75])
+    n_episodes = len(evaluations[0].returns)
+    return f"Mean return of {n_episodes} episodes each: median {median:.2f}, quartiles {low:.2f}, {high:.2f}"

@@ -1,0 +1,111 @@
+"""A film of a trained agent: GIF, or MP4."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from jaxenvs.app import environments
+from jaxenvs.app.errors import UserError
+from jaxenvs.app.evaluation import first_seed
+from jaxenvs.app.files import replacing
+from jaxenvs.app.runs import folders_of_models, load_model, read_run
+from jaxenvs.gym import GymnasiumEnv
+
+MOST_STEPS = 2000  # of all episodes together
+GIF_FPS = 30  # browsers slow down what is much faster
+GIF_WIDTH = 400  # what is wider is shrunk: a GIF is for a page, and takes long to write
+
+
+def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> str:
+    """Film deterministic episodes of the agent of a run, the first one if it has several: those that
+    `jaxenvs evaluate` begins with.
+
+    Args:
+      out: a file that ends with .gif or .mp4.
+
+    Returns:
+      What they came to, in a line.
+
+    Raises:
+      UserError: the run cannot be read, the environment has no picture, or the file cannot be written.
+    """
+    if out.suffix not in (".gif", ".mp4"):
+        raise UserError(f"--out must end with .gif or .mp4, got {out}.")
+    if out.suffix == ".mp4" and importlib.util.find_spec("moviepy") is None:
+        raise UserError(f"{out} needs moviepy: pip install moviepy. Or let --out end with .gif.")
+    folder, config = folders_of_models(folder, read_run(folder))[0]
+    env = environments.make(config.env_id, config.env_kwargs)
+    if not env.can_render:
+        raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
+    model, trained_on = load_model(folder, config)
+    episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
+    is_gif = out.suffix == ".gif"
+    every = -(-env.render_fps // GIF_FPS) if is_gif else 1
+    frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
+    with replacing(out) as path:
+        (_write_gif if is_gif else _write_mp4)(frames, env.render_fps / every, path)
+    returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
+    return f"Wrote {out}: return {returns}" + (f", cut after {MOST_STEPS} steps" if episodes.cut else "")
+
+
+class _Episodes:
+    """Episodes of a model, frame by frame.
+
+    Attributes:
+      returns: of each that has begun.
+      cut: whether MOST_STEPS ended the last one.
+    """
+
+    def __init__(self, model: BaseAlgorithm, trained_on: VecEnv, env: GymnasiumEnv) -> None:
+        self._model, self._trained_on, self._env = model, trained_on, env
+        self.returns: list[float] = []
+        self.cut = False
+
+    def frames(self, n_episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
+        """The picture of every so many states, the first and the last one of an episode among them."""
+        steps = 0
+        for episode in range(n_episodes):
+            observation, _ = self._env.reset(seed=(seed + episode) % 2**32)
+            self.returns.append(0.0)
+            done, length = False, 0
+            yield self._picture()
+            while not done:
+                if steps == MOST_STEPS:
+                    self.cut = True
+                    return
+                observation, reward, terminated, truncated, _ = self._env.step(self._action(observation))
+                done, length, steps = terminated or truncated, length + 1, steps + 1
+                self.returns[-1] += reward
+                if done or length % every == 0:
+                    yield self._picture()
+
+    def _action(self, observation: Any) -> Any:
+        if isinstance(self._trained_on, VecNormalize):
+            observation = self._trained_on.normalize_obs(observation)
+        return self._model.predict(observation, deterministic=True)[0]
+
+    def _picture(self) -> np.ndarray:
+        picture = self._env.render()
+        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+            raise UserError(f"render must return a uint8 array (height, width, 3), got {got}.")
+        return picture
+
+
+def _write_gif(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:
+    images = (Image.fromarray(frame).reduce(-(-frame.shape[1] // GIF_WIDTH)) for frame in frames)
+    next(images).save(path, save_all=True, append_images=images, duration=1000 / fps, loop=0)
+
+
+def _write_mp4(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:
+    from moviepy.video.io.ImageSequenceClip import ImageSequenceClip
+
+    ImageSequenceClip(list(frames), fps=fps).write_videofile(str(path), logger=None)

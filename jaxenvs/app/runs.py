@@ -1,0 +1,162 @@
+"""The folder of a run: what is in it, and the model that it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from bridge import load_checkpoint, make_vec_env
+from bridge.configuration import without_dynamo
+from jaxenvs.app import environments
+from jaxenvs.app.config import TrainingConfig, algorithm_class, load_config
+from jaxenvs.app.errors import UserError
+from jaxenvs.app.files import replacing, writing
+from jaxenvs.app.hyperparameters import SCHEDULED, to_schedule
+
+CONFIG = "config.json"
+MODEL = "model.zip"  # what was learnt, for SB3 to load
+STATISTICS = "vec_normalize.pkl"  # of the VecNormalize that the model was trained in
+CHECKPOINT = "checkpoint.zip"  # from which the training goes on
+SEEDS_CHECKPOINT = "checkpoint.npz"  # the same of --seeds
+EPISODES = "episodes.csv"
+CURVE = "learning_curve.png"
+
+
+def read_run(folder: Path) -> TrainingConfig:
+    """The config of the run in a folder; of one agent, if the folder is that of a seed.
+
+    Raises:
+      UserError: there is none, or it cannot be read.
+    """
+    of_seed = folder.name.startswith("seed-") and not (folder / CONFIG).exists()
+    path = (folder.parent if of_seed else folder) / CONFIG
+    config = TrainingConfig.resolve(**load_config(path)[0])
+    if not of_seed:
+        return config
+    return dataclasses.replace(config, seed=int(folder.name.removeprefix("seed-")), num_seeds=1)
+
+
+def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, TrainingConfig]]:
+    """The folder of each agent of a run, with its own config: several, if it was trained with --seeds."""
+    if config.num_seeds == 1:
+        return [(folder, config)]
+    seeds = range(config.seed, config.seed + config.num_seeds)
+    return [(folder / f"seed-{seed}", dataclasses.replace(config, seed=seed, num_seeds=1)) for seed in seeds]
+
+
+def refuse_used(folder: Path) -> None:
+    """
+    Raises:
+      UserError: the folder holds a model or a checkpoint that another run would replace.
+    """
+    if any(_is_model(path) for path in (folder / MODEL, *folder.glob(f"seed-*/{MODEL}"))):
+        raise UserError(f"{folder} holds a trained model already: give another --out, or remove it.")
+    if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
+        raise UserError(f"{folder} holds an unfinished run: --resume {folder}, give another --out, or remove it.")
+
+
+def make_env(config: TrainingConfig) -> VecEnv:
+    """The environments to train on.
+
+    Raises:
+      UserError: the environment does not accept the config.
+    """
+    env = environments.make(config.env_id, config.env_kwargs)
+    try:
+        venv = make_vec_env(env, config.num_envs, seed=config.seed)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{config.env_id} with {config.env_kwargs}: {error}") from error
+    if config.hyperparameters["normalize"]:
+        return VecNormalize(venv, gamma=config.hyperparameters.get("gamma", 0.99))
+    return venv
+
+
+def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
+    """The untrained model.
+
+    Raises:
+      UserError: the algorithm does not accept the config.
+    """
+    use_few_threads(config)
+    arguments = {name: value for name, value in config.hyperparameters.items() if name != "normalize"}
+    arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
+    try:
+        algorithm: Any = algorithm_class(config.algorithm)
+        with without_dynamo():
+            model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
+        return model
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
+
+
+def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, VecEnv]:
+    """The model of a run, trained or still training, and environments with the statistics that it was trained with.
+
+    Raises:
+      UserError: there is none, or it cannot be read.
+    """
+    use_few_threads(config)
+    found = [path for path in (folder / MODEL, folder / CHECKPOINT) if path.exists()]
+    if not found:
+        raise UserError(f"{folder} holds neither a {MODEL} nor a {CHECKPOINT}.")
+    newest = max(found, key=lambda path: path.stat().st_mtime)
+    env = make_env(config)
+    if newest.name == CHECKPOINT:
+        return read_checkpoint(folder, config, env), env
+    try:
+        with without_dynamo():
+            model = algorithm_class(config.algorithm).load(newest)
+        if isinstance(env, VecNormalize):
+            env = VecNormalize.load(str(folder / STATISTICS), env.venv)
+    except Exception as error:  # whatever unpickling ends in
+        raise UserError(f"Cannot load {newest} of {folder}: {_in_a_line(error)}") from error
+    return model, env
+
+
+def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
+    """The model of a checkpoint, in `env`, which continues where it was.
+
+    Raises:
+      UserError: it cannot be read, or is of another config.
+    """
+    use_few_threads(config)
+    try:
+        with without_dynamo():
+            return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
+    except Exception as error:  # whatever unpickling ends in
+        raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
+
+
+def save_model(model: BaseAlgorithm, folder: Path) -> None:
+    """model.zip and, if there is one, vec_normalize.pkl."""
+    normalize = model.get_vec_normalize_env()
+    if normalize is not None:
+        with replacing(folder / STATISTICS) as unfinished:
+            normalize.save(str(unfinished))
+    with writing(folder / MODEL), without_dynamo():
+        model.save(folder / MODEL)
+
+
+def use_few_threads(config: TrainingConfig) -> None:
+    """Threads gain nothing on networks this small, and where cores are busy they wait for each other."""
+    if config.hyperparameters["policy"] == "MlpPolicy":
+        torch.set_num_threads(1)
+
+
+def _is_model(path: Path) -> bool:
+    """Whether it is a whole zip of SB3's. Half of one, as 0.2.0 left it on a full disk, is nobody's model."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return "data" in file.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,66 @@
+"""Short runs of the command, in this process, and what they left."""
+
+import pytest
+import torch
+from stable_baselines3 import PPO
+
+from jaxenvs.app import cli
+
+# What a run is made of here, so that all of them share their programs.
+TINY = ["--num-envs", "2", "--total-timesteps", "128", "--hyperparameters", "n_epochs=1"]
+
+OWN_ENVIRONMENT = """
+import gymnasium, jax, jax.numpy as jnp, numpy as np
+from jaxenvs import Environment, TimeStep, environment, register, struct
+
+
+@struct
+class State:
+    position: jax.Array
+
+
+@environment
+class Walk(Environment[State]):
+    goal: float = 1.0
+    observation_space = gymnasium.spaces.Box(-2.0, 2.0, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, key):
+        state = State(0.5 * jax.random.uniform(key))
+        return state, TimeStep.create(jnp.full(4, state.position))
+
+    def step(self, state, action):
+        state = State(jnp.clip(state.position + jnp.where(action == 1, 0.1, -0.1), -1, 1))
+        timestep = TimeStep.create(jnp.full(4, state.position), -0.1, terminated=state.position >= self.goal)
+        return state, timestep
+
+
+@environment
+class DrawnWalk(Walk):
+    def render(self, state):
+        picture = np.zeros((20, 40, 3), np.uint8)
+        picture[:, int(20 + 15 * float(state.position))] = 255
+        return picture
+
+
+register("{name}-v0", DrawnWalk, max_episode_steps=20)
+register("{name}Endless-v0", Walk)
+"""
+
+
+def weights(folder):
+    return PPO.load(folder / "model.zip", device="cpu").policy.state_dict()
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def error_of(capsys, *argv):
+    """The one line that the command ends with."""
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(list(argv))
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message

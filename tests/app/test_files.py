@@ -1,0 +1,78 @@
+"""What the command writes is whole or not there."""
+
+import contextlib
+import errno
+import os
+import resource
+
+import pytest
+
+from jaxenvs.app import cli
+from jaxenvs.app.files import CannotWrite, replacing
+from tests.app.short_runs import TINY, error_of, weights
+
+
+@contextlib.contextmanager
+def full_disk(most_bytes):
+    """No file grows beyond so many bytes, as on a full disk; the error is another."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"before")
+    with (
+        full_disk(1000),
+        pytest.raises(CannotWrite, match=r"Cannot write .*file.bin: File too large"),
+        replacing(path) as unfinished,
+    ):
+        unfinished.write_bytes(bytes(2000))
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_while_writing_leaves_the_one_before(tmp_path):
+    def write():
+        with replacing(tmp_path / "file.bin") as unfinished:
+            unfinished.write_bytes(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_on_a_full_disk_ends_in_one_line_and_goes_on_when_there_is_room(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run"
+
+    def full(number):
+        if "/.model." in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.files.os.fsync", full)
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main(["train", "ppo", "CartPole-v1", *TINY, "--out", str(out)])
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "model.zip: No space left on device" in message
+    assert f"jaxenvs train --resume {out}" in message
+    assert not (out / "model.zip").exists()
+    cli.main(["train", "--resume", str(out)])
+    assert weights(out)
+
+
+def test_half_a_zip_is_nobodys_model(run, tmp_path, capsys):
+    out = tmp_path / "run"
+    out.mkdir()
+    whole = (run / "model.zip").read_bytes()
+    (out / "model.zip").write_bytes(whole)
+    assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
+    (out / "model.zip").write_bytes(whole[: len(whole) // 2])  # as 0.2.0 left it on a full disk
+    cli.main(["train", "ppo", "CartPole-v1", *TINY, "--out", str(out)])
+    assert weights(out)

@@ -1,0 +1,51 @@
+"""`jaxenvs record` and `jaxenvs evaluate` of a run of one of our environments."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxenvs.app import cli, recording
+from tests.app.short_runs import error_of
+
+
+def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys):
+    film = tmp_path / "film.gif"
+    cli.main(["record", str(run), "--out", str(film)])
+    said = capsys.readouterr().out
+    cli.main(["evaluate", str(run), "--episodes", "1"])
+    gained = capsys.readouterr().out.split(": ")[1].split(" ")[0]
+    assert said == f"Wrote {film}: return {gained}\n"
+    with Image.open(film) as image:
+        # Every second state, as it runs at 50 a second, and the last one.
+        assert image.n_frames == 1 + -(-round(float(gained)) // 2)
+        assert image.info["duration"] == 40
+        assert image.info["loop"] == 0
+        assert image.width == 300  # half of what the environment draws
+
+
+@pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs moviepy")
+def test_a_name_that_ends_with_mp4_gives_an_mp4(run, tmp_path):
+    cli.main(["record", str(run), "--out", str(tmp_path / "film.mp4")])
+    assert (tmp_path / "film.mp4").read_bytes()[4:8] == b"ftyp"
+    assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
+
+
+def test_mistakes_are_one_line(run, tmp_path, capsys, monkeypatch):
+    assert "must end with .gif or .mp4" in error_of(capsys, "record", str(run), "--out", str(tmp_path / "film.avi"))
+    assert "config.json" in error_of(capsys, "record", str(tmp_path))
+    assert "config.json" in error_of(capsys, "evaluate", str(tmp_path / "absent"))
+    assert "--episodes" in error_of(capsys, "evaluate", str(run), "--episodes", "0")
+    (tmp_path / "config.json").write_text((run / "config.json").read_text())
+    assert "holds neither a model.zip nor a checkpoint.zip" in error_of(capsys, "evaluate", str(tmp_path))
+    (tmp_path / "model.zip").write_bytes(b"no zip")
+    assert "Cannot load" in error_of(capsys, "evaluate", str(tmp_path))
+    monkeypatch.setattr(recording.GymnasiumEnv, "render", lambda self: np.zeros((4, 4)))
+    assert "uint8 array (height, width, 3), got float64 (4, 4)" in error_of(capsys, "record", str(run))
+
+
+def test_a_film_has_an_end(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(recording, "MOST_STEPS", 4)
+    cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])
+    assert "cut after 4 steps" in capsys.readouterr().out

@@ -1,0 +1,128 @@
+"""`jaxenvs train --resume`: a run that was killed goes on bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bridge import make_vec_env
+from jaxenvs.app import callbacks, cli
+from tests.app.short_runs import error_of, same, weights
+
+ROOT = Path(__file__).parent.parent.parent
+SETTINGS = ["--num-envs", "2", "--hyperparameters", "n_epochs=1", "normalize=True"]
+STEPS = 256  # four rollouts
+
+
+class Killed(BaseException):
+    """As a signal would, at the worst moment for Python."""
+
+
+def train(out, *arguments, engine="auto", steps=STEPS):
+    budget = ["--total-timesteps", str(steps), "--engine", engine]
+    cli.main(["train", "ppo", "CartPole-v1", *SETTINGS, *budget, *arguments, "--out", str(out)])
+
+
+def statistics(folder):
+    return VecNormalize.load(str(folder / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2)).obs_rms
+
+
+@pytest.fixture
+def killed(tmp_path, monkeypatch):
+    """A run that was killed in its third rollout, with a checkpoint before each."""
+
+    def kill(engine="auto"):
+        step = callbacks.Episodes._on_step
+
+        def killing(self):
+            if self.num_timesteps > 150:
+                raise Killed
+            return step(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
+            patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
+            patch.setattr(callbacks.Episodes, "_on_step", killing)
+            with pytest.raises(Killed):
+                train(tmp_path / "killed", engine=engine)
+        assert not (tmp_path / "killed" / "model.zip").exists()
+        return tmp_path / "killed"
+
+    return kill
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, killed, tmp_path, capsys):
+    out = killed(engine)
+    train(tmp_path / "whole", engine=engine)
+    expected = capsys.readouterr().out.splitlines()[-1]
+    cli.main(["train", "--resume", str(out)])
+    said = capsys.readouterr().out
+    assert "from 128 on" in said
+    assert said.splitlines()[-1] == expected  # what the evaluation came to
+    assert same(weights(out), weights(tmp_path / "whole"))
+    np.testing.assert_array_equal(statistics(out).mean, statistics(tmp_path / "whole").mean)
+    for file in ("episodes.csv", "config.json"):
+        assert (out / file).read_text() == (tmp_path / "whole" / file).read_text()
+
+
+def test_a_run_that_ended_goes_on_to_a_larger_budget_only(tmp_path, capsys):
+    train(tmp_path / "run", steps=128)
+    cli.main(["train", "--resume", str(tmp_path / "run"), "--total-timesteps", "256"])
+    assert "for 256 steps from 128 on" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["total_timesteps"] == 256
+    assert "at least the 256" in error_of(
+        capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128"
+    )
+    before = weights(tmp_path / "run")
+    cli.main(["train", "--resume", str(tmp_path / "run")])  # nothing is left to do
+    assert same(before, weights(tmp_path / "run"))
+
+
+def test_an_unfinished_run_is_not_overwritten_and_can_be_evaluated(killed, capsys):
+    out = killed()
+    assert f"--resume {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(out))
+    cli.main(["evaluate", str(out)])
+    assert "Return of 4 episodes" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_is_one_line(killed, capsys):
+    out = killed()
+    (out / "checkpoint.zip").write_bytes((out / "checkpoint.zip").read_bytes()[:1000])
+    assert "Cannot go on from" in error_of(capsys, "train", "--resume", str(out))
+
+
+@pytest.mark.slow
+def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
+    arguments = [sys.executable, "-m", "jaxenvs.app.cli", "train"]
+    long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
+    # A checkpoint before every rollout, so that there is one to kill after.
+    always = (
+        "from jaxenvs.app import callbacks, cli; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
+    )
+    begin = [sys.executable, "-c", f"{always}; cli.main()", "train", *long]
+    run = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.DEVNULL}
+    for name, number, code in (("killed", signal.SIGKILL, -9), ("interrupted", signal.SIGINT, 130)):
+        process = subprocess.Popen([*begin, name], **run, stdout=subprocess.PIPE, text=True)
+        try:
+            while not (tmp_path / name / "checkpoint.zip").exists() and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == code
+        if number == signal.SIGINT:
+            assert said.splitlines()[-1].startswith("Interrupted after")  # before it, the progress bar
+            assert {"model.zip", "learning_curve.png"} <= {path.name for path in (tmp_path / name).iterdir()}
+        subprocess.run([*arguments, "--resume", name], check=True, **run, stdout=subprocess.DEVNULL)
+    subprocess.run([*arguments, *long, "whole"], check=True, **run, stdout=subprocess.DEVNULL)
+    for name in ("killed", "interrupted"):
+        assert same(weights(tmp_path / name), weights(tmp_path / "whole"))

@@ -1,0 +1,86 @@
+"""`jaxenvs train --seeds`: many agents in one program, in calls between which they can be stopped."""
+
+import json
+import signal
+
+import pytest
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bridge import make_vec_env
+from jaxenvs.app import cli, seeds
+from tests.app.short_runs import error_of, same, weights
+
+SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--seeds", "2", "--seed", "5"]
+SETTINGS += ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]
+
+
+def train(out):
+    cli.main(["train", "ppo", "CartPole-v1", *SETTINGS, "--out", str(out)])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nobody interrupted."""
+    out = tmp_path_factory.mktemp("seeds") / "whole"
+    train(out)
+    return out
+
+
+def test_each_seed_has_a_zip_that_sb3_loads_and_goes_on_training(whole):
+    first, second = (PPO.load(whole / f"seed-{seed}" / "model.zip") for seed in (5, 6))
+    assert all(model.num_timesteps == 256 and model._n_updates == 4 for model in (first, second))
+    assert not same(first.policy.state_dict(), second.policy.state_dict())
+    assert json.loads((whole / "config.json").read_text())["num_seeds"] == 2
+    assert (whole / "learning_curve.png").stat().st_size > 10_000
+    first.set_env(make_vec_env("CartPole-v1", 2))
+    first.learn(64, reset_num_timesteps=False)
+    assert first.num_timesteps == 320
+
+
+def test_each_seed_has_statistics_of_its_own(whole):
+    first, second = (
+        VecNormalize.load(str(whole / f"seed-{seed}" / "vec_normalize.pkl"), make_vec_env("CartPole-v1", 2))
+        for seed in (5, 6)
+    )
+    assert first.obs_rms.count == pytest.approx(256 + 2, rel=1e-4)
+    assert (first.obs_rms.mean != second.obs_rms.mean).all()
+
+
+def test_all_seeds_are_evaluated_or_one_of_them(whole, capsys):
+    cli.main(["evaluate", str(whole)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["seed-5", "seed-6"]
+    assert lines[2].startswith("Mean return of 4 episodes each: median")
+    cli.main(["evaluate", str(whole / "seed-6")])
+    assert capsys.readouterr().out.strip() == lines[1].removeprefix("seed-6: ")
+
+
+def test_trained_seeds_are_not_overwritten(whole, capsys):
+    assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(whole))
+
+
+def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
+    def interrupted_in_the_first_call(*arguments):
+        program = make_program(*arguments)
+
+        def run(*arguments):
+            signal.raise_signal(signal.SIGINT)
+            return program(*arguments)
+
+        return run
+
+    make_program, out = seeds._program, tmp_path / "interrupted"
+    with monkeypatch.context() as patch:
+        patch.setattr(seeds, "_program", interrupted_in_the_first_call)
+        with pytest.raises(SystemExit) as exit_info:
+            train(out)
+    assert exit_info.value.code == 130
+    assert "Interrupted after 64 steps" in capsys.readouterr().out
+    assert PPO.load(out / "seed-6" / "model.zip").num_timesteps == 64
+    assert (out / "learning_curve.png").exists()
+
+    cli.main(["train", "--resume", str(out)])
+    assert "from 64 on" in capsys.readouterr().out
+    for seed in ("seed-5", "seed-6"):
+        assert same(weights(out / seed), weights(whole / seed))
