@@ -38,7 +38,7 @@ def peer(name: str) -> ModuleType | None:
         return importlib.import_module(name)
     except ImportError as error:
         missing = "" if error.name in (None, name) else f" completely: it needs {error.name}"
-        print(f'skipped: {name} is not installed{missing} (pip install "jaxenvs[bench]")')
+        print(f"skipped: {name} is not installed{missing} (make bench installs it)")
         return None
 
 
@@ -84,14 +84,14 @@ class Timing:
         }
 
 
-def interleave(sides: Mapping[str, Side], rounds: int) -> dict[str, Timing]:
+def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_ROUNDS) -> dict[str, Timing]:
     """Time the sides in turns, A B C A B C ..., so that a drift of the machine meets all of them.
 
     Garbage is collected before each run, so that no side pays for what another left. During a run the collector
     works as always: thousands of info dicts a step are a cost of those who make them.
     """
     timings = {name: Timing(side.steps) for name, side in sides.items()}
-    for count in range(-WARM_UP_ROUNDS, rounds):
+    for count in range(-warm_up, rounds):
         for name, side in sides.items():
             gc.collect()
             start = time.perf_counter()
@@ -183,10 +183,14 @@ class Report:
         if folder is None:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
             return
+        print(f"\nwrote {self.save(folder).name}")
+
+    def save(self, folder: Path) -> Path:
+        """Write `<folder>/<name>.json`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         path.write_text(json.dumps(self.content, indent=1) + "\n")
-        print(f"\nwrote {path.name}")
+        return path
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sweep [--rounds 9] [--quick]
 
-In a process of its own, because `jaxenvs.learn.sweep` gives XLA more threads than the other benchmarks have.
+In a process of its own, because XLA gets more threads here than the other benchmarks have.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jaxenvs.learn.sweep import compile_sweep  # before JAX runs anything, as its docstring says
-
-# isort: split
 import jax
 
 from benchmarks import common
 from benchmarks.training import COMPILED_ITERATIONS, ENV_ID, QUICK, SMALL, learner
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
+from jaxenvs.learn.sweep import compile_sweep, reserve_threads
 
 NOTES = [
     "jaxenvs.learn.train, the whole training as one pure function, in SB3's usual setting; not all of it, but so many "
@@ -38,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it works")
     parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
     options = parser.parse_args(argv)
+    reserve_threads()  # before JAX runs anything
     quick, num_seeds = options.quick, options.seeds or (3 if options.quick else 20)
     setting, rounds = (QUICK, 1) if quick else (SMALL, 9)
     rounds = options.rounds or rounds

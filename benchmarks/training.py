@@ -48,12 +48,17 @@ HOST_ITERATIONS = {SMALL: 2, LARGE: 4, QUICK: 1}
 
 OURS, PURE = "bridge.PPO", "jaxenvs.learn"
 STOCK, SBX, REJAX, PUREJAXRL = "stock SB3", "SBX", "rejax", "PureJaxRL-style"
+OUR_OPTIONS = " with our options"  # a peer's program, compiled as ours is
 JAX_ENVS, GYMNASIUM_ENVS = "JaxVecEnv", "DummyVecEnv"
 MAKE = {JAX_ENVS: bridge.make_vec_env, GYMNASIUM_ENVS: make_vec_env}
 
 # Environment of the peers -> name -> module of its worker.
 PEERS = {
-    "rejax": {REJAX: "benchmarks.peers.rejax_worker", PUREJAXRL: "benchmarks.peers.purejaxrl_style"},
+    "rejax": {
+        name + options: f"benchmarks.peers.{module}"
+        for name, module in ((REJAX, "rejax_worker"), (PUREJAXRL, "purejaxrl_style"))
+        for options in ("", OUR_OPTIONS)
+    },
     "sbx": {SBX: "benchmarks.peers.sbx_worker"},
 }
 DIFFERENCES = {
@@ -73,10 +78,10 @@ NOTES = [
     "compile_seconds are not in the other figures: of rejax and PureJaxRL-style, those of their programs (start, "
     "training), and of jaxenvs.learn that of its one; of bridge.PPO and SBX, what the first iteration takes longer "
     "than the second",
-    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it, and so is "
-    "jaxenvs.learn.train, compiled with the options that README.md recommends; each run begins with the parameters of "
-    "the one before; bridge.PPO returns to Python after each rollout and each update, for callbacks and logs; SBX and "
-    "stock SB3 after each step",
+    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it, and once more with "
+    "our options, jaxenvs.compilation.compiler_options, with which jaxenvs.learn.train is compiled, one program too; "
+    "each run begins with the parameters of the one before; bridge.PPO returns to Python after each rollout and each "
+    "update, for callbacks and logs; SBX and stock SB3 after each step",
     "DummyVecEnv is what SB3's make_vec_env gives: monitored Gymnasium environments",
     "stock SB3 runs with as many threads as PyTorch takes and with one: bars are held against the faster",
 ]
@@ -103,11 +108,17 @@ class Options:
 
 
 def model_training(
-    algorithm: Callable[..., Any], venv: VecEnv, setting: Setting, iterations: int, threads: int, compiles: bool
+    algorithm: Callable[..., Any],
+    venv: VecEnv,
+    setting: Setting,
+    iterations: int,
+    threads: int,
+    compiles: bool,
+    device: str = "cpu",
 ) -> Training:
     """Of a model in this process, with so many of PyTorch's threads."""
     torch.set_num_threads(threads)
-    model = algorithm("MlpPolicy", venv, seed=0, device="cpu", **setting.hyperparameters)
+    model = algorithm("MlpPolicy", venv, seed=0, device=device, **setting.hyperparameters)
     training = sb3_training(model, setting, iterations, compiles)
 
     def run() -> Any:
@@ -117,31 +128,34 @@ def model_training(
     return Training(run, iterations, training.compile_seconds)
 
 
-def learner(setting: Setting, iterations: int) -> learn.PPO:
+def learner(setting: Setting, iterations: int) -> learn.Training:
     """jaxenvs' own training of so many iterations."""
     venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
-    return learn.PPO(
-        venv, learn.ActorCritic.of(venv.env), total_timesteps=iterations * setting.rollout, **setting.hyperparameters
+    return learn.Training(
+        venv, learn.ActorCritic.of(venv.env), learn.PPO(**setting.hyperparameters), iterations * setting.rollout
     )
 
 
 def pure_training(setting: Setting, iterations: int) -> Training:
     """Of `jaxenvs.learn.train`."""
     settings, key = learner(setting, iterations), jax.random.key(0)
-    params = settings.init(key).params
+    params = settings.init(key).learner.params
     start = time.perf_counter()
-    # Not in order where minibatches are large, as bridge.PPO decides it too.
-    options = compiler_options(in_order=setting is not LARGE)
-    program = jax.jit(learn.train, compiler_options=options).lower(key, settings, params).compile()
+    program = jax.jit(learn.train, compiler_options=_options(setting)).lower(key, settings, params).compile()
     seconds = time.perf_counter() - start
 
     def run() -> Any:
         nonlocal params
         result = jax.block_until_ready(program(key, settings, params))
-        params = result.state.params
+        params = result.params
         return result
 
     return Training(run, iterations, seconds)
+
+
+def _options(setting: Setting) -> dict[str, str]:
+    """Not in order where minibatches are large, as bridge.PPO decides it too."""
+    return dict(compiler_options(in_order=setting.batch_size < LARGE.batch_size))
 
 
 def compare(
@@ -184,7 +198,8 @@ def compare(
         for name in peers:
             if name in options.peers:
                 iterations = (HOST_ITERATIONS if name == SBX else COMPILED_ITERATIONS)[setting]
-                trainings[name] = options.peers[name].prepare(setting, iterations)
+                compiling = _options(setting) if name.endswith(OUR_OPTIONS) else {}
+                trainings[name] = options.peers[name].prepare(setting, iterations, compiling)
 
         timings = common.interleave(
             {
@@ -204,7 +219,8 @@ def compare(
     report.add("training", rows)
 
     for other, at_least in bars.items():
-        speeds = [timing.steps_per_second for name, timing in timings.items() if name.startswith(other)]
+        theirs = [name for name in timings if name.startswith(other) and not name.endswith(OUR_OPTIONS)]
+        speeds = [timings[name].steps_per_second for name in theirs]
         if speeds:
             what = f"{part}: {setting}: {OURS} on {ours_on} / {other}" + (f" on {stock_on}" if other == STOCK else "")
             report.bar(what, timings[OURS].steps_per_second / max(speeds), at_least)
@@ -282,9 +298,11 @@ def open_peers(install: bool, closing: contextlib.ExitStack) -> dict[str, client
 def describe_peers(report: common.Report, peers: dict[str, client.Worker]) -> None:
     """What took part, and what it does differently."""
     rows = []
-    for name, worker in peers.items():
+    for name, difference in DIFFERENCES.items():
+        if (worker := peers.get(name)) is None:
+            continue
         versions = ", ".join(f"{package} {version}" for package, version in worker.versions.items())
-        rows.append({"peer": name, "versions": versions, "does differently": DIFFERENCES[name]})
+        rows.append({"peer": name, "versions": versions, "does differently": difference})
     report.add("peers", rows)
 
 
@@ -313,9 +331,9 @@ def main(argv: list[str] | None = None) -> None:
             options.peers = open_peers(not quick, closing)
         if "a" in parts:
             bars = {STOCK: 20, SBX: 10, REJAX: 1.5, PUREJAXRL: 1.5}
-            compare(report, "a", SMALL, options, JAX_ENVS, GYMNASIUM_ENVS, (SBX, REJAX, PUREJAXRL), bars)
+            compare(report, "a", SMALL, options, JAX_ENVS, GYMNASIUM_ENVS, (SBX, *PEERS["rejax"]), bars)
         if "b" in parts:
-            compare(report, "b", LARGE, options, JAX_ENVS, JAX_ENVS, (REJAX, PUREJAXRL), {STOCK: 4, REJAX: 1.3})
+            compare(report, "b", LARGE, options, JAX_ENVS, JAX_ENVS, tuple(PEERS["rejax"]), {STOCK: 4, REJAX: 1.3})
         describe_peers(report, options.peers)
     if "c" in parts:
         compare(report, "c", SMALL, options, GYMNASIUM_ENVS, GYMNASIUM_ENVS, (), {STOCK: 3})

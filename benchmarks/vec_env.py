@@ -14,9 +14,7 @@ import contextlib
 import gc
 import math
 import multiprocessing
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +32,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 import bridge
 from benchmarks import common
 from benchmarks.common import Side
+from benchmarks.memory import resident_megabytes
 
 ENV_ID = "CartPole-v1"
 LANES = (8, 64, 1024, 4096)
@@ -235,15 +234,6 @@ def time_ppo(
     if num_envs == 1024:
         ratio = statistics.median(collection[MONITORED]) / statistics.median(collection[OURS])
         report.bar(f"PPO collection, {num_envs} x {num_steps}: {OURS} / {MONITORED}", ratio, 8)
-
-
-def resident_megabytes() -> float:
-    """The memory of this process: now, or on systems that do not tell, at its height."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
 
 def memory_after(checkpoints: list[int]) -> list[float]:

@@ -1,14 +1,18 @@
 """The benchmarks run, say what they should, and give both sides the same work."""
 
 import contextlib
+import itertools
 import json
+import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, raw_stepping, vec_env
+from benchmarks import common, memory, never_slower, raw_stepping, soak, vec_env
+from benchmarks.peers import images, jax_images
 
 COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "tables", "bars"}
 
@@ -32,7 +36,6 @@ def test_raw_stepping_writes_every_side_and_bar(tmp_path, capsys):
     assert all(row["steps_per_second"] > 0 for row in rows.values())
     assert all(20 < row["ends_per_1000_steps"] < 60 for row in rows.values())  # of random CartPoles: about 45
     bars = sum(f"compiled, {form}: gymnax" in rows for form in ("stacked", "reduced"))
-    bars += any("EnvPool" in side for side in rows)
     assert len(content["bars"]) == bars
     assert "WARNING" not in capsys.readouterr().out
 
@@ -42,7 +45,7 @@ def test_raw_stepping_without_peers_says_so_and_goes_on(tmp_path, monkeypatch, c
     content = run(raw_stepping, "raw_stepping", tmp_path, "--lanes", "8")
     printed = capsys.readouterr().out
     for name in ("gymnax", "envpool"):
-        assert f'skipped: {name} is not installed (pip install "jaxenvs[bench]")' in printed
+        assert f"skipped: {name} is not installed (make bench installs it)" in printed
     assert content["bars"] == []
     assert not any(peer in row["side"] for row in content["tables"]["stepping"] for peer in ("gymnax", "EnvPool"))
 
@@ -99,7 +102,7 @@ def test_vec_env_without_peers_says_so_and_goes_on(tmp_path, monkeypatch, capsys
     no_peers(monkeypatch)
     content = run(vec_env, "vec_env", tmp_path, "--lanes", "65", "--parts", "steps")
     printed = capsys.readouterr().out
-    assert 'skipped: envpool is not installed (pip install "jaxenvs[bench]")' in printed
+    assert "skipped: envpool is not installed (make bench installs it)" in printed
     assert f"skipped: {vec_env.PROCESSES} with 65 lanes" in printed
     assert [row["vec_env"] for row in content["tables"]["steps"]] == [vec_env.OURS, vec_env.MONITORED, vec_env.BARE]
 
@@ -142,3 +145,140 @@ def test_interleave_takes_turns_and_leaves_out_the_warm_up():
     assert order == ["a", "b"] * (common.WARM_UP_ROUNDS + 3)
     assert [len(timing.seconds) for timing in timings.values()] == [3, 3]
     assert timings["a"].ends == 3
+
+
+def test_the_peak_of_a_process_is_its_own_whoever_started_it():
+    ballast = bytearray(300_000_000)
+    ballast[::4096] = b"x" * len(ballast[::4096])  # resident
+    peak = subprocess.run(
+        [sys.executable, "-c", "from benchmarks.memory import peak_megabytes; print(peak_megabytes())"],
+        cwd=common.RESULTS.parent.parent,
+        capture_output=True,
+        check=True,
+    )
+    assert memory.peak_megabytes() >= memory.resident_megabytes() > 300
+    assert float(peak.stdout) < 100
+
+
+def test_images_are_the_same_in_both_worlds():
+    ours, theirs = jax_images.Images("image_and_vector"), images.Images("image_and_vector")
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    state, _ = jax.jit(ours.reset)(jax.random.key(0))
+    observation, _ = theirs.reset(seed=0)
+    theirs.phase = int(state.phase)
+    step, ended, rewards = jax.jit(ours.step), False, 0.0
+    while not ended:
+        action = theirs.count % images.ACTIONS
+        state, timestep = step(state, action)
+        observation, reward, ended, _, _ = theirs.step(action)
+        jax.tree.map(np.testing.assert_array_equal, timestep.observation, observation)
+        assert (timestep.reward, timestep.terminated) == (reward, ended)
+        rewards += reward
+    assert rewards in (0, images.LENGTH)
+    assert theirs.count == images.LENGTH
+
+
+def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
+    cells = never_slower.all_cells()
+    assert len({str(cell) for cell in cells}) == len(cells) == 50
+    assert {cell.n_steps for cell in cells if cell.algorithm == "A2C"} == {5}
+    assert [cell.n_steps for cell in cells if str(cell) == "PPO MlpPolicy 64-64; 1 Gymnasium"] == [2048]
+    assert all(cell.settings == {} for cell in cells[2:])
+    assert all(cell.rollout % 64 == 0 for cell in cells if cell.algorithm == "PPO")
+
+
+def fake_worker(seconds, peak):
+    """A class in the place of `client.Worker` that does nothing and says it took long."""
+
+    class Worker(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def ask(self, do, side=None, **_):
+            if do == "load":
+                self.side = side
+                return {"threads": 2}
+            answer = {"first_seconds": 1.0, "iteration_seconds": seconds[self.side], "plan": "all of it"}
+            return answer | {"imports_megabytes": 100.0, "peak_megabytes": peak[self.side]}
+
+    return Worker
+
+
+def test_a_cell_is_held_against_the_faster_stock_sb3_and_its_memory(monkeypatch, capsys):
+    monkeypatch.setattr(
+        never_slower.client,
+        "Worker",
+        fake_worker({"stock SB3": 0.1, "bridge": 1.0}, {"stock SB3": 50.0, "bridge": 60.0}),
+    )
+    rates = {"stock SB3, 2": 10.0, "stock SB3, 1": 20.0, "bridge, 2": 30.0}
+
+    def interleave(sides, rounds, warm_up):
+        assert (rounds, warm_up) == (3, 1)  # of two seconds each, and stock SB3's runs of five iterations
+        assert {name: side.steps for name, side in sides.items()} == {
+            name: 40 * (1 if name == "bridge, 2" else 5) for name in rates
+        }
+        return {name: common.Timing(side.steps, [side.steps / rates[name]]) for name, side in sides.items()}
+
+    monkeypatch.setattr(never_slower.common, "interleave", interleave)
+    report = common.Report("never_slower", {}, [])
+    never_slower.measure(report, never_slower.quick_cells()[0], never_slower.Options(rounds=9, quick=False))
+    [row] = report.content["tables"]["cells"]
+    assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
+    assert [bar["met"] for bar in report.content["bars"]] == [True, False]
+    assert report.content["tables"]["plans"] == [{"cell": row["cell"], "plan": "all of it"}]
+
+
+def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    class Ends(contextlib.nullcontext):
+        def ask(self, **_):
+            raise RuntimeError("it ended with 137")
+
+    monkeypatch.setattr(never_slower.client, "Worker", lambda module: Ends(Ends()))
+    content = run(never_slower, "never_slower", tmp_path)
+    assert len(content["bars"]) == len(never_slower.quick_cells())
+    assert "it ended with 137" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_never_slower_quick_writes_a_row_for_each_cell(tmp_path):
+    content = run(never_slower, "never_slower", tmp_path, "--only", "JAX")
+    [row] = content["tables"]["cells"]
+    assert row["cell"] == "A2C MlpPolicy 64-64; 8 JAX"
+    assert all(row[what] > 0 for what in ("times", "stock_first", "bridge_first", "stock_MB", "bridge_MB"))
+    assert content["bars"] == []
+
+
+def test_a_soak_reads_counts_and_names_what_fails(monkeypatch, capsys):
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)  # a second later each time
+    monkeypatch.setattr(soak, "time", clock)
+
+    class Trainee:
+        name = "PPO"
+
+        def learn(self, turn):
+            jax.monitoring.record_event_duration_secs(soak.COMPILATION, 1.0)
+
+        def evaluate(self, turn):
+            raise ValueError("no such thing\nat all")
+
+        @property
+        def activities(self):
+            return {"learn": self.learn, "evaluate": self.evaluate}
+
+    result = soak.soak([Trainee()], seconds=60, read_every=30)
+    learn, evaluate = result.tallies["PPO", "learn"], result.tallies["PPO", "evaluate"]
+    assert learn.times == learn.compilations == result.readings[-1]["turns"] > learn.late_compilations > 0
+    assert (evaluate.failures, evaluate.failure) == (evaluate.times, "ValueError: no such thing")
+    assert len(result.readings) == pytest.approx(3, abs=1)
+    assert result.growth() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.slow
+def test_soak_quick_goes_through_every_activity(tmp_path):
+    soak.main(["--quick", "--output", str(tmp_path)])
+    content = json.loads((tmp_path / "soak.json").read_text())
+    rows = content["tables"]["activities"]
+    assert [row["times"] for row in rows] == [1] * 7
+    assert [row["activity"] for row in rows if row["failures"]] in ([], ["pickle_model"])  # [], once a model pickles
+    assert content["tables"]["readings"][-1]["turns"] == 1

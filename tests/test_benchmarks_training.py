@@ -21,7 +21,7 @@ SETTING = Setting(4, 8, batch_size=16, n_epochs=2)
 FAKE_WORKER = """
 from benchmarks.peers.worker import Training, serve
 runs = []
-def prepare(setting, iterations):
+def prepare(setting, iterations, compiler_options):
     print("libraries print what they like")
     def run():
         runs.append(setting.rollout)
@@ -65,6 +65,12 @@ def test_a_peer_that_is_not_installed_is_skipped_with_a_line(name, tmp_path, mon
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
     assert client.interpreter(name, install=False) is None
     assert f"skipped: {name} is not installed" in capsys.readouterr().out
+
+
+def test_the_versions_that_a_peer_needs_come_before_ours():
+    constraints = client.constraints_beside("# a comment\ngymnasium==1.3.0\nnumpy\n")
+    assert "gymnasium==" not in constraints
+    assert "numpy==" in constraints
 
 
 @pytest.mark.slow
@@ -141,8 +147,8 @@ def test_a_pure_training_goes_on_with_its_parameters():
     prepared = training.pure_training(SETTING, iterations=3)
     first, second = prepared.run(), prepared.run()
     assert int(first.metrics["timesteps"][-1]) == 3 * SETTING.rollout
-    expected = jax.jit(learn.train)(jax.random.key(0), training.learner(SETTING, 3), first.state.params)
-    for leaf, like in zip(jax.tree.leaves(second.state.params), jax.tree.leaves(expected.state.params), strict=True):
+    expected = jax.jit(learn.train)(jax.random.key(0), training.learner(SETTING, 3), first.params)
+    for leaf, like in zip(jax.tree.leaves(second.params), jax.tree.leaves(expected.params), strict=True):
         np.testing.assert_allclose(leaf, like, rtol=1e-4, atol=1e-5)
     assert prepared.compile_seconds > 0
 

@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Self, cast
 
 from benchmarks.peers.worker import Setting, Training
@@ -27,7 +29,8 @@ def interpreter(name: str, install: bool) -> Path | None:
     requirements = Path(__file__).parent / f"{name}-requirements.txt"
     folder = ENVIRONMENTS / name
     python, installed = folder / "bin" / "python", folder / "installed.txt"
-    wanted = requirements.read_text() + (CHECKOUT / "constraints.txt").read_text()
+    constraints = constraints_beside(requirements.read_text())
+    wanted = requirements.read_text() + constraints
     if installed.exists() and installed.read_text() == wanted:
         return python
     if not install:
@@ -36,21 +39,29 @@ def interpreter(name: str, install: bool) -> Path | None:
     print(f"installing {name} in {folder.relative_to(CHECKOUT)} ...", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
+    (folder / "constraints.txt").write_text(constraints)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
-    if subprocess.run(pip, check=False).returncode:
+    if subprocess.run([*pip, "-c", folder / "constraints.txt"], check=False).returncode:
         print(f"skipped: {name} could not be installed")
         return None
     installed.write_text(wanted)
     return python
 
 
+def constraints_beside(requirements: str) -> str:
+    """The versions that we measure ourselves with, but of packages that the requirements pin themselves."""
+    pinned = {line.partition("==")[0] for line in requirements.splitlines() if "==" in line}
+    ours = (CHECKOUT / "constraints.txt").read_text().splitlines(keepends=True)
+    return "".join(line for line in ours if line.partition("==")[0] not in pinned)
+
+
 class Worker:
-    """A process that runs `worker.serve`, with the cores and the environment variables of this one."""
+    """A process that runs `worker.answer`, with the cores and the environment variables of this one."""
 
     def __init__(self, module: str, python: Path | str = sys.executable) -> None:
         """
         Args:
-          module: whose `__main__` serves.
+          module: whose `__main__` answers.
           python: of the environment with what it imports.
         """
         self.module = module
@@ -66,17 +77,25 @@ class Worker:
             text=True,
         )
 
-    def prepare(self, setting: Setting, iterations: int) -> Training:
-        """The training in the process, compiled. Replaces the one before."""
-        answer = self._ask(do="prepare", setting=dataclasses.asdict(setting), iterations=iterations)
+    def prepare(
+        self, setting: Setting, iterations: int, compiler_options: Mapping[str, str] = MappingProxyType({})
+    ) -> Training:
+        """The training in the process, compiled, with JAX's defaults unless given others. Replaces the one before."""
+        answer = self.ask(
+            do="prepare",
+            setting=dataclasses.asdict(setting),
+            iterations=iterations,
+            compiler_options=dict(compiler_options),
+        )
         self.versions = answer["versions"]
-        return Training(lambda: self._ask(do="run")["seconds"], iterations, answer["compile_seconds"])
+        return Training(lambda: self.ask(do="run")["seconds"], iterations, answer["compile_seconds"])
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
-    def _ask(self, **command: Any) -> Any:
+    def ask(self, **command: Any) -> Any:
+        """What the process answers to a command, whose name is its `do`."""
         commands, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
         try:
             print(json.dumps(command), file=commands, flush=True)

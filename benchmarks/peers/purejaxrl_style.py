@@ -9,6 +9,7 @@ It runs in the environment of rejax-requirements.txt, which has all that it impo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -59,7 +60,7 @@ class Runner(NamedTuple):
     key: jax.Array
 
 
-def prepare(setting: Setting, iterations: int) -> Training:
+def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
     """The whole training as one program, from state to state."""
     env, env_params = gymnax.make("CartPole-v1")
     env = LogWrapper(FlattenObservationWrapper(env))
@@ -141,7 +142,7 @@ def prepare(setting: Setting, iterations: int) -> Training:
     def train(runner: Runner) -> tuple[Runner, dict[str, jax.Array]]:
         return jax.lax.scan(iterate, runner, None, iterations)
 
-    return program_training(init, train, jax.random.PRNGKey(0), iterations)
+    return program_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
 
 
 def _log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from rejax import PPO
 from benchmarks.peers.worker import Setting, Training, program_training, serve
 
 
-def prepare(setting: Setting, iterations: int) -> Training:
+def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
     """The whole training as one program, from state to state."""
     algorithm = PPO.create(
         env="CartPole-v1",
@@ -35,7 +36,7 @@ def prepare(setting: Setting, iterations: int) -> Training:
     def train(state: Any) -> tuple[Any, Any]:
         return algorithm.train(train_state=state)
 
-    return program_training(algorithm.init_state, train, jax.random.PRNGKey(0), iterations)
+    return program_training(algorithm.init_state, train, jax.random.PRNGKey(0), iterations, compiler_options)
 
 
 if __name__ == "__main__":

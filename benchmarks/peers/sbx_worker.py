@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sbx import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.peers.worker import Setting, Training, sb3_training, serve
 
 
-def prepare(setting: Setting, iterations: int) -> Training:
-    """`learn` on a DummyVecEnv, which is what SB3's `make_vec_env` gives."""
+def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
+    """`learn` on a DummyVecEnv, which is what SB3's `make_vec_env` gives. Its programs compile as SBX has it."""
     # Its networks are two towers of 64-64 tanh and its Adam has SB3's epsilon without being told.
     model = PPO("MlpPolicy", make_vec_env("CartPole-v1", setting.n_envs, seed=0), seed=0, **setting.hyperparameters)
     return sb3_training(model, setting, iterations, compiles=True)

@@ -2,8 +2,9 @@
 
 It reads commands from its standard input and answers each on its standard output, a line of JSON for a line of JSON:
 
-    {"do": "prepare", "setting": {...}, "iterations": 20}  ->  {"compile_seconds": 1.5, "versions": {...}}
-    {"do": "run"}                                          ->  {"seconds": 0.5}
+    {"do": "prepare", "setting": {...}, "iterations": 20, "compiler_options": {}}
+        ->  {"compile_seconds": 1.5, "versions": {...}}
+    {"do": "run"}  ->  {"seconds": 0.5}
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -64,7 +65,7 @@ class Training:
     compile_seconds: float | None = None
 
 
-Prepare = Callable[[Setting, int], Training]
+Prepare = Callable[[Setting, int, Mapping[str, str]], Training]
 
 
 def sb3_training(model: Any, setting: Setting, iterations: int, compiles: bool) -> Training:
@@ -80,9 +81,13 @@ def sb3_training(model: Any, setting: Setting, iterations: int, compiles: bool) 
 
 
 def program_training(
-    init: Callable[[Any], Any], train: Callable[[Any], tuple[Any, Any]], key: Any, iterations: int
+    init: Callable[[Any], Any],
+    train: Callable[[Any], tuple[Any, Any]],
+    key: Any,
+    iterations: int,
+    compiler_options: Mapping[str, str],
 ) -> Training:
-    """Of two pure functions, key to state and state to state and metrics, compiled with JAX's defaults."""
+    """Of two pure functions, key to state and state to state and metrics."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -94,7 +99,7 @@ def program_training(
     later, _ = jax.eval_shape(train, state)
     state = jax.tree.map(lambda leaf, like: jnp.asarray(np.asarray(leaf), like.dtype), state, later)
     start = time.perf_counter()
-    program = jax.jit(train).lower(state).compile()
+    program = jax.jit(train, compiler_options=dict(compiler_options)).lower(state).compile()
     seconds += time.perf_counter() - start
 
     def run() -> Any:
@@ -106,30 +111,45 @@ def program_training(
 
 
 def serve(prepare: Prepare, packages: list[str]) -> None:
+    """Answer the commands `prepare` and `run` until there are no more.
+
+    Args:
+      prepare: makes the training of so many iterations for a setting, compiled with such options.
+      packages: whose versions to tell.
+    """
+    training: Training | None = None
+
+    def prepare_anew(setting: dict[str, Any], iterations: int, compiler_options: dict[str, str]) -> dict[str, Any]:
+        nonlocal training
+        training = None
+        training = prepare(Setting(**setting), iterations, compiler_options)
+        versions = {package: importlib.metadata.version(package) for package in packages}
+        return {"compile_seconds": training.compile_seconds, "versions": versions}
+
+    def run() -> dict[str, Any]:
+        if training is None:
+            raise ValueError("expected the command prepare before run.")
+        start = time.perf_counter()
+        training.run()
+        return {"seconds": time.perf_counter() - start}
+
+    answer({"prepare": prepare_anew, "run": run})
+
+
+def answer(handlers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
     """Answer commands until there are no more.
 
     Args:
-      prepare: makes the training for a setting.
-      packages: whose versions to tell.
+      handlers: for the `do` of a command, what takes the rest of it and returns the answer.
     """
     # What libraries print goes where errors go.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    training: Training | None = None
     for line in sys.stdin:
         command = json.loads(line)
-        answer: dict[str, Any]
-        if command["do"] == "prepare":
-            training = None
-            training = prepare(Setting(**command["setting"]), command["iterations"])
-            versions = {package: importlib.metadata.version(package) for package in packages}
-            answer = {"compile_seconds": training.compile_seconds, "versions": versions}
-        elif command["do"] == "run" and training is not None:
-            start = time.perf_counter()
-            training.run()
-            answer = {"seconds": time.perf_counter() - start}
-        else:
-            raise ValueError(f"expected the command prepare, then run, got {command}")
-        print(json.dumps(answer), file=answers, flush=True)
+        name = command.pop("do")
+        if name not in handlers:
+            raise ValueError(f"do must be one of {', '.join(handlers)}, got {name!r}.")
+        print(json.dumps(handlers[name](**command)), file=answers, flush=True)
         # After the answer, so that no run pays for what another left.
         gc.collect()

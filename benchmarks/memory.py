@@ -1,0 +1,31 @@
+"""The memory of this process, without importing what would take some."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+
+def resident_megabytes() -> float:
+    """Resident size: now, or on systems that do not tell, at its height."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
+    return _highest_of_all()
+
+
+def peak_megabytes() -> float:
+    """Resident size at its height, since this program began."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    # First, because what getrusage tells may be of the process that started this one: Linux keeps it over an exec.
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return _highest_of_all()
+
+
+def _highest_of_all() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3

@@ -1,0 +1,221 @@
+"""What an import costs: stock SB3 beside `bridge` with engine="auto", speed and memory, over policies and environments.
+
+    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--rounds 9] [--quick]
+
+No cell may be slower with `bridge`. The cells where it may be are measured first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from benchmarks.peers import client
+from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, NETWORKS, OURS, STOCK, Cell
+
+ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
+NORMALIZED = ((GYMNASIUM, 8), (JAX, 8))
+
+A2C_STEPS, PPO_STEPS = 5, 2048
+# Of one iteration of PPO over all environments, where SB3's default for each of them would take minutes.
+PPO_ROLLOUT, PPO_IMAGES_ROLLOUT = 2048, 128
+NAMED_SETTINGS = {"batch_size": 256, "n_epochs": 4}
+
+# A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
+SHORTEST_RUN_SECONDS, ROUNDS_SECONDS = 0.5, 6.0
+
+SPEED, MEMORY = 1.0, 1.1  # at least, at most
+NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
+
+NOTES = [
+    "the two sides differ in the import of the algorithm alone, as for a user who changes it: Gymnasium environments "
+    "are what SB3's make_vec_env gives, monitored in a DummyVecEnv; JAX environments are a JaxVecEnv on both sides; "
+    "CartPole-v1 for MlpPolicy, else pictures that cost next to nothing, the same in both worlds",
+    f"SB3's defaults, but for PPO's rollouts: {PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} of "
+    f"pictures, and at least two of each environment) instead of {PPO_STEPS} of each, on both sides, because those "
+    "would take minutes and, of pictures, up to 15 GB; and what a cell's name says",
+    "each side is a process of its own, from start to end; JAX's persistent cache is off; the two take turns, each "
+    "going on with its own training, and while one runs the other waits; figures are of the median run; at_worst is "
+    "our slowest run beside the fastest of stock SB3",
+    "MlpPolicy: either side runs with as many threads as PyTorch takes and with one, and counts as the faster",
+    "first: seconds from the end of the imports to that of the first iteration, making environments and model included",
+    f"MB: highest resident size after {MEMORY_ITERATIONS} iterations less that after the imports, of "
+    "Stable-Baselines3 or bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's",
+]
+
+
+@dataclasses.dataclass
+class Options:
+    """Of a run. With `quick` a single round, and no bars."""
+
+    rounds: int
+    quick: bool
+
+
+def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
+    """One with SB3's defaults, and the rollouts that the notes tell."""
+    if algorithm == "A2C":
+        return Cell(algorithm, network, environments, n_envs, A2C_STEPS, normalize)
+    rollout = PPO_ROLLOUT if network.startswith("MlpPolicy") else PPO_IMAGES_ROLLOUT
+    return Cell(algorithm, network, environments, n_envs, max(2, rollout // n_envs), normalize)
+
+
+def named_cells() -> list[Cell]:
+    """Those with bars of their own."""
+    return [Cell("PPO", "CnnPolicy 4x84x84", kind, 8, 128, settings=NAMED_SETTINGS) for kind in (JAX, GYMNASIUM)]
+
+
+def all_cells() -> list[Cell]:
+    """Of the table, in the order in which they are measured."""
+    cells = [
+        make_cell(algorithm, network, environments, n_envs)
+        for algorithm in ("A2C", "PPO")
+        for network in NETWORKS
+        for environments, n_envs in ENVIRONMENTS
+    ]
+    cells += [
+        make_cell(algorithm, network, environments, n_envs, normalize=True)
+        for algorithm in ("A2C", "PPO")
+        for network in NETWORKS
+        if network.startswith("MlpPolicy")
+        for environments, n_envs in NORMALIZED
+    ]
+    # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
+    cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))
+    return named_cells() + cells
+
+
+def quick_cells() -> list[Cell]:
+    """Small, and of either kind of environments."""
+    return [make_cell("A2C", "MlpPolicy 64-64", kind, 8) for kind in (GYMNASIUM, JAX)]
+
+
+def measure(report: common.Report, cell: Cell, options: Options) -> None:
+    """Time both sides of a cell in turns, and read their memory."""
+    with contextlib.ExitStack() as closing, concurrent.futures.ThreadPoolExecutor() as pool:
+        workers = {side: closing.enter_context(client.Worker("benchmarks.peers.cell")) for side in (STOCK, OURS)}
+        loaded = pool.map(lambda side: workers[side].ask(do="load", side=side, environments=cell.environments), workers)
+        threads = dict(zip(workers, [answer["threads"] for answer in loaded], strict=True))
+        begun = {side: worker.ask(do="begin", cell=dataclasses.asdict(cell)) for side, worker in workers.items()}
+        iterations = {
+            side: 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / answer["iteration_seconds"])
+            for side, answer in begun.items()
+        }
+        runs = [(STOCK, threads[STOCK]), (OURS, threads[OURS])]
+        if not cell.has_images and threads[STOCK] > 1:
+            runs += [(STOCK, 1), (OURS, 1)]
+        seconds = sum(iterations[side] * begun[side]["iteration_seconds"] for side, _ in runs)
+        timings = common.interleave(
+            {
+                f"{side}, {count}": common.Side(
+                    functools.partial(workers[side].ask, do="run", iterations=iterations[side], threads=count),
+                    iterations[side] * cell.rollout,
+                    lambda _: 0,
+                )
+                for side, count in runs
+            },
+            rounds=min(options.rounds, max(2, int(ROUNDS_SECONDS / seconds))),
+            # Iterations that fill a run alone are warm after those before it.
+            warm_up=int(max(iterations.values()) > 1),
+        )
+    add(report, cell, timings, begun, options)
+
+
+def add(
+    report: common.Report,
+    cell: Cell,
+    timings: dict[str, common.Timing],
+    begun: dict[str, dict[str, Any]],
+    options: Options,
+) -> None:
+    """The row of a cell, and its bars.
+
+    Args:
+      timings: by side and number of PyTorch's threads, as "stock SB3, 2".
+      begun: by side, what `peers.cell` answers to `begin`.
+    """
+    (stock_name, stock), (our_name, ours) = (
+        max(
+            ((name, timing) for name, timing in timings.items() if name.startswith(side)),
+            key=lambda item: item[1].steps_per_second,
+        )
+        for side in (STOCK, OURS)
+    )
+    speed = ours.steps_per_second / stock.steps_per_second
+    first, megabytes = (
+        {side: begun[side][what] for side in (STOCK, OURS)} for what in ("first_seconds", "peak_megabytes")
+    )
+    memory = megabytes[OURS] / megabytes[STOCK]
+    row: dict[str, Any] = {
+        "cell": str(cell),
+        "n_steps": cell.n_steps,
+        "stock_steps_per_second": stock.steps_per_second,
+        "threads": stock_name.rpartition(" ")[2],
+        "bridge_steps_per_second": ours.steps_per_second,
+        "bridge_threads": our_name.rpartition(" ")[2],
+        "times": speed,
+        "at_worst": ours.row()["slowest"] / stock.row()["fastest"],
+        "rounds": len(ours.seconds),
+        "stock_first": first[STOCK],
+        "bridge_first": first[OURS],
+        "stock_MB": megabytes[STOCK],
+        "bridge_MB": megabytes[OURS],
+        "times_MB": memory,
+        "stock_imports_MB": begun[STOCK]["imports_megabytes"],
+        "bridge_imports_MB": begun[OURS]["imports_megabytes"],
+    }
+    report.add("cells", [row])
+    if begun[OURS]["plan"] is not None:
+        report.add("plans", [{"cell": str(cell), "plan": "; ".join(begun[OURS]["plan"].splitlines())}])
+    if options.quick:
+        return
+    is_named = bool(cell.settings)
+    report.bar(f"{cell}: steps a second, {OURS} / {STOCK}", speed, NAMED_SPEED if is_named else SPEED)
+    if is_named:
+        seconds = first[OURS]
+        report.require(
+            f"{cell}: first iteration [s]", seconds, f"<= {NAMED_FIRST_SECONDS}", seconds <= NAMED_FIRST_SECONDS
+        )
+    report.require(f"{cell}: memory, {OURS} / {STOCK}", memory, f"<= {MEMORY}", memory <= MEMORY)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
+    parser.add_argument("--rounds", type=int, help="runs of each side that are timed, if they fit; default 9; quick: 1")
+    parser.add_argument("--quick", action="store_true", help="two small cells, to see that it works")
+    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
+    arguments = parser.parse_args(argv)
+    quick = arguments.quick
+    options = Options(arguments.rounds or (1 if quick else 9), quick)
+    cells = [cell for cell in (quick_cells() if quick else all_cells()) if re.search(arguments.only, str(cell))]
+    if not cells:
+        parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, all_cells()))}.")
+    if not quick:
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, whose compile times are figures here
+
+    settings = {"only": arguments.only, "cells": len(cells), "rounds": options.rounds, "quick": quick}
+    report = common.Report("never_slower", settings, NOTES)
+    for cell in cells:
+        try:
+            measure(report, cell, options)
+        except RuntimeError as error:
+            # A side that ended has said why. The other cells are worth knowing all the same.
+            print(f"\n{cell}: {error}", flush=True)
+            report.require(f"{cell}: runs to the end", 0.0, "both sides", met=False)
+    missed = [bar["what"] for bar in report.content["bars"] if not bar["met"]]
+    print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
+    report.finish(arguments.output or (None if quick else common.RESULTS))
+
+
+if __name__ == "__main__":
+    main()

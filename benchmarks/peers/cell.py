@@ -1,0 +1,157 @@
+"""One side of a cell of `benchmarks.never_slower`: a process that trains its model with stock SB3 or with bridge.
+
+It answers commands as `worker` does:
+
+    {"do": "load", "side": "bridge", "environments": "JAX"}  ->  {"threads": 2}
+    {"do": "begin", "cell": {...}}                           ->  {"first_seconds": 4.2, "peak_megabytes": 93.0, ...}
+    {"do": "run", "iterations": 3, "threads": 2}             ->  {}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import time
+from typing import Any
+
+from benchmarks.memory import peak_megabytes, resident_megabytes
+from benchmarks.peers.worker import answer
+
+STOCK, OURS = "stock SB3", "bridge"
+GYMNASIUM, JAX = "Gymnasium", "JAX"
+MEMORY_ITERATIONS = 3
+TRIAL_SECONDS = 0.2
+
+# Name -> policy, layers, and the environment: an id, or a kind of `images`.
+NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
+    "MlpPolicy 64-64": ("MlpPolicy", [64, 64], "CartPole-v1"),
+    "MlpPolicy 256-256": ("MlpPolicy", [256, 256], "CartPole-v1"),
+    "CnnPolicy 4x84x84": ("CnnPolicy", None, "channels_first"),
+    "CnnPolicy 84x84x3": ("CnnPolicy", None, "channels_last"),
+    "MultiInputPolicy": ("MultiInputPolicy", None, "image_and_vector"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A model to train.
+
+    Attributes:
+      algorithm: "PPO" or "A2C".
+      network: a name in NETWORKS.
+      environments: GYMNASIUM, monitored in a DummyVecEnv, or JAX, a JaxVecEnv.
+      n_steps: of a rollout.
+      normalize: whether the environments are in a VecNormalize.
+      settings: where they are not SB3's defaults.
+    """
+
+    algorithm: str
+    network: str
+    environments: str
+    n_envs: int
+    n_steps: int
+    normalize: bool = False
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rollout(self) -> int:
+        """Environment steps in one iteration."""
+        return self.n_envs * self.n_steps
+
+    @property
+    def has_images(self) -> bool:
+        return NETWORKS[self.network][1] is None
+
+    def __str__(self) -> str:
+        parts = [f"{self.algorithm} {self.network}", f"{self.n_envs} {self.environments}"]
+        parts += ["VecNormalize"] if self.normalize else []
+        return "; ".join([*parts, *(f"{name} {value}" for name, value in self.settings.items())])
+
+
+class Side:
+    """What the process keeps between commands."""
+
+    def load(self, side: str, environments: str) -> dict[str, Any]:
+        """Import what a script of this side imports, for environments of this kind."""
+        import stable_baselines3
+        import torch
+        from stable_baselines3.common import env_util, vec_env  # noqa: F401
+
+        self.algorithms: Any = stable_baselines3
+        if side == OURS:
+            self.algorithms = importlib.import_module("bridge")
+        if environments == JAX:
+            importlib.import_module("benchmarks.peers.jax_images")
+            importlib.import_module("bridge")
+        self.imports_megabytes = resident_megabytes()
+        return {"threads": torch.get_num_threads()}
+
+    def begin(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """Make the model, train it for MEMORY_ITERATIONS, and see how long the next ones take.
+
+        Returns:
+          The seconds of making it and of its first iteration, and those of a later one; the memory of the imports and,
+          beyond that, at its height, in MB; and how it trains, if it says so.
+        """
+        start = time.perf_counter()
+        self.cell = Cell(**cell)
+        policy, layers, _ = NETWORKS[self.cell.network]
+        self.model = getattr(self.algorithms, self.cell.algorithm)(
+            policy,
+            self._environments(),
+            n_steps=self.cell.n_steps,
+            policy_kwargs=None if layers is None else {"net_arch": layers},
+            seed=0,
+            device="cpu",
+            **self.cell.settings,
+        )
+        self._learn(1)
+        first_seconds = time.perf_counter() - start
+        for _ in range(MEMORY_ITERATIONS - 1):
+            start = time.perf_counter()
+            self._learn(1)
+            iteration_seconds = time.perf_counter() - start
+        beyond_imports = peak_megabytes() - self.imports_megabytes
+        # Where an iteration is short, most of that was what `learn` does once.
+        count = math.ceil(TRIAL_SECONDS / iteration_seconds)
+        if count > 1:
+            start = time.perf_counter()
+            self._learn(count)
+            iteration_seconds = (time.perf_counter() - start) / count
+        plan = getattr(self.model, "plan", None)
+        return {
+            "first_seconds": first_seconds,
+            "iteration_seconds": iteration_seconds,
+            "imports_megabytes": self.imports_megabytes,
+            "peak_megabytes": beyond_imports,
+            "plan": None if plan is None else str(plan),
+        }
+
+    def run(self, iterations: int, threads: int) -> dict[str, Any]:
+        """Train on, with so many of PyTorch's threads."""
+        import torch
+
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        self._learn(iterations)
+        return {}
+
+    def _learn(self, iterations: int) -> None:
+        self.model.learn(iterations * self.cell.rollout, reset_num_timesteps=False)
+
+    def _environments(self) -> Any:
+        from stable_baselines3.common.env_util import make_vec_env
+        from stable_baselines3.common.vec_env import VecNormalize
+
+        _, layers, env = NETWORKS[self.cell.network]
+        module = importlib.import_module(f"benchmarks.peers.{'jax_' if self.cell.environments == JAX else ''}images")
+        make = importlib.import_module("bridge").make_vec_env if self.cell.environments == JAX else make_vec_env
+        # An id in both worlds, or a class of the same name in both modules.
+        venv = make(env, self.cell.n_envs, seed=0) if layers else make(lambda: module.Images(env), self.cell.n_envs, 0)
+        return VecNormalize(venv) if self.cell.normalize else venv
+
+
+if __name__ == "__main__":
+    side = Side()
+    answer({"load": side.load, "begin": side.begin, "run": side.run})

@@ -1,0 +1,61 @@
+"""Environments whose observations are pictures that cost next to nothing, for Gymnasium. For JAX: jax_images."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+PHASES, ACTIONS, LENGTH = 16, 4, 100
+
+
+def observation_space(kind: str) -> spaces.Space[Any]:
+    """Of the environments of a kind: "channels_first", "channels_last", "image_and_vector" or "small"."""
+    channels_first = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    return {
+        "channels_first": channels_first,
+        "channels_last": spaces.Box(0, 255, (84, 84, 3), np.uint8),
+        "small": spaces.Box(0, 255, (36, 36, 1), np.uint8),
+        "image_and_vector": spaces.Dict({"image": channels_first, "vector": spaces.Box(-1, 1, (8,), np.float32)}),
+    }[kind]
+
+
+@functools.cache
+def film(kind: str) -> Any:
+    """The observations of all phases, with the leading axis PHASES."""
+    space = observation_space(kind)
+    space.seed(0)
+    shots = [space.sample() for _ in range(PHASES)]
+    if isinstance(space, spaces.Dict):
+        return {name: np.stack([shot[name] for shot in shots]) for name in space.spaces}
+    return np.stack(shots)
+
+
+class Images(gymnasium.Env[Any, Any]):
+    """Shows a film in a circle from a random phase on, for LENGTH steps. The action that fits the phase earns 1."""
+
+    def __init__(self, kind: str) -> None:
+        """
+        Args:
+          kind: of observations, as for `observation_space`.
+        """
+        self.film = film(kind)
+        self.observation_space, self.action_space = observation_space(kind), spaces.Discrete(ACTIONS)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.phase, self.count = int(self.np_random.integers(PHASES)), 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self.phase % ACTIONS)
+        self.phase, self.count = (self.phase + 1) % PHASES, self.count + 1
+        return self._observe(), reward, self.count >= LENGTH, False, {}
+
+    def _observe(self) -> Any:
+        if isinstance(self.film, dict):
+            return {name: shots[self.phase].copy() for name, shots in self.film.items()}
+        return self.film[self.phase].copy()
