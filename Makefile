@@ -1,21 +1,33 @@
-# `make demo` trains, evaluates and saves an agent; `make test` runs every check. Both install what they need into
-# .venv, once: again only when pyproject.toml or constraints.txt change.
+# `make demo` trains, evaluates, saves and films an agent; `make test` runs every check. Both install what they need
+# into .venv, once: again only when pyproject.toml or constraints.txt change.
+# `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
+# `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
 
 PYTHON ?= python3
 INSTALLED := .venv/.installed
 PIP := .venv/bin/python -m pip --disable-pip-version-check
+OTHER_VERSIONS := test-lowest test-newest test-gpu-image
+WHEELS ?= wheels
 
-.PHONY: demo test bench clean
+.PHONY: demo test test-versions $(OTHER_VERSIONS) bench gpu gpu-wheels clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
 	.venv/bin/jaxenvs train ppo CartPole-v1 --seed 0 --out runs/demo
+	.venv/bin/jaxenvs record runs/demo
 
 test: $(INSTALLED)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/pytest -n auto
+
+test-versions: test $(OTHER_VERSIONS)
+
+test-lowest: PYTHON = python3.11
+test-newest test-gpu-image: PYTHON = python3.12
+$(OTHER_VERSIONS): test-%: .venv-%/.installed
+	.venv-$*/bin/pytest -n auto
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
@@ -26,5 +38,25 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
+.venv-%/.installed: pyproject.toml constraints-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-$*.txt -e ".[dev]"
+	touch $@
+
+# In the Python that is there, which has JAX and PyTorch with CUDA; of the rest, what lies in $(WHEELS).
+gpu: .gpu-site/.installed
+	PYTHONPATH=$(CURDIR):$(CURDIR)/.gpu-site$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.gpu $(OPTIONS)
+
+gpu-wheels:
+	$(PYTHON) -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: \
+		--python-version 3.12 --platform manylinux_2_28_x86_64 \
+		-c constraints-gpu-image.txt -r benchmarks/gpu/wheels.txt -d $(WHEELS)
+
+.gpu-site/.installed: $(wildcard $(WHEELS)/*.whl)
+	rm -rf .gpu-site
+	mkdir .gpu-site
+	$(if $^,$(PYTHON) -m pip --disable-pip-version-check install --quiet --no-index --no-deps --target .gpu-site $^)
+	touch $@
+
 clean:
-	rm -rf .venv .bench .jax_cache .pytest_cache .mypy_cache .ruff_cache runs
+	rm -rf .venv .venv-* .gpu-site .bench .jax_cache .pytest_cache .mypy_cache .ruff_cache runs

@@ -1,0 +1,70 @@
+"""Imports go one way: a room of the house imports rooms below it, never one above."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# From the ground up. Modules that stand in one line may import each other.
+FLOORS = [
+    ["jaxenvs.environment", "jaxenvs.spaces", "jaxenvs.compilation", "jaxenvs.arguments", "jaxenvs.arrays"],
+    ["jaxenvs.checks"],
+    ["jaxenvs.vector"],
+    ["jaxenvs.wrappers"],
+    ["jaxenvs.registry", "jaxenvs.rollout"],
+    ["jaxenvs.envs", "jaxenvs.gym"],
+    ["jaxenvs"],
+    ["jaxenvs.learn"],
+    ["bridge.dlpack", "bridge.files", "bridge.randomness", "bridge.configuration"],
+    ["bridge.vec_env", "bridge.translate"],
+    ["bridge.wrappers", "bridge.buffers"],
+    ["bridge.engine"],
+    ["bridge.algorithms"],
+    ["bridge.evaluation", "bridge.checkpoint"],
+    ["bridge"],
+    ["jaxenvs.app"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(module):
+    """The longest name of a room that a module is in."""
+    parts = module.split(".")
+    names = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    return next(name for name in names if name in FLOOR)
+
+
+def modules():
+    for package in ("jaxenvs", "bridge"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path, ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path):
+    """What a file imports of this project, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # `from bridge import engine` imports a module, `from jaxenvs import VectorEnv` what the package shows.
+            base = ROOT / Path(*node.module.split("."))
+            is_module = [(base / f"{alias.name}.py").exists() or (base / alias.name).is_dir() for alias in node.names]
+            names = [f"{node.module}.{a.name}" if is_sub else node.module for a, is_sub in zip(node.names, is_module)]
+        yield from (name for name in names if name.split(".")[0] in ("jaxenvs", "bridge"))
+
+
+@pytest.mark.parametrize(("path", "module"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_module_imports_no_room_above_its_own(path, module):
+    own = room_of(module)
+    above = [name for name in imports(path) if FLOOR[room_of(name)] > FLOOR[own]]
+    assert not above, f"{module}, in {own}, imports {above}"
+
+
+def test_every_module_is_in_a_room():
+    assert {room_of(module) for _, module in modules()} <= set(FLOOR)
+    # None may be a room only because its package is one: a new file of the core is put on a floor of its own.
+    stray = [m for _, m in modules() if room_of(m) in ("jaxenvs", "bridge") and m not in ("jaxenvs", "bridge")]
+    assert not stray
