@@ -5,7 +5,9 @@ import json
 
 from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
 
-from bridge import PPO, make_vec_env
+from bridge import PPO, configure, make_vec_env
+
+configure()  # programs are kept on disk: the second run compiles nothing
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--setting", choices=["default", "zoo"], default="default")
