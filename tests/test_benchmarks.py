@@ -205,18 +205,18 @@ def fake_worker(seconds, peak):
     return Worker
 
 
-def test_a_cell_is_held_against_the_faster_stock_sb3_and_its_memory(monkeypatch, capsys):
+def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_its_memory(monkeypatch, capsys):
     monkeypatch.setattr(
         never_slower.client,
         "Worker",
         fake_worker({"stock SB3": 0.1, "bridge": 1.0}, {"stock SB3": 50.0, "bridge": 60.0}),
     )
-    rates = {"stock SB3, 2": 10.0, "stock SB3, 1": 20.0, "bridge, 2": 30.0}
+    rates = {"stock SB3, 2": 10.0, "bridge, 2": 30.0, "stock SB3, 1": 20.0, "bridge, 1": 25.0}
 
     def interleave(sides, rounds, warm_up):
-        assert (rounds, warm_up) == (3, 1)  # of two seconds each, and stock SB3's runs of five iterations
+        assert (rounds, warm_up) == (2, 1)  # of three seconds each, and stock SB3's runs of five iterations
         assert {name: side.steps for name, side in sides.items()} == {
-            name: 40 * (1 if name == "bridge, 2" else 5) for name in rates
+            name: 40 * (1 if name.startswith("bridge") else 5) for name in rates
         }
         return {name: common.Timing(side.steps, [side.steps / rates[name]]) for name, side in sides.items()}
 
@@ -225,6 +225,7 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_and_its_memory(monkeypatch,
     never_slower.measure(report, never_slower.quick_cells()[0], never_slower.Options(rounds=9, quick=False))
     [row] = report.content["tables"]["cells"]
     assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
+    assert row["bridge_threads"] == "2"
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
     assert report.content["tables"]["plans"] == [{"cell": row["cell"], "plan": "all of it"}]
 
