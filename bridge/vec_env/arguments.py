@@ -44,7 +44,7 @@ def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.
         raise ValueError(f"{what} must be {dtype} with shape {shape}, got {shown(value)}.")
     with np.errstate(all="ignore"):
         numbers = array.astype(dtype)
-    kept = np.isfinite(numbers) == np.isfinite(array) if dtype.kind == "f" else numbers == array
+    kept = numbers == array if dtype.kind in "biu" else np.isfinite(numbers) == np.isfinite(array)
     if not kept.all():
         raise ValueError(f"{what} must fit into {dtype}, got {shown(value)}.")
     return numbers
@@ -61,9 +61,9 @@ def require_memory(num_envs: int, arrays: Any) -> None:
     needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError):  # not on every system
+    except (AttributeError, ValueError):  # not every system tells
         there = 2**40
-    if needed > there:
+    if 0 < there < needed:
         raise ValueError(
             f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, and this machine has "
             f"{there / 2**30:,.0f} GiB."

@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
+from bridge.vec_env.arguments import as_numbers, require_memory
 from jaxenvs import CartPole, Environment, Pendulum, VectorEnv, environment, static
 from tests.environments import Counter
 
@@ -30,6 +31,17 @@ def test_a_number_of_environments_that_is_none_or_cannot_be_is_refused_at_once(m
         pytest.skip("None is one environment")
     with pytest.raises(ValueError, match=r"(n_envs|num_envs) (must be a positive int|= \d+ environments need .* GiB)"):
         make(number)
+
+
+@pytest.mark.parametrize("pages", [-1, AttributeError(), ValueError()], ids=repr)
+def test_where_the_system_does_not_tell_its_memory_some_environments_fit(pages, monkeypatch):
+    def sysconf(name):
+        if isinstance(pages, Exception):
+            raise pages
+        return pages if name == "SC_PHYS_PAGES" else 4096
+
+    monkeypatch.setattr("bridge.vec_env.arguments.os.sysconf", sysconf)
+    require_memory(8, ())
 
 
 @pytest.mark.parametrize("seed", [1.5, float("nan"), "abc", [1], True, -1])
@@ -184,6 +196,12 @@ def test_a_parameter_that_does_not_fit_is_refused(value):
     with pytest.raises(ValueError, match="length must"):
         venv.set_attr("length", value)
     assert venv.get_attr("length") == [5] * 3
+
+
+def test_a_state_of_bfloat16_may_hold_nan():
+    numbers = np.array([1, np.nan, np.inf]).astype(jnp.bfloat16)
+    kept = as_numbers("state", numbers, (3,), jnp.bfloat16)
+    np.testing.assert_array_equal(kept.view(np.uint16), numbers.view(np.uint16))
 
 
 # --- The state ------------------------------------------------------------------------------------------------------
