@@ -10,8 +10,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gymnasium
 import jax
 import pytest
+
+import jaxenvs
 
 
 @pytest.fixture
@@ -19,3 +22,13 @@ def x64():
     """64-bit arithmetic for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def registries(monkeypatch):
+    """Forget afterwards what a test registers."""
+    known = dict(gymnasium.registry)
+    monkeypatch.setattr(jaxenvs.registry, "_specs", dict(jaxenvs.registry._specs))
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(known)

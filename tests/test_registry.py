@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 import jaxenvs
-from jaxenvs import CartPole, TimeLimit, UnknownEnvironment, registry
+from jaxenvs import CartPole, TimeLimit, UnknownEnvironment
 from tests.environments import Counter
 
 
@@ -14,11 +14,7 @@ class Tensor:
     shape, dtype = (), "torch.float32"
 
 
-@pytest.fixture(autouse=True)
-def _clean():
-    yield
-    registry._specs.pop("Counter-v0", None)
-    gymnasium.registry.pop("jaxenvs/Counter-v0", None)
+pytestmark = pytest.mark.usefixtures("registries")
 
 
 def test_make_applies_limits_and_parameters():

@@ -7,6 +7,7 @@ finds and does what it would with SB3.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -30,6 +31,7 @@ from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine import tensors
 from bridge.engine.callbacks import looks_at_steps, show_steps
+from bridge.engine.channels_last import channels_last
 from bridge.engine.collecting import Discounts, Steps, run_rollout
 from bridge.engine.compilation import compile_seconds
 from bridge.engine.plan import Plan, make_plan, require_engine
@@ -224,7 +226,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         """SB3's, as one program if the policy and its optimiser allow it."""
         plan = self._current_plan(self.env)
         if not plan.updates or isinstance(self.rollout_buffer, TensorRolloutBuffer) or not self.rollout_buffer.full:
-            return super().train()
+            with channels_last(self.policy) if self.engine == "auto" else contextlib.nullcontext():
+                return super().train()
         # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
         self._update_learning_rate(self.policy.optimizer)
         if self._compiling is not None:

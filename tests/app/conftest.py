@@ -23,7 +23,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def own_environment(tmp_path, monkeypatch):
+def own_environment(tmp_path, monkeypatch, registries):
     """The name of a module in the current directory, which registers environments."""
     monkeypatch.chdir(tmp_path)
     name = f"own_{tmp_path.name}"  # a module is imported once in a process

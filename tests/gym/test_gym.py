@@ -21,17 +21,6 @@ import jaxenvs
 from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, VectorEnv, environment, static, struct
 from jaxenvs.gym import GymnasiumEnv, GymnasiumVectorEnv
 
-
-@pytest.fixture
-def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget afterwards what a test registers."""
-    known = dict(gymnasium.registry)
-    monkeypatch.setattr(jaxenvs.registry, "_specs", dict(jaxenvs.registry._specs))
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
-
-
 OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
 
 

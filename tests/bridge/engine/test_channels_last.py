@@ -1,0 +1,54 @@
+"""SB3's own convolutions learn with their channels last, and nobody else meets that."""
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from stable_baselines3 import A2C
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+import bridge
+from bridge import JaxVecEnv
+from bridge.engine.channels_last import channels_last
+from tests.environments import Counter
+
+IMAGES = Counter(observation_kind="image")
+
+
+class Flattening(BaseFeaturesExtractor):
+    """A user's: PyTorch refuses its view of activations whose channels are last."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, 8)
+        self.convolution = torch.nn.Conv2d(2, 4, 3)
+        self.linear = torch.nn.Linear(4 * 34 * 34, 8)
+
+    def forward(self, observations):
+        features = self.convolution(observations)
+        return self.linear(features.view(len(features), -1))
+
+
+def model(algorithm=bridge.A2C, **policy_kwargs):
+    return algorithm("CnnPolicy", JaxVecEnv(IMAGES, 2), seed=0, device="cpu", policy_kwargs=policy_kwargs)
+
+
+def test_meanwhile_only():
+    policy = model().policy
+    weights = policy.features_extractor.cnn[2].weight
+    with channels_last(policy):
+        assert weights.is_contiguous(memory_format=torch.channels_last)
+        assert not weights.is_contiguous()
+    assert weights.is_contiguous()
+
+
+def test_what_is_learnt_is_the_same_and_lies_as_before():
+    learnt = []
+    for algorithm in (bridge.A2C, A2C):
+        policy = model(algorithm, optimizer_class=torch.optim.SGD).learn(20).policy
+        learnt.append(torch.nn.utils.parameters_to_vector(policy.parameters()))  # refuses weights with channels last
+    torch.testing.assert_close(*learnt, atol=1e-6, rtol=1e-4)
+
+
+def test_an_extractor_of_the_users_stays_as_it_is():
+    extractor = Flattening(Box(0, 255, (2, 36, 36), np.uint8))
+    with channels_last(extractor):
+        extractor(torch.zeros(3, 2, 36, 36))
