@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from typing import Any
+from typing import Any, TypeGuard
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,20 +19,17 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
 
 import jaxenvs
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.evaluation_on_host import run_episodes
 from bridge.translate.modules import read_parameters
 from bridge.translate.operations import NotCompilable
-from bridge.translate.policies import ExportedPolicy, export_policy
+from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import compiler_options, require_usable
 from jaxenvs.learn import ActionHead, Moments, Normalizer
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
-# What chooses actions in an evaluation but has no part in training, so that `export_policy` does not look at it.
-PREDICTION: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
-    (BaseAlgorithm, ("predict",)),
-    (ActorCriticPolicy, ("predict", "_predict")),
-)
 # Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
 POLICY = 2**32 - 1
 NO_LIMIT = 2**31 - 1
@@ -71,7 +69,7 @@ class Evaluation:
 
 def evaluate(
     model: BaseAlgorithm | ActorCriticPolicy,
-    env: str | Environment[Any] | VectorEnv | VecEnv,
+    env: str | Environment[Any] | VectorEnv | VecEnv | gymnasium.Env[Any, Any],
     n_episodes: int,
     *,
     deterministic: bool = True,
@@ -87,11 +85,15 @@ def evaluate(
     that the model trains in, `model.get_vec_normalize_env()`, if any. A model of `bridge` that was loaded without its
     environments has none, but knows that it was trained on normalised observations, and a warning says so.
 
+    A Gymnasium environment, and any other VecEnv than a JaxVecEnv, is stepped on the host, by SB3's `evaluate_policy`
+    and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
+
     Args:
       model: PPO, A2C or another SB3 algorithm with an ActorCriticPolicy, bridge's or SB3's own; or such a policy.
+        On the host, any SB3 model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize,
-        VecMonitor or VecTransposeImage. Only the parameters of these are used. If lanes have parameters of their own,
-        episode i has those of lane i modulo their number.
+        VecMonitor or VecTransposeImage; or one on the host. Of JAX environments only the parameters are used. If lanes
+        have parameters of their own, episode i has those of lane i modulo their number.
       n_episodes: how many.
       deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
         matrix for each episode.
@@ -101,7 +103,7 @@ def evaluate(
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
-      TypeError: `model` or `env` is not one of these, but a Gymnasium environment, say.
+      TypeError: `model` or `env` is not one of these.
       UnknownEnvironment: there is no such id.
       ValueError: the policy is not for these spaces, nothing limits the episodes, a number is not positive, or weights
         or statistics are NaN.
@@ -116,6 +118,14 @@ def evaluate(
     policy: Any = model.policy if isinstance(model, BaseAlgorithm) else model
     if not isinstance(policy, BasePolicy):
         raise TypeError(f"model must be an SB3 algorithm or an ActorCriticPolicy, got a {type(model).__name__}.")
+    if _is_on_host(env):
+        if max_steps is not None:
+            raise ValueError(
+                f"max_steps cuts episodes of JAX environments alone, got {max_steps}. For others there is Gymnasium's "
+                "TimeLimit."
+            )
+        trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
+        return Evaluation(*run_episodes(model, env, n_episodes, deterministic, seed, trained_in))
     if not isinstance(policy, ActorCriticPolicy):
         raise NotCompilable(
             f"model must have an ActorCriticPolicy, as PPO and A2C have, got a {type(model).__name__} with a "
@@ -131,8 +141,9 @@ def evaluate(
                     "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
                     stacklevel=2,
                 )
-        _refuse_own_predict(model)
-        _refuse_own_predict(policy)
+        if isinstance(model, BaseAlgorithm):
+            _require_known_predict(model)
+        require_sb3s_predict(policy)
         network = export_policy(policy)
         normalizer = _normalizer(normalize, network)
     except NotCompilable as reason:
@@ -227,11 +238,10 @@ def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
         return VectorEnv(env, 1), None
     if isinstance(env, VectorEnv):
         return env, None
-    if not isinstance(env, VecEnv) or not isinstance(env.unwrapped, JaxVecEnv):
-        inside = f" of {type(env.unwrapped).__name__}" if isinstance(env, VecEnv) and env.unwrapped is not env else ""
+    if not isinstance(env, VecEnv):
         raise TypeError(
-            "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, or a JaxVecEnv, also in "
-            f"VecNormalize or VecMonitor, got a {type(env).__name__}{inside}. {EVALUATE_POLICY} takes Gymnasium's."
+            "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, a VecEnv or a Gymnasium "
+            f"environment, got a {type(env).__name__}."
         )
     normalize = None
     while env is not env.unwrapped:
@@ -247,6 +257,10 @@ def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
     return env.venv, normalize
 
 
+def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
+    return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
+
+
 def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     """One lane for each episode, with the parameters that it has."""
     env = venv.env
@@ -255,14 +269,11 @@ def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
     return VectorEnv(env, len(episode), AutoresetMode.DISABLED, venv.env_axis)
 
 
-def _refuse_own_predict(model: Any) -> None:
-    """Refuse actions that are not SB3's choice."""
-    for base, names in PREDICTION:
-        for name in names:
-            if isinstance(model, base) and (
-                getattr(type(model), name) is not getattr(base, name) or name in vars(model)
-            ):
-                raise NotCompilable(f"{type(model).__name__} has a method {name} of its own.")
+def _require_known_predict(model: BaseAlgorithm) -> None:
+    """Refuse actions that are not SB3's choice, nor bridge's."""
+    known = (BaseAlgorithm.predict, CompiledOnPolicyAlgorithm.predict)
+    if type(model).predict not in known or "predict" in vars(model):
+        raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
 
 
 def _normalizer(env: VecNormalize | None, network: ExportedPolicy) -> Normalizer | None:

@@ -22,7 +22,7 @@ FLOORS = [
     ["bridge.wrappers", "bridge.buffers"],
     ["bridge.engine"],
     ["bridge.algorithms"],
-    ["bridge.evaluation", "bridge.checkpoint"],
+    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint"],
     ["bridge"],
     ["jaxenvs.app"],
 ]

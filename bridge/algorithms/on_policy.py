@@ -29,12 +29,13 @@ from stable_baselines3.common.vec_env import VecEnv
 import jaxenvs
 from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine import tensors
+from bridge.engine import stepping, tensors
 from bridge.engine.callbacks import looks_at_steps, show_steps
 from bridge.engine.channels_last import channels_last
 from bridge.engine.collecting import Discounts, Steps, run_rollout
 from bridge.engine.compilation import compile_seconds
 from bridge.engine.plan import Plan, make_plan, require_engine
+from bridge.engine.predicting import Predictor
 from bridge.engine.updating import Update
 from bridge.files import replacing
 from bridge.randomness import get_random_state, key_data
@@ -47,7 +48,7 @@ from jaxenvs.learn import OnPolicySettings
 log = logging.getLogger("bridge")
 
 # Of a model, what belongs to this process alone: neither saved nor pickled.
-NOT_SAVED = ("_plan", "_compiling", "_compiled_before", "_random_before_rollout")
+NOT_SAVED = ("_plan", "_predictor", "_compiling", "_compiled_before", "_random_before_rollout")
 
 
 class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
@@ -56,6 +57,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     engine: str
     key: np.ndarray
     _plan: Plan | None = None
+    _predictor: Predictor | None = None
     _compiling: Future[Any] | None = None
     _compiled_before = 0.0
     _random_before_rollout: Any = None
@@ -161,6 +163,10 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             if not isinstance(rollout_buffer, TensorRolloutBuffer):
                 rollout_buffer = self.rollout_buffer = TensorRolloutBuffer.like(rollout_buffer)
             return tensors.collect_rollouts(self, env, callback, rollout_buffer, n_rollout_steps)
+        if plan.actor is not None and n_rollout_steps == rollout_buffer.buffer_size:
+            self._random_before_rollout = None
+            arguments = (env, callback, rollout_buffer, self._steps_of_same_noise())
+            return stepping.collect_rollouts(self, plan.actor, plan.acts_as_planned, *arguments)
         if plan.network is None or plan.chain is None:
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
             # checkpoint; what continues from there draws them again.
@@ -239,6 +245,28 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         buffer = self.rollout_buffer
         metrics["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
         self._record(metrics)
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """SB3's, as one program where the policy has one. Of tensors and JAX arrays, actions are such too.
+
+        Args:
+          observation: SB3's; or a tensor or a JAX array, or a dict of them, on whose device the actions will be.
+          state, episode_start: SB3's, for recurrent policies alone.
+          deterministic: the most likely actions; otherwise they are drawn, from PyTorch's generator.
+
+        Raises:
+          ValueError: a tensor or a JAX array is not of the shape of the observations.
+        """
+        if self._predictor is None or not self._predictor.is_current(self.policy):
+            self._predictor = Predictor(self.policy, compiles=self.engine != "torch")
+        actions = self._predictor.predict(observation, deterministic)
+        return (
+            (actions, state)
+            if actions is not None
+            else super().predict(observation, state, episode_start, deterministic)
+        )
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
+from bridge.engine.acting import Actor
 from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import ExportedOptimizer, export_optimizer, read_optimizer
 from bridge.translate.policies import ExportedPolicy, export_policy, require_trainable
@@ -33,6 +34,7 @@ class Plan:
     Attributes:
       network: the policy as a program; None if it has no translation.
       chain: the environments and the wrappers around them as a program; None if they have none.
+      actor: the policy as one program a step, for environments on the host; None if they or it are no such.
       optimizer: what its update does; None if the update is SB3's.
       parameters: of the policy, in the order in which the network takes them.
       tensors: whether collecting is that of the torch policy, on tensors that stay on the device.
@@ -41,6 +43,7 @@ class Plan:
 
     network: ExportedPolicy | None = None
     chain: Chain | None = None
+    actor: Actor | None = None
     optimizer: ExportedOptimizer | None = None
     parameters: list[torch.nn.Parameter] = dataclasses.field(default_factory=list)
     tensors: bool = False
@@ -60,8 +63,18 @@ class Plan:
         """Whether the update is compiled."""
         return self.network is not None and self.optimizer is not None
 
+    def acts_as_planned(self) -> bool:
+        """Whether the policy still computes what the actor does, whatever its weights are."""
+        return self._snapshot is not None and self._snapshot.is_current()
+
     def __str__(self) -> str:
-        collecting = "compiled" if self.collects else "tensors on the device" if self.tensors else "SB3's code"
+        collecting = "SB3's code"
+        if self.collects:
+            collecting = "compiled"
+        elif self.actor is not None:
+            collecting = "acting compiled, the environments on the host"
+        elif self.tensors:
+            collecting = "tensors on the device"
         updating = "compiled" if self.updates else "SB3's code"
         reasons = [f"not compiled: {reason}" for reason in self.reasons]
         return "\n".join([f"collecting: {collecting}", f"updating: {updating}", *reasons])
@@ -94,7 +107,7 @@ def make_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer
     elif _compiles(plan.reasons):
         plan._snapshot = Snapshot(policy)
         try:
-            if engine == "auto" and _is_slower_compiled(policy):
+            if engine == "auto" and is_slower_compiled(policy):
                 raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
             plan.network, plan.parameters = export_policy(policy), plan._snapshot.parameters
             require_trainable(policy, plan.network)
@@ -106,6 +119,8 @@ def make_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer
             plan.chain = Chain.of(env) if env is not None else None
         except NotCompilable as reason:
             plan.reasons.append(str(reason))
+            if plan.network is not None:
+                plan.actor = Actor(plan.network, plan.parameters)
     if engine == "xla" and plan.reasons:
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(plan.reasons)}')
     # On a CPU NumPy arrays are tensors without a copy, and SB3's own loop is the faster one.
@@ -114,7 +129,7 @@ def make_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer
     return plan
 
 
-def _is_slower_compiled(policy: ActorCriticPolicy) -> bool:
+def is_slower_compiled(policy: ActorCriticPolicy) -> bool:
     """Whether a policy acts and learns slower in XLA than in PyTorch: with convolutions on a CPU, and with no others.
 
     A gradient step of 256 images of Atari takes 172 ms, 117 ms in PyTorch, and 91 ms in PyTorch with

@@ -27,7 +27,7 @@ from bridge.translate.tracing import first_line
 from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
 
-__all__ = ["ExportedPolicy", "NotCompilable", "export_policy", "require_trainable"]
+__all__ = ["ExportedPolicy", "NotCompilable", "export_policy", "require_sb3s_predict", "require_trainable"]
 
 # What of ActorCriticPolicy is translated, so that no class may have its own: for acting, and for training.
 ACTING = (
@@ -35,6 +35,7 @@ ACTING = (
     *("reset_noise", "squash_output", "unscale_action", "obs_to_tensor"),
 )
 TRAINING = ("evaluate_actions",)
+PREDICTION = ("predict", "_predict")
 HEADS: dict[type[distributions.Distribution], str] = {
     distributions.CategoricalDistribution: "discrete",
     distributions.MultiCategoricalDistribution: "multi_discrete",
@@ -150,6 +151,15 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
     """
     _require_sb3_methods(policy, TRAINING)
     require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std"})
+
+
+def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
+    """Refuse policies that choose actions in `predict` in a way of their own.
+
+    Raises:
+      NotCompilable: so does this one.
+    """
+    _require_sb3_methods(policy, PREDICTION)
 
 
 class _Networks(nn.Module):

@@ -117,14 +117,14 @@ def collect(
         kept = (state.observation, action, timestep.reward, timestep.done, seen, outputs)
         return CollectorState(env_state, timestep.observation), kept
 
-    noise = _noise(network, params, start.observation, key, n_steps, sde_sample_freq)
+    noise = draw_noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
     if in_the_loop:
         log_prob, value, bootstrap = seen
     else:
         distribution, truncated, final_observation = seen
         log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
-        value = _in_chunks(values, observation, row_bytes)
+        value = in_chunks(values, observation)
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)
         bootstrap = values_behind(truncated.reshape(-1), flat, value.reshape(-1)).reshape(value.shape)
 
@@ -134,7 +134,7 @@ def collect(
     return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
 
 
-def _noise(
+def draw_noise(
     network: Network, params: Any, observation: Any, key: jax.Array, n_steps: int, sde_sample_freq: int
 ) -> jax.Array:
     """The noise of every step of a rollout, in one draw."""
@@ -143,15 +143,21 @@ def _noise(
     return noise if sde_sample_freq == 1 else noise[jnp.arange(n_steps) // sde_sample_freq]
 
 
-def _in_chunks(values: Callable[[Any], jax.Array], observation: Any, row_bytes: int) -> jax.Array:
-    """Values of observations with the leading axes (n_steps, num_envs), in as few chunks as memory allows."""
-    n_steps, num_envs = jax.tree.leaves(observation)[0].shape[:2]
+def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
+    """What `rows` gives for inputs with the leading axes (n_steps, num_envs), in as few chunks as memory allows.
+
+    Args:
+      rows: from inputs with one leading axis to arrays with that axis, a row for a row.
+    """
+    n_steps, num_envs = jax.tree.leaves(inputs)[0].shape[:2]
+    row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs)) // (n_steps * num_envs)
     most = max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)) // num_envs)
     steps = max(size for size in range(1, n_steps + 1) if n_steps % size == 0 and (size <= most or size == 1))
-    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, steps * num_envs, *leaf.shape[2:]), observation)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, steps * num_envs, *leaf.shape[2:]), inputs)
     # One chunk stays outside of a loop, where XLA compiles it better.
-    value = values(jax.tree.map(lambda leaf: leaf[0], chunks)) if steps == n_steps else jax.lax.map(values, chunks)
-    return value.reshape(n_steps, num_envs)
+    results = rows(jax.tree.map(lambda leaf: leaf[0], chunks)) if steps == n_steps else jax.lax.map(rows, chunks)
+    lead = 1 if steps == n_steps else 2
+    return jax.tree.map(lambda leaf: leaf.reshape(n_steps, num_envs, *leaf.shape[lead:]), results)
 
 
 def advantages(

@@ -11,9 +11,11 @@ import pytest
 import stable_baselines3
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env as sb3_make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy, MultiInputActorCriticPolicy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
 import jaxenvs
@@ -367,18 +369,32 @@ def test_other_wrappers_are_referred_to_evaluate_policy():
         evaluate(policy_for(Counter()), VecFrameStack(JaxVecEnv(Counter(), 2), 2), N)
 
 
-@pytest.mark.parametrize(
-    ("env", "got"),
-    [
-        (lambda: gymnasium.make("CartPole-v1"), "got a TimeLimit"),
-        (lambda: DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), "got a DummyVecEnv"),
-        (lambda: VecMonitor(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])), "got a VecMonitor of DummyVecEnv"),
-    ],
-    ids=["gymnasium", "vec_env", "wrapped"],
-)
-def test_gymnasium_environments_are_refused(env, got):
-    with pytest.raises(TypeError, match=rf"jaxenvs Environment or VectorEnv.*{got}"):
-        evaluate(policy_for("CartPole-v1"), env(), N)
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: DummyVecEnv([lambda: Monitor(env)])])
+def test_episodes_on_the_host_are_those_of_evaluate_policy(wrap):
+    policy = policy_for("CartPole-v1")
+    ours = evaluate(policy, wrap(gymnasium.make("CartPole-v1", max_episode_steps=9)), N, seed=3)
+    venv = DummyVecEnv([lambda: Monitor(gymnasium.make("CartPole-v1", max_episode_steps=9))])
+    venv.seed(3)
+    returns, lengths = evaluate_policy(policy, venv, N, return_episode_rewards=True)
+    np.testing.assert_array_equal(ours.returns, returns)
+    np.testing.assert_array_equal(ours.lengths, lengths)
+    np.testing.assert_array_equal(ours.truncated, ours.lengths == 9)
+
+
+def test_on_the_host_the_statistics_of_the_training_normalise_and_stay():
+    env = VecNormalize(sb3_make_vec_env("CartPole-v1", 2, seed=0))
+    model = bridge.PPO("MlpPolicy", env, n_steps=8, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(16)
+    mean = env.obs_rms.mean.copy()
+    plain, normalized = sb3_make_vec_env("CartPole-v1", 1), VecNormalize(sb3_make_vec_env("CartPole-v1", 1))
+    normalized.obs_rms = env.obs_rms
+    np.testing.assert_array_equal(evaluate(model, plain, N).returns, evaluate(model, normalized, N).returns)
+    np.testing.assert_array_equal(env.obs_rms.mean, mean)
+    assert normalized.training
+
+
+def test_something_else_is_refused():
+    with pytest.raises(TypeError, match="a VecEnv or a Gymnasium environment, got a list"):
+        evaluate(policy_for("CartPole-v1"), [], N)
 
 
 def test_unknown_ids_are_refused():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from stable_baselines3.common import env_util
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -14,9 +15,9 @@ N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
 SETTINGS = {"n_steps": N_STEPS, "batch_size": N_STEPS * N_ENVS, "n_epochs": 3, "gamma": 0.9, "seed": 0}
 
 
-def make(package, env_id, settings):
+def make(package, env_id, settings, make_vec_env):
     # Ends of both kinds: in 12 steps some poles fall and some do not.
-    env = bridge.make_vec_env(env_id, N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
+    env = make_vec_env(env_id, N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
     return package.PPO("MlpPolicy", VecNormalize(env, gamma=0.9), **SETTINGS, **settings)
 
 
@@ -39,9 +40,11 @@ class Rollouts(BaseCallback):
     [("CartPole-v1", {"ent_coef": 0.01}), ("Pendulum-v1", {}), ("Pendulum-v1", {"use_sde": True})],
     ids=["discrete", "box", "state-dependent"],
 )
-def test_sb3_that_takes_our_actions_learns_what_we_learn(env_id, settings, monkeypatch):
-    ours, stock = (make(package, env_id, settings) for package in (bridge, stable_baselines3))
-    ours.engine = "xla"
+@pytest.mark.parametrize("environments", ["JAX's", "Gymnasium's"])
+def test_sb3_that_takes_our_actions_learns_what_we_learn(env_id, settings, environments, monkeypatch):
+    make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
+    ours, stock = (make(package, env_id, settings, make_vec_env) for package in (bridge, stable_baselines3))
+    assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None
     stock.set_parameters(ours.get_parameters())
     ours_seen, stock_seen = Rollouts(), Rollouts()
     ours.learn(ITERATIONS * N_STEPS * N_ENVS, ours_seen)

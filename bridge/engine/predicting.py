@@ -1,0 +1,183 @@
+"""`predict`: what a policy does, as one small program, and for tensors and JAX arrays without NumPy in between."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from bridge.dlpack import to_jax, to_torch
+from bridge.engine.acting import Actor, as_sb3_gives, is_nan
+from bridge.engine.compilation import compile_meanwhile
+from bridge.engine.plan import is_slower_compiled
+from bridge.translate.operations import NotCompilable
+from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
+from bridge.translate.snapshot import Snapshot
+from jaxenvs.compilation import compiler_options, require_usable
+
+# So many calls with observations of one shape are PyTorch's. Then a program is worth its compilation, which takes as
+# long as some hundred of them, in a thread beside further calls.
+CALLS_BEFORE_COMPILING = 100
+
+
+class Predictor:
+    """`predict` of one policy.
+
+    Args:
+      compiles: whether by a program, where the policy has a translation.
+    """
+
+    def __init__(self, policy: ActorCriticPolicy, compiles: bool) -> None:
+        self._policy = policy
+        self._snapshot = Snapshot(policy)
+        self._actor = _actor_of(policy, self._snapshot) if compiles else None
+        self._calls: collections.Counter[Any] = collections.Counter()
+        self._compiling: dict[Any, Future[Any]] = {}
+
+    def is_current(self, policy: ActorCriticPolicy) -> bool:
+        """Whether the policy still is this one, whatever its weights are."""
+        return policy is self._policy and self._snapshot.is_current()
+
+    def predict(self, observation: Any, deterministic: bool) -> Any:
+        """Actions for one observation or for a batch; None if SB3's own code is to give them, or an error.
+
+        Args:
+          observation: as SB3 takes it; or tensors or JAX arrays, in the place of NumPy's, and the actions are such too,
+            on the same device.
+
+        Raises:
+          ValueError: tensors or JAX arrays of another shape than the observation space's, or with NaN.
+        """
+        leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
+        for array_type in (torch.Tensor, jax.Array):
+            if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
+                return self._predict_tensors(observation, array_type is jax.Array, deterministic)
+        shapes = tuple(getattr(leaf, "shape", None) for leaf in leaves)
+        self._calls[shapes, deterministic] += 1
+        if self._calls[shapes, deterministic] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
+            return None
+        batch, is_batch = self._policy.obs_to_tensor(observation)
+        batch = _map(lambda part: part.cpu().numpy(), batch)
+        arguments = self._arguments(batch, deterministic)
+        if (shapes, deterministic) not in self._compiling:
+            self._compiling[shapes, deterministic] = compile_meanwhile(*arguments)
+        if not self._compiling[shapes, deterministic].done():
+            return None
+        program, *inputs = arguments
+        action, was_nan = program(*inputs)
+        if was_nan:
+            return None
+        action = as_sb3_gives(action, self._policy.action_space)
+        return action if is_batch else action.squeeze(axis=0)
+
+    def _can_act(self, deterministic: bool) -> bool:
+        return self._actor is not None and (deterministic or self._actor.network.exploration is None)
+
+    def _arguments(self, batch: Any, deterministic: bool) -> tuple[Any, ...]:
+        """A program and what it takes."""
+        assert self._actor is not None
+        self._actor.refresh()
+        network, params = self._actor.network, self._actor.params
+        if deterministic:
+            return _programs(network).mode, params, batch
+        return _programs(network).sample, params, batch, _draw_noise(network, len(jax.tree.leaves(batch)[0]))
+
+    def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
+        tensors = _map(to_torch, observation) if is_jax else observation
+        device = (next(iter(tensors.values())) if isinstance(tensors, dict) else tensors).device
+        batch, is_batch = _as_batch(tensors, self._policy.observation_space)
+        if self._can_act(deterministic):
+            program, *inputs = self._arguments(_map(to_jax, batch), deterministic)
+            action, was_nan = program(*inputs)
+            if was_nan:
+                raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
+        else:
+            action = self._by_pytorch(_map(lambda part: part.to(self._policy.device), batch), deterministic)
+        if is_jax:
+            action = action if isinstance(action, jax.Array) else to_jax(action.to(device))
+        else:
+            action = to_torch(action) if isinstance(action, jax.Array) else action
+            is_index = isinstance(self._policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
+            action = action.to(device, torch.int64 if is_index else torch.float32)
+        return action if is_batch else action[0]
+
+    def _by_pytorch(self, batch: Any, deterministic: bool) -> torch.Tensor:
+        policy, space = self._policy, self._policy.action_space
+        policy.set_training_mode(False)
+        with torch.no_grad():
+            action = policy._predict(batch, deterministic=deterministic).reshape(-1, *(space.shape or ()))
+        if not isinstance(space, spaces.Box):
+            return action
+        low, high = (torch.as_tensor(bound, device=action.device) for bound in (space.low, space.high))
+        return low + 0.5 * (action + 1) * (high - low) if policy.squash_output else torch.clamp(action, low, high)
+
+
+def _actor_of(policy: ActorCriticPolicy, snapshot: Snapshot) -> Actor | None:
+    """None where the policy has no translation, or is slower compiled."""
+    try:
+        require_usable()
+        if is_slower_compiled(policy):
+            return None
+        require_sb3s_predict(policy)
+        return Actor(export_policy(policy), snapshot.parameters)
+    except (NotCompilable, RuntimeError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _programs(network: ExportedPolicy) -> SimpleNamespace:
+    def mode(params: Any, observation: Any) -> Any:
+        distribution, _ = network.apply(params, observation)
+        return network.to_env(distribution.mode()), is_nan(distribution)
+
+    def sample(params: Any, observation: Any, noise: Any) -> Any:
+        distribution, _ = network.apply(params, observation)
+        return network.to_env(distribution.sample(noise)), is_nan(distribution)
+
+    options = compiler_options()
+    return SimpleNamespace(
+        mode=jax.jit(mode, compiler_options=options), sample=jax.jit(sample, compiler_options=options)
+    )
+
+
+def _draw_noise(network: ExportedPolicy, rows: int) -> np.ndarray:
+    """As `Distribution.noise`, but from PyTorch's generator, from which SB3's `predict` draws."""
+    shape = (rows, network.head.size)
+    if network.head.kind == "box":
+        return torch.randn(shape).numpy()
+    if network.head.kind == "multi_binary":
+        return torch.logit(torch.rand(shape), eps=1e-7).numpy()
+    # Of Gumbel, whose greatest sum with the logits torch.multinomial takes, written as a quotient, from the same draw.
+    return -torch.empty(shape).exponential_().log().numpy()
+
+
+def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
+    """Tensors with a leading axis and the channels of images first, and whether they had that axis."""
+    if isinstance(observation, dict):
+        if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():
+            raise ValueError(f"The observation must be of {space}, got a dict of {', '.join(map(repr, observation))}.")
+        parts = {name: _as_batch(part, space[name]) for name, part in observation.items()}
+        return {name: part for name, (part, _) in parts.items()}, all(is_batch for _, is_batch in parts.values())
+    shape, expected = tuple(observation.shape), tuple(space.shape or ())
+    channels_last = (*expected[1:], expected[0]) if len(expected) == 3 else expected
+    for wanted in (expected, channels_last):
+        if shape in (wanted, shape[:1] + wanted):
+            is_batch = len(shape) > len(wanted)
+            batch = observation if is_batch else observation[None]
+            return (batch if wanted is expected else batch.permute(0, 3, 1, 2)), is_batch
+    raise ValueError(f"The observation must have the shape {expected}, or (n, *{expected}), got {shape}.")
+
+
+def _map(function: Any, observation: Any) -> Any:
+    """Over the parts of a Dict observation, or the one that there is."""
+    if isinstance(observation, dict):
+        return {name: function(part) for name, part in observation.items()}
+    return function(observation)

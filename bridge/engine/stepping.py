@@ -1,0 +1,173 @@
+"""Collecting in environments on the host: SB3's loop, with a small program where it calls the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.buffers.rollout import read_rollout
+from bridge.engine.acting import Actor, as_sb3_gives
+from bridge.engine.callbacks import looks_at_steps
+
+# Last observations of truncated episodes are valued by so many at once.
+MOST_ROWS = 256
+
+# From observations to actions for the buffer and for the environments, values and logarithms of probabilities.
+Act = Callable[[Any], tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
+
+
+def collect_rollouts(
+    algorithm: OnPolicyAlgorithm,
+    actor: Actor,
+    still_acts: Callable[[], bool],
+    env: VecEnv,
+    callback: BaseCallback,
+    buffer: RolloutBuffer,
+    sde_sample_freq: int,
+) -> bool:
+    """What `OnPolicyAlgorithm.collect_rollouts` does: the same calls in the same order, the same in the buffer.
+
+    Values and probabilities are computed in each step only if a callback may look at them, else for all steps at once.
+
+    Args:
+      algorithm: has a key, from which the noise of the whole rollout is drawn.
+      actor: its policy.
+      still_acts: whether the actor still is the policy. Asked after each step that a callback may look at; if not, the
+        rest of the rollout is the policy's own.
+      env, callback: called as by SB3.
+      buffer: is overwritten.
+      sde_sample_freq: for how many steps the noise stays.
+
+    Returns:
+      False as soon as the callback does.
+
+    Raises:
+      ValueError: what the policy computes is NaN. Environments are where they were when it did.
+    """
+    policy, num_envs, n_steps = algorithm.policy, env.num_envs, buffer.buffer_size
+    if policy.training:
+        policy.set_training_mode(False)
+    buffer.reset()
+    if algorithm.use_sde:
+        # For `predict`, whose noise is PyTorch's, to have the present deviation.
+        policy.reset_noise(num_envs)
+    callback.on_rollout_start()
+    actor.refresh()
+    watched, acts = looks_at_steps(callback), True
+    is_box = isinstance(algorithm.action_space, spaces.Box)
+    noise, algorithm.key = actor.draw_noise(algorithm._last_obs, algorithm.key, n_steps, sde_sample_freq)  # type: ignore[attr-defined]
+    shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
+    shown["n_rollout_steps"] = n_steps
+    truncated: list[tuple[int, int, Any]] = []
+    for step in range(n_steps):
+        observation: Any = algorithm._last_obs
+        if not watched:
+            actions, to_env = actor.act(observation, noise[step])
+        elif acts:
+            actions, to_env, values, log_probs = actor.act_and_judge(observation, noise[step])
+        else:
+            actions, to_env, values, log_probs = _act_in_torch(algorithm, observation)
+        clipped_actions = as_sb3_gives(to_env, algorithm.action_space)
+        new_obs: Any
+        new_obs, rewards, dones, infos = env.step(clipped_actions)
+        algorithm.num_timesteps += num_envs
+        if watched:
+            actions = np.array(actions, None if is_box else clipped_actions.dtype)
+            shown.update(n_steps=step, actions=actions, clipped_actions=clipped_actions, new_obs=new_obs)
+            shown.update(rewards=rewards, dones=dones, infos=infos)
+            shown.update(obs_tensor=obs_as_tensor(observation, algorithm.device))
+            shown.update(values=_tensor(algorithm, values[:, None]), log_probs=_tensor(algorithm, log_probs))
+            callback.update_locals(shown)
+        if not callback.on_step():
+            return False
+        algorithm._update_info_buffer(infos, dones)
+        if dones.any():
+            truncated += [(step, lane, infos[lane]["terminal_observation"]) for lane in _truncated(infos, dones)]
+        if isinstance(observation, dict):
+            for name, part in observation.items():
+                buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
+        else:
+            buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
+        buffer.actions[step] = actions.reshape(num_envs, -1)
+        buffer.rewards[step] = rewards
+        buffer.episode_starts[step] = algorithm._last_episode_starts
+        buffer.pos = step + 1
+        algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
+        if watched:
+            buffer.values[step], buffer.log_probs[step] = values, log_probs
+            # A callback may change anything, and what was acted and valued so far is the policy's from before.
+            _add_values_behind(algorithm, buffer, truncated)
+            acts = acts and still_acts()
+            actor.refresh()
+    buffer.full = True
+    _add_values_behind(algorithm, buffer, truncated)
+    rollout = read_rollout(buffer)
+    if not watched:
+        buffer.values[:], buffer.log_probs[:] = actor.judge(rollout.observation, rollout.action)
+    if acts:
+        advantages = actor.advantages(
+            rollout.reward, buffer.values, _dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda
+        )
+        buffer.advantages[:], buffer.returns[:] = advantages
+    else:
+        with torch.no_grad():
+            last_values = policy.predict_values(obs_as_tensor(new_obs, algorithm.device))
+        buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
+    callback.update_locals({**shown, "n_steps": n_steps})
+    callback.on_rollout_end()
+    return True
+
+
+def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any) -> Any:
+    with torch.no_grad():
+        results = algorithm.policy(obs_as_tensor(observation, algorithm.device))
+    actions, values, log_probs = (result.cpu().numpy() for result in results)
+    space, clipped_actions = algorithm.action_space, actions
+    if isinstance(space, spaces.Box) and algorithm.policy.squash_output:
+        clipped_actions = algorithm.policy.unscale_action(actions)
+    elif isinstance(space, spaces.Box):
+        clipped_actions = np.clip(actions, space.low, space.high)
+    return actions, clipped_actions, values.flatten(), log_probs
+
+
+def _truncated(infos: Any, dones: np.ndarray) -> list[int]:
+    """The lanes whose episode somebody has cut, so that the value of what would have followed counts."""
+    return [
+        lane
+        for lane in dones.nonzero()[0].tolist()
+        if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None
+    ]
+
+
+def _add_values_behind(
+    algorithm: OnPolicyAlgorithm, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any]]
+) -> None:
+    """Add the discounted values of last observations to the rewards of steps and lanes, and forget these.
+
+    By PyTorch: there are few, and a program would be compiled for each number of them.
+    """
+    for first in range(0, len(truncated), MOST_ROWS):
+        steps, lanes, observations = zip(*truncated[first : first + MOST_ROWS])
+        batch = jax.tree.map(lambda *leaves: np.stack(leaves), *observations)
+        with torch.no_grad():
+            values = algorithm.policy.predict_values(algorithm.policy.obs_to_tensor(batch)[0])
+        buffer.rewards[steps, lanes] += algorithm.gamma * values.flatten().cpu().numpy()
+    truncated.clear()
+
+
+def _dones(buffer: RolloutBuffer, last: np.ndarray) -> np.ndarray:
+    return np.concatenate([buffer.episode_starts[1:], np.asarray(last, buffer.episode_starts.dtype)[None]])
+
+
+def _tensor(algorithm: OnPolicyAlgorithm, array: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.array(array), device=algorithm.device)

@@ -1,0 +1,60 @@
+"""evaluate in environments on the host: SB3's evaluate_policy, and what it does not tell of each episode."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, is_vecenv_wrapped, unwrap_vec_wrapper
+
+
+def run_episodes(
+    model: Any,
+    env: gymnasium.Env[Any, Any] | VecEnv,
+    n_episodes: int,
+    deterministic: bool,
+    seed: int,
+    normalize: VecNormalize | None,
+) -> tuple[np.ndarray, ...]:
+    """Returns, lengths, terminated and truncated of episodes, each (n_episodes,).
+
+    Args:
+      model: has SB3's `predict`.
+      seed: of the environments.
+      normalize: the VecNormalize that the model trains in; its statistics are used where `env` has none.
+    """
+    venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
+    venv.seed(seed)
+    if normalize is not None and normalize.norm_obs and not is_vecenv_wrapped(venv, VecNormalize):
+        venv = _normalized(venv, normalize)
+    truncated: list[bool] = []
+
+    def keep(local: dict[str, Any], _: dict[str, Any]) -> None:
+        if local["done"]:
+            truncated.append(bool(local["info"].get("TimeLimit.truncated", False)))
+
+    own = unwrap_vec_wrapper(venv, VecNormalize)
+    training = own is not None and own.training
+    if own is not None:
+        own.training = False  # an evaluation teaches nothing
+    try:
+        returns, lengths = evaluate_policy(
+            model, venv, n_episodes, deterministic, callback=keep, return_episode_rewards=True
+        )
+    finally:
+        if own is not None:
+            own.training = training
+    cut = np.array(truncated)
+    return np.array(returns, float), np.array(lengths, int), ~cut, cut
+
+
+def _normalized(venv: VecEnv, like: VecNormalize) -> VecNormalize:
+    """The environments behind the statistics of another VecNormalize, which stay as they are."""
+    normalized = VecNormalize(venv, training=False, norm_reward=False, clip_obs=like.clip_obs, epsilon=like.epsilon)
+    normalized.norm_obs_keys = like.norm_obs_keys
+    normalized.obs_rms = copy.deepcopy(like.obs_rms)
+    return normalized
