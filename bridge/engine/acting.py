@@ -15,7 +15,8 @@ from gymnasium import spaces
 from bridge.dlpack import to_jax
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn.rollout import advantages, draw_noise, in_chunks
+from jaxenvs.learn import Rollout
+from jaxenvs.learn.rollout import advantages, in_chunks
 
 
 class Actor:
@@ -46,10 +47,13 @@ class Actor:
             array.unsafe_buffer_pointer() for array in self.params.values()
         ]
 
-    def draw_noise(self, observation: Any, key: np.ndarray, n_steps: int, sde_sample_freq: int) -> tuple[Any, Any]:
-        """The noise of so many steps, and the next key, as data."""
-        noise, key = self._programs.draw_noise(self.params, observation, key, n_steps, sde_sample_freq)
-        return np.asarray(noise), np.array(key)
+    def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray:
+        """The noise of so many steps, in one draw from PyTorch's generator, from which SB3 draws: n_steps in front."""
+        if self.network.exploration is None:
+            return draw_noise(self.network, (n_steps, num_envs))
+        # Of the matrices of state-dependent exploration a key stands for each.
+        keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
+        return np.repeat(keys, sde_sample_freq, axis=0)
 
     def act(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
         """Actions as the policy samples them, and as the environments take them. Neither is for writing.
@@ -58,30 +62,30 @@ class Actor:
           ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
         """
         action, to_env, was_nan = self._programs.act(self.params, observation, noise)
-        if was_nan:
+        if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(_NAN)
         return np.asarray(action), np.asarray(to_env)
 
     def act_and_judge(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As `act`; and the values and the logarithms of the probabilities, each (num_envs,)."""
         *results, was_nan = self._programs.act_and_judge(self.params, observation, noise)
-        if was_nan:
+        if np.asarray(was_nan):
             raise ValueError(_NAN)
         action, to_env, value, log_prob = map(np.asarray, results)
         return action, to_env, value, log_prob
 
-    def judge(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Values and logarithms of probabilities of a whole rollout: leading axes (n_steps, num_envs)."""
-        value, log_prob = self._programs.judge(self.params, observation, action)
-        return np.asarray(value), np.asarray(log_prob)
+    def judge(
+        self, rollout: Rollout, judged: tuple[Any, Any] | None, done: Any, last: Any, gamma: float, gae_lambda: float
+    ) -> list[np.ndarray]:
+        """Values, logarithms of probabilities, advantages and returns of a rollout, each (n_steps, num_envs).
 
-    def advantages(
-        self, reward: Any, value: Any, done: Any, last_observation: Any, gamma: float, gae_lambda: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Advantages and returns of a whole rollout: leading axes (n_steps, num_envs)."""
-        results = self._programs.advantages(self.params, reward, value, done, last_observation, gamma, gae_lambda)
-        advantage, returns = map(np.asarray, results)
-        return advantage, returns
+        Args:
+          rollout: its observations, actions and rewards are read.
+          judged: the values and logarithms of probabilities, if these are known.
+          last: the observations after the rollout.
+        """
+        steps = (rollout.observation, rollout.action, rollout.reward, done)
+        return [np.asarray(part) for part in self._programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
 
 
 def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
@@ -120,29 +124,26 @@ def _programs(network: ExportedPolicy) -> SimpleNamespace:
         action = sample(distribution, noise)
         return action, network.to_env(action), value, distribution.log_prob(action), is_nan(distribution)
 
-    def judge(params: Any, observation: Any, action: Any) -> Any:
+    def judge(params: Any, steps: Any, judged: Any, last: Any, gamma: Any, gae_lambda: Any) -> Any:
         def rows(inputs: Any) -> Any:
             distribution, value = network.apply(params, inputs[0])
             return value, distribution.log_prob(inputs[1])
 
-        return in_chunks(rows, (observation, action))
-
-    def noise_of(params: Any, observation: Any, key_data: Any, n_steps: int, sde_sample_freq: int) -> Any:
-        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-        noise = draw_noise(network, params, observation, draw, n_steps, sde_sample_freq)  # type: ignore[arg-type]
-        return noise if network.exploration is None else jax.random.key_data(noise), jax.random.key_data(key)
-
-    def advantages_of(params: Any, reward: Any, value: Any, done: Any, last: Any, gamma: Any, gae_lambda: Any) -> Any:
+        observation, action, reward, done = steps
+        value, log_prob = in_chunks(rows, (observation, action)) if judged is None else judged
         advantage = advantages(reward, value, done, network.apply(params, last)[1], gamma, gae_lambda)
-        return advantage, advantage + value
+        return value, log_prob, advantage, advantage + value
 
-    def jit(program: Any, **options: Any) -> Any:
-        return jax.jit(program, compiler_options=compiler_options(), **options)
+    jit = functools.partial(jax.jit, compiler_options=compiler_options())
+    return SimpleNamespace(act=jit(act), act_and_judge=jit(act_and_judge), judge=jit(judge))
 
-    return SimpleNamespace(
-        act=jit(act),
-        act_and_judge=jit(act_and_judge),
-        judge=jit(judge),
-        draw_noise=jit(noise_of, static_argnums=(3, 4)),
-        advantages=jit(advantages_of),
-    )
+
+def draw_noise(network: ExportedPolicy, lead: tuple[int, ...]) -> np.ndarray:
+    """As `Distribution.noise`, from PyTorch's generator, for a policy whose exploration is not state-dependent."""
+    shape = (*lead, network.head.size)
+    if network.head.kind == "box":
+        return torch.randn(shape).numpy()
+    if network.head.kind == "multi_binary":
+        return torch.logit(torch.rand(shape), eps=1e-7).numpy()
+    # Of Gumbel, whose greatest sum with the logits torch.multinomial takes, written as a quotient, from the same draw.
+    return -torch.empty(shape).exponential_().log().numpy()

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax, to_torch
-from bridge.engine.acting import Actor, as_sb3_gives, is_nan
+from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
 from bridge.translate.operations import NotCompilable
@@ -73,7 +73,7 @@ class Predictor:
             return None
         program, *inputs = arguments
         action, was_nan = program(*inputs)
-        if was_nan:
+        if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
         return action if is_batch else action.squeeze(axis=0)
@@ -88,7 +88,7 @@ class Predictor:
         network, params = self._actor.network, self._actor.params
         if deterministic:
             return _programs(network).mode, params, batch
-        return _programs(network).sample, params, batch, _draw_noise(network, len(jax.tree.leaves(batch)[0]))
+        return _programs(network).sample, params, batch, draw_noise(network, (len(jax.tree.leaves(batch)[0]),))
 
     def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
         tensors = _map(to_torch, observation) if is_jax else observation
@@ -146,17 +146,6 @@ def _programs(network: ExportedPolicy) -> SimpleNamespace:
     return SimpleNamespace(
         mode=jax.jit(mode, compiler_options=options), sample=jax.jit(sample, compiler_options=options)
     )
-
-
-def _draw_noise(network: ExportedPolicy, rows: int) -> np.ndarray:
-    """As `Distribution.noise`, but from PyTorch's generator, from which SB3's `predict` draws."""
-    shape = (rows, network.head.size)
-    if network.head.kind == "box":
-        return torch.randn(shape).numpy()
-    if network.head.kind == "multi_binary":
-        return torch.logit(torch.rand(shape), eps=1e-7).numpy()
-    # Of Gumbel, whose greatest sum with the logits torch.multinomial takes, written as a quotient, from the same draw.
-    return -torch.empty(shape).exponential_().log().numpy()
 
 
 def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:

@@ -40,7 +40,6 @@ def collect_rollouts(
     Values and probabilities are computed in each step only if a callback may look at them, else for all steps at once.
 
     Args:
-      algorithm: has a key, from which the noise of the whole rollout is drawn.
       actor: its policy.
       still_acts: whether the actor still is the policy. Asked after each step that a callback may look at; if not, the
         rest of the rollout is the policy's own.
@@ -65,7 +64,7 @@ def collect_rollouts(
     actor.refresh()
     watched, acts = looks_at_steps(callback), True
     is_box = isinstance(algorithm.action_space, spaces.Box)
-    noise, algorithm.key = actor.draw_noise(algorithm._last_obs, algorithm.key, n_steps, sde_sample_freq)  # type: ignore[attr-defined]
+    noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
     shown["n_rollout_steps"] = n_steps
     truncated: list[tuple[int, int, Any]] = []
@@ -111,14 +110,11 @@ def collect_rollouts(
             actor.refresh()
     buffer.full = True
     _add_values_behind(algorithm, buffer, truncated)
-    rollout = read_rollout(buffer)
-    if not watched:
-        buffer.values[:], buffer.log_probs[:] = actor.judge(rollout.observation, rollout.action)
     if acts:
-        advantages = actor.advantages(
-            rollout.reward, buffer.values, _dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda
-        )
-        buffer.advantages[:], buffer.returns[:] = advantages
+        judged = (buffer.values, buffer.log_probs) if watched else None
+        last = (_dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda)
+        results = actor.judge(read_rollout(buffer), judged, *last)
+        buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
     else:
         with torch.no_grad():
             last_values = policy.predict_values(obs_as_tensor(new_obs, algorithm.device))

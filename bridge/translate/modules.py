@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -149,8 +149,13 @@ def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> 
         raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
     with torch.no_grad():
         # Copied first, because torch warns of arrays that are read-only, as JAX's are.
-        for parameter, part in zip(parameters, torch.split(torch.from_numpy(np.array(vector)), sizes)):
-            parameter.copy_(part.view_as(parameter))
+        parts = torch.split(torch.from_numpy(np.array(vector)), sizes)
+        copy_into(parameters, parts)
+
+
+def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> None:
+    """Copy flat tensors into those of the same sizes: all in one call, because each takes longer than its copy."""
+    torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
 
 
 def _in_training(module: nn.Module, examples: tuple[Any, ...]) -> Program | None:

@@ -14,6 +14,7 @@ import optax
 import torch
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
+from bridge.translate.modules import copy_into
 from bridge.translate.operations import NotCompilable
 
 KINDS: dict[type[torch.optim.Optimizer], str] = {
@@ -167,10 +168,10 @@ def write_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> None:
                 else:
                     entry[name] = torch.tensor(float(leaf))
             continue
-        for parameter, entry, part in zip(parameters, entries, _split(leaf, parameters)):
+        for parameter, entry in zip(parameters, entries):
             if entry.get(name) is None:
                 entry[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            entry[name].copy_(part.view_as(parameter))
+        copy_into([entry[name] for entry in entries], _split(leaf, parameters))
 
 
 def _split(vector: np.ndarray, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

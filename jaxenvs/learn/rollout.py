@@ -117,7 +117,7 @@ def collect(
         kept = (state.observation, action, timestep.reward, timestep.done, seen, outputs)
         return CollectorState(env_state, timestep.observation), kept
 
-    noise = draw_noise(network, params, start.observation, key, n_steps, sde_sample_freq)
+    noise = _noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
     if in_the_loop:
         log_prob, value, bootstrap = seen
@@ -134,7 +134,7 @@ def collect(
     return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
 
 
-def draw_noise(
+def _noise(
     network: Network, params: Any, observation: Any, key: jax.Array, n_steps: int, sde_sample_freq: int
 ) -> jax.Array:
     """The noise of every step of a rollout, in one draw."""
