@@ -48,8 +48,8 @@ NOTES = [
     "our slowest run beside the fastest of stock SB3",
     "MlpPolicy: either side runs with as many threads as PyTorch takes and with one, and counts as the faster",
     "first: seconds from the end of the imports to that of the first iteration, making environments and model included",
-    f"MB: highest resident size after {MEMORY_ITERATIONS} iterations less that after the imports, of "
-    "Stable-Baselines3 or bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's",
+    f"MB: highest resident size in {MEMORY_ITERATIONS} iterations less that after the imports, of Stable-Baselines3 or "
+    "bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's; kept: what is left of it",
 ]
 
 
@@ -170,6 +170,8 @@ def add(
         "stock_MB": megabytes[STOCK],
         "bridge_MB": megabytes[OURS],
         "times_MB": memory,
+        "stock_MB_kept": begun[STOCK]["kept_megabytes"],
+        "bridge_MB_kept": begun[OURS]["kept_megabytes"],
         "stock_imports_MB": begun[STOCK]["imports_megabytes"],
         "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }

@@ -92,7 +92,7 @@ class Side:
 
         Returns:
           The seconds of making it and of its first iteration, and those of a later one; the memory of the imports and,
-          beyond that, at its height, in MB; and how it trains, if it says so.
+          beyond that, at its height and now, in MB; and how it trains, if it says so.
         """
         start = time.perf_counter()
         self.cell = Cell(**cell)
@@ -112,7 +112,7 @@ class Side:
             start = time.perf_counter()
             self._learn(1)
             iteration_seconds = time.perf_counter() - start
-        beyond_imports = peak_megabytes() - self.imports_megabytes
+        beyond_imports, kept = (size() - self.imports_megabytes for size in (peak_megabytes, resident_megabytes))
         # Where an iteration is short, most of that was what `learn` does once.
         count = math.ceil(TRIAL_SECONDS / iteration_seconds)
         if count > 1:
@@ -125,6 +125,7 @@ class Side:
             "iteration_seconds": iteration_seconds,
             "imports_megabytes": self.imports_megabytes,
             "peak_megabytes": beyond_imports,
+            "kept_megabytes": kept,
             "plan": None if plan is None else str(plan),
         }
 

@@ -33,7 +33,7 @@ from bridge.engine import stepping, tensors
 from bridge.engine.callbacks import looks_at_steps, show_steps
 from bridge.engine.channels_last import channels_last
 from bridge.engine.collecting import Discounts, Steps, run_rollout
-from bridge.engine.compilation import compile_seconds
+from bridge.engine.compilation import compile_seconds, release_freed_memory
 from bridge.engine.plan import Plan, make_plan, require_engine
 from bridge.engine.predicting import Predictor
 from bridge.engine.updating import Update
@@ -48,7 +48,7 @@ from jaxenvs.learn import OnPolicySettings
 log = logging.getLogger("bridge")
 
 # Of a model, what belongs to this process alone: neither saved nor pickled.
-NOT_SAVED = ("_plan", "_predictor", "_compiling", "_compiled_before", "_random_before_rollout")
+NOT_SAVED = ("_plan", "_predictor", "_compiling", "_compiled_before", "_compiled_so_far", "_random_before_rollout")
 
 
 class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
@@ -60,6 +60,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     _predictor: Predictor | None = None
     _compiling: Future[Any] | None = None
     _compiled_before = 0.0
+    _compiled_so_far = 0.0
     _random_before_rollout: Any = None
 
     def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
@@ -68,7 +69,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
             VectorEnv.
           engine: "auto" compiles what it can and falls back for the rest, and logs why: first to a compiled update
-            with SB3's collection, then to the torch policy on tensors that stay on the device, then to SB3's own code.
+            with acting compiled a step, then to the torch policy on tensors that stay on the device, then to SB3's own code.
             "xla" raises instead of falling back. "torch" compiles neither policy nor update.
         """
         self.engine = require_engine(engine)
@@ -147,7 +148,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     # --- In SB3's place -----------------------------------------------------------------------------------------
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
-        self._compiled_before = compile_seconds()
+        self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
         if type(self.rollout_buffer) is TensorRolloutBuffer and self.rollout_buffer_class is not TensorRolloutBuffer:
             # It was put there for an engine, which may be another now.
             self.rollout_buffer = self._make_rollout_buffer()
@@ -262,11 +263,9 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         if self._predictor is None or not self._predictor.is_current(self.policy):
             self._predictor = Predictor(self.policy, compiles=self.engine != "torch")
         actions = self._predictor.predict(observation, deterministic)
-        return (
-            (actions, state)
-            if actions is not None
-            else super().predict(observation, state, episode_start, deterministic)
-        )
+        if actions is None:
+            actions, state = super().predict(observation, state, episode_start, deterministic)
+        return actions, state
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------
 
@@ -332,6 +331,9 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     def _record_compile_time(self) -> None:
         seconds = compile_seconds() - self._compiled_before
+        if seconds > self._compiled_so_far:
+            self._compiled_so_far = seconds
+            release_freed_memory()
         self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
 
 

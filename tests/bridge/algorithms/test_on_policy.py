@@ -83,11 +83,12 @@ class OwnWrapper(VecNormalize):
 DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
 OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
 COMPILED, SB3 = "compiled", "SB3's code"
+ACTING = "acting compiled, the environments on the host"
 
 # How to make the model; by what it collects and updates; and a part of the reason.
 FALLBACKS = {
-    "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), SB3, COMPILED, "OwnWrapper"),
-    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), SB3, COMPILED, "DummyVecEnv"),
+    "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), ACTING, COMPILED, "OwnWrapper"),
+    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), ACTING, COMPILED, "DummyVecEnv"),
     "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
     "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
     "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
