@@ -49,7 +49,7 @@ NOTES = [
     "MlpPolicy: either side runs with as many threads as PyTorch takes and with one, and counts as the faster",
     "first: seconds from the end of the imports to that of the first iteration, making environments and model included",
     f"MB: highest resident size in {MEMORY_ITERATIONS} iterations less that after the imports, of Stable-Baselines3 or "
-    "bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's; kept: what is left of it",
+    "bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's; kept: what is left then",
 ]
 
 

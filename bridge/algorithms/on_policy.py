@@ -69,7 +69,8 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
             VectorEnv.
           engine: "auto" compiles what it can and falls back for the rest, and logs why: first to a compiled update
-            with acting compiled a step, then to the torch policy on tensors that stay on the device, then to SB3's own code.
+            and acting by a program a step, then to the torch policy on tensors that stay on the device, then to SB3's
+            own code.
             "xla" raises instead of falling back. "torch" compiles neither policy nor update.
         """
         self.engine = require_engine(engine)
