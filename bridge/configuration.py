@@ -29,6 +29,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jaxlib import version as jaxlib_version
 
+from jaxenvs.arguments import instance
+
 # Off with "0"; or the folder.
 CACHE_VARIABLE = "JAXENVS_CACHE"
 # Larger caches lose their oldest programs; one of PPO's takes 0.1 to 1 MB.
@@ -71,8 +73,12 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
 
     Returns:
       The folder that JAX uses from now on, or None.
+
+    Raises:
+      TypeError: cache is none of these.
     """
     global _ours
+    instance("cache", cache, (bool, str, os.PathLike), "True, False or a path")
     present = _value_of("jax_compilation_cache_dir")
     if present is not None and present != _ours:
         return Path(present)
@@ -126,7 +132,7 @@ def _folder(cache: bool | str | os.PathLike[str]) -> Path | None:
             root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxenvs"
         except RuntimeError:  # a user without a home
             return None
-    return root.absolute() / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{_fingerprint(_cpu())}"
+    return root.expanduser().absolute() / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{_fingerprint(_cpu())}"
 
 
 def _cpu() -> str:

@@ -94,6 +94,16 @@ def test_the_environment_variable_turns_it_off_or_names_the_folder(jax_without_c
     assert jax_without_cache["jax_compilation_cache_dir"] is None
 
 
+def test_a_folder_may_be_in_the_users_home(jax_without_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tmp_path in configuration.configure(cache="~/programs").parents
+
+
+def test_something_else_than_a_folder_is_named():
+    with pytest.raises(TypeError, match="cache must be True, False or a path, got a float"):
+        configuration.configure(cache=3.5)
+
+
 def test_a_cache_of_the_users_stays(jax_without_cache, tmp_path):
     jax_without_cache["jax_compilation_cache_dir"] = "/of/the/user"
     assert str(configuration.configure(cache=tmp_path)) == "/of/the/user"
