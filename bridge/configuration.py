@@ -132,7 +132,8 @@ def _folder(cache: bool | str | os.PathLike[str]) -> Path | None:
             root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxenvs"
         except RuntimeError:  # a user without a home
             return None
-    return root.expanduser().absolute() / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{_fingerprint(_cpu())}"
+    root = root.expanduser().absolute()
+    return root / f"jaxlib-{jaxlib_version.__version__}-{platform.machine()}-{_fingerprint(_cpu())}"
 
 
 def _cpu() -> str:

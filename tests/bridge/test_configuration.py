@@ -100,7 +100,7 @@ def test_a_folder_may_be_in_the_users_home(jax_without_cache, tmp_path, monkeypa
 
 
 def test_something_else_than_a_folder_is_named():
-    with pytest.raises(TypeError, match="cache must be True, False or a path, got a float"):
+    with pytest.raises(TypeError, match="cache must be True, False or a path, got float"):
         configuration.configure(cache=3.5)
 
 
