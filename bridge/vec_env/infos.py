@@ -27,16 +27,30 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> list[dict[str, A
       at: where episodes ended, in chronological order: by step, then by lane.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's attribute of this name.
     """
-    terminated = outputs.terminated[at].tolist()
     returns, lengths = outputs.episode_return[at].tolist(), outputs.episode_length[at].tolist()
-    infos = info_rows(outputs.final_info, at, len(terminated))
-    seconds = round(time.time() - t_start, 6)
-    for info, is_terminal, r, length in zip(infos, terminated, returns, lengths):
-        info["TimeLimit.truncated"] = not is_terminal
-        info["episode"] = {"r": r, "l": length, "t": seconds}
-    for info, observation in zip(infos, _rows(outputs.final_observation, at)):
-        info["terminal_observation"] = observation
+    infos = info_rows(outputs.final_info, at, len(returns))
+    mark_ended(infos, outputs.terminated[at].tolist(), _rows(outputs.final_observation, at))
+    mark_episodes(infos, returns, lengths, t_start)
     return infos
+
+
+def mark_ended(infos: list[dict[str, Any]], terminated: list[bool], observations: list[Any]) -> None:
+    """Write `TimeLimit.truncated` and `terminal_observation` into the infos of episodes that ended.
+
+    Args:
+      observations: the last ones, each in memory of its own; none at all if the infos are to have none.
+    """
+    for info, is_terminal in zip(infos, terminated):
+        info["TimeLimit.truncated"] = not is_terminal
+    for info, observation in zip(infos, observations):
+        info["terminal_observation"] = observation
+
+
+def mark_episodes(infos: list[dict[str, Any]], returns: list[float], lengths: list[int], t_start: float) -> None:
+    """Write `episode`, as Monitor's, into the infos of episodes that ended."""
+    seconds = round(time.time() - t_start, 6)
+    for info, r, length in zip(infos, returns, lengths):
+        info["episode"] = {"r": r, "l": length, "t": seconds}
 
 
 def update_reset_infos(reset_infos: list[dict[str, Any]], info: Any, at: Index) -> None:
