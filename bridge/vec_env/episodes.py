@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
+
+
+class Ended(NamedTuple):
+    """What the infos tell of episodes that ended in a step, one row for each.
+
+    Attributes:
+      lanes: where, int.
+      terminated: of the step, all lanes.
+      returns, lengths: of the episodes; None where the environments tell `episode` themselves.
+      seconds: for `episode["t"]`.
+    """
+
+    lanes: np.ndarray
+    terminated: np.ndarray
+    returns: np.ndarray | None
+    lengths: np.ndarray
+    seconds: float
+
+    def mark(self, infos: list[dict[str, Any]], observations: list[Any]) -> None:
+        """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these lanes.
+
+        Args:
+          infos: what their environments told in the last step, a dict for each of the lanes.
+          observations: their last ones, each in memory of its own.
+        """
+        mark_ended(infos, self.terminated[self.lanes].tolist(), observations)
+        if self.returns is not None:
+            mark_episodes(infos, self.returns.tolist(), self.lengths.tolist(), self.seconds)
 
 
 class Episodes:
@@ -16,6 +44,7 @@ class Episodes:
     Nothing here loops over lanes whose episode goes on.
 
     Attributes:
+      quiet_infos: makes the infos of lanes of which there is nothing to tell.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's.
     """
 
@@ -28,7 +57,7 @@ class Episodes:
         self._begun = np.zeros(num_envs, np.int64)  # the step before the first of the episode
         self._steps = 0
         self._monitored = monitored
-        self._quiet_infos = QuietInfos(num_envs)
+        self.quiet_infos = QuietInfos(num_envs)
         self.t_start = time.time()
 
     def begin(self) -> None:
@@ -36,41 +65,41 @@ class Episodes:
         self._returns[:] = 0
         self._begun[:] = self._steps
 
-    def step(
+    def count(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Count a step of all lanes.
 
         Args:
           rewards, terminated, truncated: numbers and bools, (num_envs,).
 
         Returns:
-          dones: bool (num_envs,).
-          ended: the lanes whose episode ended, int (n,).
-          infos: those of a step in which no episode ended, a list of one's own; see QuietInfos. `end` makes those of
-            the lanes that ended.
+          dones, bool (num_envs,), and the lanes whose episode ended, int (n,), of which `ended` is to be told.
         """
         self._steps += 1
         if not self._monitored:
-            self._returns += rewards
+            np.add(self._returns, rewards, out=self._returns)
         dones = terminated | truncated
-        return dones, dones.nonzero()[0], self._quiet_infos({})
+        return dones, dones.nonzero()[0]
+
+    def ended(self, lanes: np.ndarray, terminated: np.ndarray) -> Ended:
+        """What there is to tell of the lanes that ended; from now on, their next episodes are counted."""
+        lengths = self._steps - self._begun[lanes]
+        self._begun[lanes] = self._steps
+        returns = None
+        if not self._monitored:
+            returns = self._returns[lanes]
+            self._returns[lanes] = 0
+        return Ended(lanes, terminated, returns, lengths, round(time.time() - self.t_start, 6))
+
+    def step(
+        self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """`count`, and the infos of a step in which no episode ended: for those who visit every lane anyway."""
+        return *self.count(rewards, terminated, truncated), self.quiet_infos({})
 
     def end(
-        self, ended: np.ndarray, infos: list[dict[str, Any]], terminated: np.ndarray, observations: list[Any]
+        self, lanes: np.ndarray, infos: list[dict[str, Any]], terminated: np.ndarray, observations: list[Any]
     ) -> None:
-        """Finish the infos of the lanes that ended, and begin to count anew in them.
-
-        Args:
-          ended: the lanes.
-          infos: what their environments told in the last step, a dict for each of them. They get
-            `TimeLimit.truncated`, `terminal_observation` and `episode`.
-          terminated: of the step, (num_envs,).
-          observations: their last ones, each in memory of its own.
-        """
-        mark_ended(infos, terminated[ended].tolist(), observations)
-        if not self._monitored:
-            lengths = self._steps - self._begun[ended]
-            mark_episodes(infos, self._returns[ended].tolist(), lengths.tolist(), self.t_start)
-            self._returns[ended] = 0
-        self._begun[ended] = self._steps
+        """`ended`, written into infos at once; the arguments are those of `ended` and of `Ended.mark`."""
+        self.ended(lanes, terminated).mark(infos, observations)

@@ -30,7 +30,7 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> list[dict[str, A
     returns, lengths = outputs.episode_return[at].tolist(), outputs.episode_length[at].tolist()
     infos = info_rows(outputs.final_info, at, len(returns))
     mark_ended(infos, outputs.terminated[at].tolist(), _rows(outputs.final_observation, at))
-    mark_episodes(infos, returns, lengths, t_start)
+    mark_episodes(infos, returns, lengths, round(time.time() - t_start, 6))
     return infos
 
 
@@ -46,9 +46,12 @@ def mark_ended(infos: list[dict[str, Any]], terminated: list[bool], observations
         info["terminal_observation"] = observation
 
 
-def mark_episodes(infos: list[dict[str, Any]], returns: list[float], lengths: list[int], t_start: float) -> None:
-    """Write `episode`, as Monitor's, into the infos of episodes that ended."""
-    seconds = round(time.time() - t_start, 6)
+def mark_episodes(infos: list[dict[str, Any]], returns: list[float], lengths: list[int], seconds: float) -> None:
+    """Write `episode`, as Monitor's, into the infos of episodes that ended.
+
+    Args:
+      seconds: what `episode["t"]` is to be.
+    """
     for info, r, length in zip(infos, returns, lengths):
         info["episode"] = {"r": r, "l": length, "t": seconds}
 
@@ -98,9 +101,13 @@ class QuietInfos:
 
     Thousands of new dicts a step cost more than the step does. So environments without an info of their own get the
     dicts of the step before, but for those that somebody wrote into.
+
+    Attributes:
+      num_envs: how many.
     """
 
     def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
         self._written: set[int] = set()
         self._infos: list[dict[str, Any]] = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
 
@@ -121,7 +128,7 @@ class QuietInfos:
         return self._infos.copy()
 
     def __reduce__(self) -> Any:
-        return QuietInfos, (len(self._infos),)
+        return QuietInfos, (self.num_envs,)
 
 
 class QuietInfo(dict[str, Any]):
