@@ -16,15 +16,22 @@ from bridge.dlpack import to_jax, to_torch
 from bridge.evaluation import Evaluation, evaluate
 from bridge.translate.operations import NotCompilable
 from bridge.vec_env.factory import make_vec_env
+from bridge.vec_env.gym_vec_env import GymVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.vec_env.native import Buffers, NativeVectorEnv
+from bridge.vec_env.native_vec_env import NativeVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
 __all__ = [
     "A2C",
     "PPO",
+    "Buffers",
     "CompiledWrapper",
     "Evaluation",
+    "GymVecEnv",
     "JaxVecEnv",
+    "NativeVecEnv",
+    "NativeVectorEnv",
     "NotCompilable",
     "RolloutCheckpoint",
     "configure",

@@ -20,8 +20,11 @@ class ActionChecker:
     One comparison finds whatever is wrong, and only then is it looked at more closely: this runs in every step.
     """
 
-    def __init__(self, space: spaces.Space[Any], num_envs: int) -> None:
+    def __init__(self, space: spaces.Space[Any], num_envs: int, dtype: Any = None) -> None:
         """
+        Args:
+          dtype: what the environments take; JAX's for that of the space if not given.
+
         Raises:
           TypeError: Stable-Baselines3 has no policies for actions of this space.
         """
@@ -29,7 +32,7 @@ class ActionChecker:
             raise TypeError(f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {space}.")
         self.space = space
         self._low, self._high = leaf_bounds(space)
-        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype) if dtype is None else dtype)
         # SB3 draws binary actions as floats.
         self._casting: Literal["same_kind", "unsafe"] = (
             "unsafe" if isinstance(space, spaces.MultiBinary) else "same_kind"

@@ -1,0 +1,133 @@
+"""Batches of observations on the host: arrays with the leading axis `num_envs`, or dicts and tuples of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
+    """A batch of the structure of a space.
+
+    Args:
+      new_array: makes one, of the shape and dtype of an observation or of a part of one; the leading axis is its own.
+
+    Raises:
+      TypeError: observations of this space are no arrays of numbers, nor dicts or tuples of them.
+    """
+    if isinstance(space, spaces.Dict):
+        return {name: new_batch(part, new_array) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(new_batch(part, new_array) for part in space)
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise TypeError(
+            "observation_space must be a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them, "
+            f"got {space}."
+        )
+    return new_array(space.shape or (), space.dtype)
+
+
+def arrays_of(batch: Any) -> list[np.ndarray]:
+    """The arrays of a batch, or of one observation, in the order of its space."""
+    if isinstance(batch, dict):
+        return [array for part in batch.values() for array in arrays_of(part)]
+    if isinstance(batch, tuple):
+        return [array for part in batch for array in arrays_of(part)]
+    return [batch]
+
+
+def rows(batch: Any) -> list[Any]:
+    """The observations of a batch one by one, as views of it."""
+    if isinstance(batch, dict):
+        return [dict(zip(batch, parts)) for parts in zip(*[rows(part) for part in batch.values()])]
+    if isinstance(batch, tuple):
+        return list(zip(*[rows(part) for part in batch]))
+    return list(batch)
+
+
+def take(batch: Any, lanes: np.ndarray) -> Any:
+    """The batch of some lanes, a copy."""
+    if isinstance(batch, dict):
+        return {name: take(part, lanes) for name, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(take(part, lanes) for part in batch)
+    return batch[lanes]
+
+
+def stack(batch: Any, observations: Sequence[Any]) -> Any:
+    """A batch of single observations, a copy, in the structure and dtypes of another batch."""
+    if isinstance(batch, dict):
+        return {name: stack(part, [one[name] for one in observations]) for name, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(stack(part, [one[i] for one in observations]) for i, part in enumerate(batch))
+    return np.array(list(observations), batch.dtype)
+
+
+def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
+    """Write the rows `at` of another batch into the lanes of this one."""
+    if isinstance(batch, dict):
+        for name, part in batch.items():
+            write_rows(part, lanes, source[name], at)
+    elif isinstance(batch, tuple):
+        for part, other in zip(batch, source):
+            write_rows(part, lanes, other, at)
+    else:
+        batch[lanes] = np.asarray(source)[at]
+
+
+class Takeover:
+    """Makes batches that others hand out into batches that nobody else will write to, copying where it must.
+
+    Whoever means to write into an array later has to hold a reference to it. So one that owns its memory and that
+    nobody but the caller holds is handed on as it is. A view of memory of which nothing is known is copied.
+    """
+
+    def __init__(self, space: spaces.Space[Any], trusted: bool = False) -> None:
+        """
+        Args:
+          space: of one observation.
+          trusted: who hands them out is known to never write into them again, though they are views.
+
+        Raises:
+          TypeError: as `new_batch`.
+        """
+        self._dtypes = new_batch(space, lambda shape, dtype: dtype)
+        self._trusted = trusted
+        self._alone: list[int] = []
+        fresh = new_batch(space, lambda shape, dtype: np.zeros((1, *shape), dtype))
+        self._calibrate(fresh)
+
+    def own(self, batch: Any) -> Any:
+        """The batch, writable and in the dtypes of the space. Keep it in one local variable until you call this."""
+        return _convert(batch, self._dtypes, not self._trusted and _holders(batch) != self._alone)
+
+    def _calibrate(self, batch: Any) -> None:
+        # How many references the interpreter itself holds on the way is its own affair, and changes with its version:
+        # so they are counted once, on a batch that nobody else has.
+        self._alone = _holders(batch)
+
+
+def _holders(batch: Any) -> list[int]:
+    """The references to each container and array of a batch; -1 for an array whose memory is another's."""
+    if isinstance(batch, np.ndarray):
+        return [sys.getrefcount(batch) if batch.flags.owndata else -1]
+    counts = [sys.getrefcount(batch)]
+    if isinstance(batch, dict | tuple):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            counts += _holders(part)
+    return counts
+
+
+def _convert(batch: Any, dtypes: Any, copy: bool) -> Any:
+    if isinstance(dtypes, dict):
+        return {name: _convert(batch[name], dtype, copy) for name, dtype in dtypes.items()}
+    if isinstance(dtypes, tuple):
+        return tuple(_convert(part, dtype, copy) for part, dtype in zip(batch, dtypes))
+    array: np.ndarray = np.asarray(batch)
+    if array.dtype != dtypes:
+        return array.astype(dtypes)
+    return array.copy() if copy or not array.flags.writeable else array

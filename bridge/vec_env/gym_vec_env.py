@@ -1,0 +1,279 @@
+"""GymVecEnv: a gymnasium.vector.VectorEnv presented as a Stable-Baselines3 VecEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
+
+from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.batches import Takeover, arrays_of, rows, stack, take, write_rows
+from bridge.vec_env.episodes import Ended
+from bridge.vec_env.host_vec_env import HostVecEnv
+from bridge.vec_env.jax_vec_env import MAX_IMAGES
+from bridge.vec_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
+from bridge.vec_env.step_infos import StepInfos
+from bridge.vec_env.vector_infos import FINAL, kept, lane_infos
+from jaxenvs.arguments import instance
+
+
+class GymVecEnv(HostVecEnv):
+    """A `gymnasium.vector.VectorEnv` where Stable-Baselines3 expects a VecEnv, whatever its auto-reset mode.
+
+    Where an episode ends, its lane is reset in the same step, and no step that is not one of the environment's is
+    ever seen. With auto-reset SAME_STEP the environment does that itself. With NEXT_STEP and DISABLED the lanes that
+    ended are reset by `reset(options={"reset_mask": mask})`, which also cancels the reset that NEXT_STEP would bring.
+
+    Observations are handed on without a copy if nobody else holds them, and never written to again. Infos are as a
+    JaxVecEnv's: `TimeLimit.truncated`, what the environment tells of the lane, and where an episode ended
+    `terminal_observation` and `episode`; the latter is the environment's own if its lanes are in a Monitor.
+
+    Attributes:
+      vector_env: the environment.
+    """
+
+    def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        """
+        Args:
+          vector_env: a SyncVectorEnv, an AsyncVectorEnv, one of `gymnasium.make_vec`, an EnvPool with Gymnasium's
+            interface, or one of your own, with `metadata["autoreset_mode"]`. It is this VecEnv's from now on. One of
+            your own with NEXT_STEP or DISABLED is reset here once, to see whether it reads `reset_mask`.
+
+        Raises:
+          ValueError, TypeError: it is none, or has a space that SB3 has no policies for, or it cannot reset single
+            lanes, or steps only some.
+        """
+        require_all_lanes(vector_env)
+        self.vector_env = vector_env
+        self._mode = autoreset_mode_of(vector_env)
+        space = vector_env.single_observation_space
+        self._takeover = Takeover(space, is_trusted(vector_env))
+        self._reset_lanes = None if self._mode is AutoresetMode.SAME_STEP else lane_reset_of(vector_env)
+        self._send, self._receive = _halves_of_a_step(vector_env)
+        self._actions: Any = None
+        self._resets_tell = False  # or else the reset_infos stay empty, and nobody has to empty them
+        # Wrappers around the whole have attributes of their own; those of the lanes are further in.
+        core = vector_env.unwrapped
+        super().__init__(core, vector_env.num_envs, space, vector_env.single_action_space, self._are_monitored())
+        fps = vector_env.metadata.get("render_fps")
+        self.metadata = {**self.metadata, **({} if fps is None else {"render_fps": fps})}
+
+    # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Options for the next reset, the same for all lanes.
+
+        Raises:
+          ValueError: they differ between lanes, of which Gymnasium's vector environments have no notion.
+        """
+        if isinstance(options, list) and any(part != options[0] for part in options):
+            raise ValueError(f"options must be the same for all lanes of a GymVecEnv, got {options}.")
+        super().set_options(options)
+
+    def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
+        seed = self._seeds[0]
+        options = dict(self._options[0]) if self._options[0] else None
+        # All lanes' seeds by the first: that is how both count, and native environments take no list.
+        observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
+        observation = self._takeover.own(observation)
+        for array in arrays_of(observation):
+            if array.shape[:1] != (self.num_envs,):
+                raise ValueError(f"vector_env must give observations of num_envs = {self.num_envs}, got {array.shape}.")
+        self._resets_tell = bool(info)
+        return observation, lane_infos(info, np.arange(self.num_envs), self.num_envs)
+
+    def _begin_step(self, actions: np.ndarray) -> None:
+        if self._send is None:
+            self._actions = actions
+        else:
+            self._send(actions)
+
+    def _finish_step(self) -> VecEnvStepReturn:
+        if self._send is None:
+            actions, self._actions = self._actions, None
+            observation, rewards, terminated, truncated, info = self.vector_env.step(actions)
+        else:
+            observation, rewards, terminated, truncated, info = self._receive()
+        observation = self._takeover.own(observation)
+        dones, ended = self._episodes.count(rewards, terminated, truncated)
+        told = kept(info) if info else {}
+        if not ended.size:
+            write = _writer(told, np.arange(self.num_envs)) if told else None
+            return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
+        # The source may write into its flags again before anybody reads the infos.
+        facts = self._episodes.ended(ended, np.array(terminated))
+        final_observation, final_info = self._end(ended, dones, observation, info)
+        write = _writer(told, (~dones).nonzero()[0] if told else ended[:0], facts, final_observation, final_info)
+        return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
+
+    def _end(
+        self, ended: np.ndarray, dones: np.ndarray, observation: Any, info: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """The last observations of the lanes that ended, and infos of all; then `observation` has their first."""
+        if self._reset_lanes is None:
+            self._update_reset_infos(ended, info, ended, self.num_envs)
+            return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
+        final_observation = take(observation, ended)
+        first, first_info = self._reset_lanes(dones.copy())
+        num_rows = len(arrays_of(first)[0])
+        # EnvPool returns the lanes that were reset, and Gymnasium's own all of them.
+        at = ended if num_rows == self.num_envs else np.arange(len(ended))
+        write_rows(observation, ended, first, at)
+        self._update_reset_infos(ended, first_info, at, num_rows)
+        return final_observation, kept(info)
+
+    def _update_reset_infos(self, lanes: np.ndarray, info: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
+        told = {key: value for key, value in info.items() if key not in FINAL}
+        if told or self._resets_tell:
+            self._resets_tell = True
+            for lane, row in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
+                self.reset_infos[lane] = row
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.vector_env.close()
+
+    # --- Attributes ---------------------------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """An attribute of the environment of each lane; of the vector environment if lanes have none of their own.
+
+        Raises:
+          AttributeError: there is no such attribute.
+          TypeError: a name is a str.
+          ValueError: there are no such lanes.
+        """
+        if attr_name == "render_mode":
+            return [self.vector_env.render_mode for _ in lanes_of(indices, self.vector_env.num_envs)]
+        if hasattr(self._source, "envs"):
+            return [env.get_wrapper_attr(attr_name) for env in self._lane_envs(attr_name, indices)]
+        if hasattr(self._source, "get_attr"):
+            values = self._source.get_attr(attr_name)
+            return [values[lane] for lane in lanes_of(indices, self.num_envs)]
+        return super().get_attr(attr_name, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of the environment of each lane; of the vector environment if lanes have none of their own.
+
+        Raises:
+          AttributeError: a vector environment of the latter kind has no such attribute.
+          TypeError: a name is a str.
+          ValueError: there are no such lanes; or they are not all, and the environment has one value for all.
+        """
+        if hasattr(self._source, "envs"):
+            for env in self._lane_envs(attr_name, indices):
+                env.set_wrapper_attr(attr_name, value)
+        elif hasattr(self._source, "set_attr"):
+            lanes, values = set(lanes_of(indices, self.num_envs)), [value] * self.num_envs
+            if len(lanes) < self.num_envs:
+                present = self._source.get_attr(attr_name)
+                values = [value if lane in lanes else present[lane] for lane in range(self.num_envs)]
+            self._source.set_attr(attr_name, values)
+        else:
+            super().set_attr(attr_name, value, indices)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of the environment of each lane.
+
+        Raises:
+          AttributeError: there is no such method, or lanes have no environments of their own.
+          TypeError: a name is a str.
+          ValueError: there are no such lanes; or they are not all, and the environment calls all or none.
+        """
+        if hasattr(self._source, "envs"):
+            methods = [env.get_wrapper_attr(method_name) for env in self._lane_envs(method_name, indices)]
+            return [method(*method_args, **method_kwargs) for method in methods]
+        if not hasattr(self._source, "call"):
+            return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
+        lanes = self._all_lanes(indices, "calls a method")
+        results = self._source.call(method_name, *method_args, **method_kwargs)
+        return [results[lane] for lane in lanes]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Whether lanes are wrapped, as far as their environments are in this process; True for Monitor."""
+        wrapped = super().env_is_wrapped(wrapper_class, indices)
+        if not hasattr(self._source, "envs"):
+            return wrapped
+        lanes = lanes_of(indices, self.num_envs)
+        return [known or is_wrapped(self._source.envs[lane], wrapper_class) for lane, known in zip(lanes, wrapped)]
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""
+        if hasattr(self._source, "envs"):
+            return [env.render() for env in self._source.envs[:MAX_IMAGES]]
+        return super().get_images()
+
+    # --- Inside -------------------------------------------------------------------------------------------------
+
+    def _lane_envs(self, name: str, indices: VecEnvIndices) -> list[gymnasium.Env[Any, Any]]:
+        instance("attr_name", name, str, "a str")
+        return [self._source.envs[lane] for lane in lanes_of(indices, self.num_envs)]
+
+    def _are_monitored(self) -> bool:
+        """Whether the lanes are in Monitors, whose `episode` may count other rewards than those seen here."""
+        core: Any = self.vector_env.unwrapped
+        if hasattr(core, "envs"):
+            return all(is_wrapped(env, Monitor) for env in core.envs)
+        # In another process a method of Monitor tells.
+        return isinstance(core, gymnasium.vector.AsyncVectorEnv) and all(
+            core.call("has_wrapper_attr", "get_episode_rewards")
+        )
+
+
+def _halves_of_a_step(vector_env: Any) -> tuple[Any, Any]:
+    """What starts a step and what waits for it, where these are two: those of AsyncVectorEnv, or of EnvPool."""
+    for send, receive in (("step_async", "step_wait"), ("send", "recv")):
+        if hasattr(vector_env, send) and hasattr(vector_env, receive):
+            return getattr(vector_env, send), getattr(vector_env, receive)
+    return None, None
+
+
+def _writer(
+    told: dict[str, Any],
+    going_on: np.ndarray,
+    facts: Ended | None = None,
+    final_observation: Any = None,
+    final_info: Mapping[str, Any] | None = None,
+) -> Callable[[list[dict[str, Any]]], None]:
+    """What StepInfos call once they are read.
+
+    Args:
+      told: by the lanes `going_on`.
+      facts: of the lanes that ended, if there are any; then `final_observation` has a row for each of these, and
+        `final_info` is what all lanes tell.
+    """
+
+    def write(infos: list[dict[str, Any]]) -> None:
+        for lane, info in zip(going_on.tolist(), lane_infos(told, going_on, len(infos)) if told else ()):
+            info["TimeLimit.truncated"] = False
+            infos[lane] = info
+        if facts is not None:
+            final = lane_infos(final_info or {}, facts.lanes, len(infos))
+            facts.mark(final, rows(final_observation))
+            for lane, info in zip(facts.lanes.tolist(), final):
+                infos[lane] = info
+
+    return write
+
+
+def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:
+    """Those that a vector environment with auto-reset SAME_STEP tells: a batch like `observation`, of these lanes."""
+    final = info.get("final_obs")
+    if final is None:
+        raise ValueError(
+            "vector_env declares auto-reset SAME_STEP, and where an episode ends its infos must have final_obs, the "
+            f"last observation; those of lanes {ended.tolist()} have {sorted(info)}."
+        )
+    if isinstance(final, np.ndarray) and final.dtype == object:
+        return stack(observation, final[ended])
+    return take(final, ended)

@@ -1,0 +1,125 @@
+"""How the lanes of a Gymnasium vector environment are reset one by one, without a step of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+# From a mask of the lanes to the observation and info of all lanes, or of those in the mask.
+LaneReset = Callable[[np.ndarray], tuple[Any, dict[str, Any]]]
+
+
+def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """
+    Raises:
+      ValueError: the environment does not declare its mode.
+    """
+    declared = (vector_env.metadata or {}).get("autoreset_mode")
+    try:
+        return AutoresetMode(declared)
+    except ValueError:
+        raise ValueError(
+            "vector_env.metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, which says when "
+            f"{vector_env} resets a lane, got {declared!r}."
+        ) from None
+
+
+def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
+    """The way to reset some of the lanes, and to clear the reset that would otherwise come with their next step.
+
+    There must be one. A step gives as many transitions as there are lanes, and Stable-Baselines3 stores them all. One
+    that resets a lane moves every other lane on: so there is no order of such steps in which all lanes give a real
+    transition each time, and a wrapper that has nothing but them must hide a dummy one or invent it.
+
+    Raises:
+      ValueError: there is none.
+    """
+    core = vector_env.unwrapped
+    if type(vector_env) is CartPoleVectorEnv:
+        return lambda mask: _reset_cartpoles(vector_env, mask)
+    if isinstance(core, AsyncVectorEnv) and not core.shared_memory:
+        # Its workers forget the reset that is due only if they share memory.
+        raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such a lane twice")
+    if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not _is_envpool(core):
+        _require_reset_mask(vector_env)
+    return lambda mask: vector_env.reset(options={"reset_mask": mask})
+
+
+def _is_envpool(core: Any) -> bool:
+    return type(core).__module__.partition(".")[0] == "envpool"
+
+
+def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
+    """Find out by a reset of all lanes, because one that ignores the mask would later reset them all unnoticed.
+
+    The innermost environment is asked, as wrappers may read the mask for purposes of their own.
+    """
+    core = vector_env.unwrapped
+    options = _Probe(reset_mask=np.ones(vector_env.num_envs, bool))
+    try:
+        core.reset(options=options)
+    except Exception as error:
+        raise _no_lane_reset(vector_env, f"its reset raised {error!r}") from error
+    if not options.was_read:
+        raise _no_lane_reset(vector_env, "its reset does not read that option")
+
+
+class _Probe(dict[str, Any]):
+    """Options of a reset that notice whether anybody reads one."""
+
+    was_read = False
+
+    def __getitem__(self, key: str) -> Any:
+        self.was_read |= key == "reset_mask"
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.was_read |= key == "reset_mask"
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self.was_read |= key == "reset_mask"
+        return super().pop(key, *default)
+
+
+def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError:
+    mode = autoreset_mode_of(vector_env).name
+    return ValueError(
+        f"vector_env, with auto-reset {mode}, must be able to reset single lanes by reset(options={{'reset_mask': "
+        f"mask}}), as Gymnasium defines it, and {why}: {vector_env}. Without that, a lane could only be reset by a "
+        "step that is real for the others and a dummy for this one. Give it auto-reset SAME_STEP, or that option."
+    )
+
+
+def _reset_cartpoles(vector_env: Any, mask: np.ndarray) -> tuple[Any, dict[str, Any]]:
+    """What its own next step would do to these lanes, from its own generator."""
+    lanes = mask.nonzero()[0]
+    vector_env.state[:, lanes] = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
+    vector_env.steps[lanes] = 0
+    vector_env.prev_done[lanes] = False
+    return vector_env.state[:, lanes].T.astype(np.float32), {}
+
+
+def is_trusted(vector_env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether its observations are views of memory that it is known to never write to again.
+
+    EnvPool allocates what it hands out anew for each step, in C++.
+    """
+    return _is_envpool(vector_env)
+
+
+def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
+    """
+    Raises:
+      TypeError: it is no vector environment.
+      ValueError: a step of it is one of some lanes only.
+    """
+    if not isinstance(vector_env, gymnasium.vector.VectorEnv):
+        raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")
+    if getattr(vector_env.unwrapped, "is_async", False) is True:
+        raise ValueError("vector_env must step all lanes at once: make the EnvPool with batch_size = num_envs.")

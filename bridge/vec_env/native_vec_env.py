@@ -1,0 +1,88 @@
+"""NativeVecEnv: a NativeVectorEnv presented as a Stable-Baselines3 VecEnv."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+
+from bridge.vec_env.batches import rows, take
+from bridge.vec_env.host_vec_env import HostVecEnv
+from bridge.vec_env.native import BufferPool, Buffers, NativeVectorEnv, views
+from bridge.vec_env.step_infos import StepInfos
+from jaxenvs.arguments import positive_int
+
+
+class NativeVecEnv(HostVecEnv):
+    """An environment in C, C++ or Rust where Stable-Baselines3 expects a VecEnv: see docs/native-environments.md.
+
+    The environment writes observations and rewards into memory that is handed on as it is, and that a policy's tensor
+    shares. It is written to again once nobody holds any of it. Infos are as a JaxVecEnv's.
+
+    Attributes:
+      env: the environment.
+    """
+
+    def __init__(self, env: NativeVectorEnv) -> None:
+        """
+        Raises:
+          TypeError: it does not follow the protocol, or has a space that SB3 has no policies for.
+          ValueError: `num_envs` is no positive int.
+        """
+        if not isinstance(env, NativeVectorEnv):
+            needed = [*NativeVectorEnv.__annotations__, "reset_into", "step_into"]
+            missing = [name for name in needed if not hasattr(env, name)]
+            raise TypeError(f"env must be a NativeVectorEnv, and {type(env).__name__} has no {', '.join(missing)}.")
+        self.env = env
+        num_envs = positive_int("env.num_envs", env.num_envs)
+        self._pool = BufferPool(num_envs, env.observation_space)
+        self._buffers: Buffers | None = None
+        self._send, self._receive = getattr(env, "send", None), getattr(env, "recv", None)
+        super().__init__(env, num_envs, env.observation_space, env.action_space)
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Takes none: the protocol has none."""
+        if options and any(options if isinstance(options, list) else [options]):
+            raise ValueError(f"A NativeVecEnv takes no reset options, got {options}.")
+
+    def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
+        buffers = self._pool.take()
+        given = [seed % 2**64 for seed in self._seeds if seed is not None]
+        seeds = np.array(given, np.uint64) if given else None
+        self.env.reset_into(buffers, seeds)
+        return views(buffers.observation), [{} for _ in range(self.num_envs)]
+
+    def _begin_step(self, actions: np.ndarray) -> None:
+        buffers = self._pool.take()
+        actions = np.ascontiguousarray(actions)
+        if self._send is None or self._receive is None:
+            self.env.step_into(actions, buffers)
+        else:
+            self._send(actions, buffers)
+        self._buffers = buffers
+
+    def _finish_step(self) -> VecEnvStepReturn:
+        if self._send is not None and self._receive is not None:
+            self._receive()
+        assert self._buffers is not None
+        observation, reward, terminated, truncated, final_observation = self._buffers
+        dones, ended = self._episodes.count(reward, terminated, truncated)
+        write = None
+        if ended.size:
+            facts = self._episodes.ended(ended, terminated[:])
+            final = views(final_observation)
+
+            def write(infos: list[dict[str, Any]]) -> None:
+                told: list[dict[str, Any]] = [{} for _ in range(len(ended))]
+                facts.mark(told, rows(take(final, ended)))
+                for lane, info in zip(ended.tolist(), told):
+                    infos[lane] = info
+
+        return views(observation), reward[:], dones, StepInfos(self._episodes.quiet_infos, write)
+
+    def close(self) -> None:
+        """Close the environment, if it has a `close`."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
