@@ -40,6 +40,9 @@ class ActionChecker:
         if self.dtype.kind == "f":
             slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
             self._low, self._high = self._low - slack, self._high + slack
+        # Where the least is 0, one comparison will do: a negative number is a huge one without its sign.
+        is_counted = self.dtype.kind in "iu" and not self._low.any()
+        self._unsigned = np.dtype(f"u{self.dtype.itemsize}") if is_counted else None
         self._accepted: set[np.dtype[Any]] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
@@ -69,6 +72,8 @@ class ActionChecker:
     def _inside(self, actions: np.ndarray) -> Any:
         if self._casting == "unsafe":
             return (actions == 0) | (actions == 1)
+        if self._unsigned is not None and actions.dtype == self.dtype:
+            return actions.view(self._unsigned) <= self._high
         return (actions >= self._low) & (actions <= self._high)  # NaN is neither
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

@@ -35,7 +35,7 @@ class Ended(NamedTuple):
         """
         mark_ended(infos, self.terminated[self.lanes].tolist(), observations)
         if self.returns is not None:
-            mark_episodes(infos, self.returns.tolist(), self.lengths.tolist(), self.seconds)
+            mark_episodes(infos, self.returns.tolist(), self.lengths.tolist(), round(self.seconds, 6))
 
 
 class Episodes:
@@ -90,7 +90,7 @@ class Episodes:
         if not self._monitored:
             returns = self._returns[lanes]
             self._returns[lanes] = 0
-        return Ended(lanes, terminated, returns, lengths, round(time.time() - self.t_start, 6))
+        return Ended(lanes, terminated, returns, lengths, time.time() - self.t_start)
 
     def step(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray

@@ -51,7 +51,7 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
 
 
 def _is_envpool(core: Any) -> bool:
-    return type(core).__module__.partition(".")[0] == "envpool"
+    return any(base.__module__.partition(".")[0] == "envpool" for base in type(core).__mro__)
 
 
 def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -17,10 +18,13 @@ ALIGNMENT = 64
 MOST_BUFFERS = 8
 
 
-class Buffers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Buffers:
     """The memory of one step. Every array has the leading axis `num_envs`, is row-major and aligned to 64 bytes.
 
-    An observation is an array in the shape and dtype of the space, or of dict or tuple of such arrays, as the space is.
+    An observation is an array in the shape and dtype of the space, or a dict or tuple of such arrays, as the space is.
+    The same few Buffers come again and again: what is worked out for them, such as addresses, may be kept in a
+    `weakref.WeakKeyDictionary`.
 
     Attributes:
       observation: the present ones: where an episode ended, the first of the next.

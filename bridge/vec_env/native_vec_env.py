@@ -65,13 +65,14 @@ class NativeVecEnv(HostVecEnv):
     def _finish_step(self) -> VecEnvStepReturn:
         if self._send is not None and self._receive is not None:
             self._receive()
-        assert self._buffers is not None
-        observation, reward, terminated, truncated, final_observation = self._buffers
-        dones, ended = self._episodes.count(reward, terminated, truncated)
+        buffers, self._buffers = self._buffers, None
+        assert buffers is not None
+        reward, terminated = buffers.reward[:], buffers.terminated[:]
+        dones, ended = self._episodes.count(reward, terminated, buffers.truncated)
         write = None
         if ended.size:
-            facts = self._episodes.ended(ended, terminated[:])
-            final = views(final_observation)
+            facts = self._episodes.ended(ended, terminated)
+            final = views(buffers.final_observation)
 
             def write(infos: list[dict[str, Any]]) -> None:
                 told: list[dict[str, Any]] = [{} for _ in range(len(ended))]
@@ -79,7 +80,7 @@ class NativeVecEnv(HostVecEnv):
                 for lane, info in zip(ended.tolist(), told):
                     infos[lane] = info
 
-        return views(observation), reward[:], dones, StepInfos(self._episodes.quiet_infos, write)
+        return views(buffers.observation), reward, dones, StepInfos(self._episodes.quiet_infos, write)
 
     def close(self) -> None:
         """Close the environment, if it has a `close`."""
