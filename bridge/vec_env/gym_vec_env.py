@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import gymnasium
@@ -19,7 +20,7 @@ from bridge.vec_env.host_vec_env import HostVecEnv
 from bridge.vec_env.jax_vec_env import MAX_IMAGES
 from bridge.vec_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
 from bridge.vec_env.step_infos import StepInfos
-from bridge.vec_env.vector_infos import FINAL, kept, lane_infos
+from bridge.vec_env.vector_infos import kept, lane_infos
 from jaxenvs.arguments import instance
 
 
@@ -58,6 +59,8 @@ class GymVecEnv(HostVecEnv):
         self._send, self._receive = _halves_of_a_step(vector_env)
         self._actions: Any = None
         self._resets_tell = False  # or else the reset_infos stay empty, and nobody has to empty them
+        # What lanes told as they began, with the row of each: made into reset_infos when somebody reads these.
+        self._began: dict[int, tuple[tuple[dict[str, Any], int], int]] = {}
         # Wrappers around the whole have attributes of their own; those of the lanes are further in.
         core = vector_env.unwrapped
         super().__init__(core, vector_env.num_envs, space, vector_env.single_action_space, self._are_monitored())
@@ -129,11 +132,23 @@ class GymVecEnv(HostVecEnv):
         return final_observation, kept(info)
 
     def _update_reset_infos(self, lanes: np.ndarray, info: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
-        told = {key: value for key, value in info.items() if key not in FINAL}
+        told = kept(info)
         if told or self._resets_tell:
             self._resets_tell = True
-            for lane, row in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
-                self.reset_infos[lane] = row
+            self._began.update(zip(lanes.tolist(), zip(repeat((told, num_rows)), at.tolist())))
+
+    @property
+    def reset_infos(self) -> list[dict[str, Any]]:
+        """What each lane told as its episode began."""
+        for lane, ((told, num_rows), row) in self._began.items():
+            (self._reset_infos[lane],) = lane_infos(told, np.array([row]), num_rows)
+        self._began.clear()
+        return self._reset_infos
+
+    @reset_infos.setter
+    def reset_infos(self, infos: list[dict[str, Any]]) -> None:
+        self._reset_infos = infos
+        self._began.clear()
 
     def close(self) -> None:
         """Close the environment."""
