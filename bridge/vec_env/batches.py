@@ -103,12 +103,15 @@ class Takeover:
 
     def own(self, batch: Any) -> Any:
         """The batch, writable and in the dtypes of the space. Keep it in one local variable until you call this."""
-        return _convert(batch, self._dtypes, not self._trusted and _holders(batch) != self._alone)
+        # In a statement of its own: an expression that has the batch would hold it too.
+        holders = None if self._trusted else _holders(batch)
+        return _convert(batch, self._dtypes, holders is not None and holders != self._alone)
 
     def _calibrate(self, batch: Any) -> None:
         # How many references the interpreter itself holds on the way is its own affair, and changes with its version:
-        # so they are counted once, on a batch that nobody else has.
-        self._alone = _holders(batch)
+        # so they are counted once, as `own` counts them, on a batch that nobody else has.
+        holders = None if self._trusted else _holders(batch)
+        self._alone = holders or []
 
 
 def _holders(batch: Any) -> list[int]:

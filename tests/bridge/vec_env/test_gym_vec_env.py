@@ -1,0 +1,460 @@
+"""GymVecEnv: the contract of a Stable-Baselines3 VecEnv, over vector environments of every auto-reset mode."""
+
+import functools
+import pickle
+
+import chex
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics, TransformReward
+from stable_baselines3 import PPO
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from bridge import GymVecEnv, JaxVecEnv
+from jaxenvs import TimeLimit, VectorEnv
+from jaxenvs.gym import GymnasiumVectorEnv
+from tests.bridge.vec_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain, sample_actions
+from tests.environments import Counter
+
+MODES = list(AutoresetMode)
+
+
+def gym_vec_env(mode=AutoresetMode.NEXT_STEP, num_envs=3, copy=True, **parameters):
+    envs = [functools.partial(Counting, **parameters)] * num_envs
+    return GymVecEnv(SyncVectorEnv(envs, copy=copy, autoreset_mode=mode))
+
+
+class Own(gymnasium.vector.VectorEnv):
+    """A vector environment of one's own, as small as can be, in which an episode of lane i lasts i + 2 steps.
+
+    Args:
+      hand_out: from the batch of observations, which is the same memory in every step, to what `step` returns.
+    """
+
+    def __init__(self, num_envs=3, mode=AutoresetMode.SAME_STEP, hand_out=np.copy, reads_mask=True):
+        self.num_envs, self.hand_out, self.reads_mask = num_envs, hand_out, reads_mask
+        self.metadata = {"autoreset_mode": mode}
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.single_action_space = spaces.Discrete(3)
+        self.count, self.observation = np.zeros(num_envs, int), np.zeros((num_envs, 1), np.float32)
+        self.score = np.zeros(num_envs)
+        self.gravity, self.received = 9.8, None
+
+    def reset(self, *, seed=None, options=None):
+        mask = options.get("reset_mask") if options and self.reads_mask else None
+        self.count[slice(None) if mask is None else mask] = 0
+        return self._observe(), {}
+
+    def step(self, actions):
+        self.received = actions
+        self.count += 1
+        ended = self.count == np.arange(self.num_envs) + 2
+        self.score[:] = 10 * self.count
+        info = {"score": self.score, "odd": self.count, "_odd": self.count % 2 == 1, "version": "1"}
+        if self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
+            info |= {"final_obs": np.copy(self._observe()), "final_info": {"score": self.score.copy()}}
+            self.count[ended] = 0
+        return self._observe(), np.ones(self.num_envs), ended, np.zeros(self.num_envs, bool), info
+
+    def _observe(self):
+        self.observation[:, 0] = self.count
+        return self.hand_out(self.observation)
+
+
+# --- The contract ---------------------------------------------------------------------------------------------------
+
+
+def began(venv):
+    """The reset_infos. Where single lanes are reset, Gymnasium says {} for no options."""
+    return [info | {"options": info["options"] or None} if info else info for info in venv.reset_infos]
+
+
+def assert_does_what_dummy_vec_env_does(ours, parameters, num_steps=12):
+    reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
+    for venv in (ours, reference):
+        venv.seed(5)
+        venv.set_options({"low": 2})
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
+    assert began(ours) == began(reference)
+    for actions in sample_actions(ours, num_steps):
+        actions = actions % 4 if isinstance(ours.action_space, spaces.Discrete) else actions  # the others are faults
+        assert_same_step(ours.step(actions), reference.step(actions))
+        assert began(ours) == began(reference)
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
+    assert began(ours) == began(reference)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "parameters",
+    [{"kind": kind} for kind in OBSERVATION_SPACES]
+    + [{"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}, {"actions": "multi_binary", "kind": "dict"}],
+    ids=str,
+)
+def test_it_does_what_dummy_vec_env_does_with_monitored_environments(mode, parameters):
+    assert_does_what_dummy_vec_env_does(gym_vec_env(mode, **parameters), parameters)
+
+
+# A fork of a process in which JAX has threads may hang.
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_it_does_the_same_with_environments_in_other_processes(mode):
+    parameters = {"kind": "dict", "limit": 4, "tells": True}
+    envs = [functools.partial(Counting, **parameters)] * 3
+    ours = GymVecEnv(AsyncVectorEnv(envs, context="forkserver", autoreset_mode=mode))
+    try:
+        assert_does_what_dummy_vec_env_does(ours, parameters)
+        ours.step_async(np.zeros(3, int))
+        assert ours.vector_env._state.value == "step"  # under way: the workers have their actions
+        ours.step_wait()
+        assert ours.get_attr("length", [0, 2]) == [5, 5]
+        ours.set_attr("length", 7, indices=1)
+        assert ours.get_attr("length") == [5, 7, 5]
+        assert ours.env_method("add", 3) == [4, 4, 4]
+        with pytest.raises(ValueError, match=r"indices must be None: .* calls a method for all lanes, got \[1\]"):
+            ours.env_method("add", 3, indices=1)
+    finally:
+        ours.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_over_jaxenvs_own_vector_environment_it_is_a_jax_vec_env(mode):
+    env = TimeLimit(Counter(observation_kind="dict"), 4)
+    ours, reference = GymVecEnv(GymnasiumVectorEnv(VectorEnv(env, 3, mode))), JaxVecEnv(env, 3)
+    ours.seed(5), reference.seed(5)
+    chex.assert_trees_all_close(ours.reset(), reference.reset(), atol=1e-6)
+    for actions in sample_actions(ours, 10):
+        assert_same_step(ours.step(actions), reference.step(actions))
+
+
+def test_no_step_of_gymnasiums_own_native_environment_is_a_dummy():
+    """Its auto-reset is NEXT_STEP, and it has no `reset_mask`: each transition is one of CartPole's, replayed."""
+    venv = GymVecEnv(gymnasium.make_vec("CartPole-v1", 8, "vector_entry_point", max_episode_steps=20))
+    assert isinstance(venv.vector_env, CartPoleVectorEnv)
+    one, ends, length = CartPoleEnv(), {True: 0, False: 0}, np.zeros(8, int)
+    venv.seed(0)
+    before = venv.reset()
+    one.reset()
+    for actions in sample_actions(venv, 60):
+        observation, rewards, dones, infos = venv.step(actions)
+        length += 1
+        for lane in range(8):
+            one.state, one.steps_beyond_terminated = before[lane].astype(float), None
+            expected, reward, terminated, _, _ = one.step(actions[lane])
+            after = infos[lane]["terminal_observation"] if dones[lane] else observation[lane]
+            np.testing.assert_allclose(after, expected, atol=1e-5)
+            assert (rewards[lane], dones[lane]) == (reward, terminated or length[lane] == 20)
+            if dones[lane]:
+                ends[terminated] += 1
+                assert np.abs(observation[lane]).max() <= 0.05
+                assert infos[lane]["TimeLimit.truncated"] == (not terminated)
+                assert (infos[lane]["episode"]["l"], infos[lane]["episode"]["r"]) == (length[lane], length[lane])
+                length[lane] = 0
+        before = observation.copy()
+    assert all(count > 3 for count in ends.values()), ends
+
+
+def test_dones_are_the_environments_own_and_not_written_to_again():
+    venv = GymVecEnv(Own())
+    venv.reset()
+    steps = [venv.step(np.zeros(3, int)) for _ in range(12)]
+    assert np.sum([step[2] for step in steps], axis=0).tolist() == [6, 4, 3]
+    assert {step[1].dtype for step in steps} == {np.dtype(np.float32)}
+    steps[0][1][0] = 7  # SB3 adds to the rewards of truncated lanes
+    assert steps[1][1][0] == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stock_ppo_learns(mode):
+    envs = [functools.partial(Counting, length=8)] * 4
+    venv = GymVecEnv(SyncVectorEnv([lambda env=env: OnlyOne(env()) for env in envs], autoreset_mode=mode))
+    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=64, n_epochs=4, learning_rate=5e-3, seed=0)
+    model.learn(2_000)
+    assert np.mean([episode["r"] for episode in list(model.ep_info_buffer)[-20:]]) > 7
+
+
+class OnlyOne(gymnasium.Wrapper):
+    """One action of three is worth 1, the others nothing."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = spaces.Discrete(3)
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+
+    def reset(self, **kwargs):
+        self.env.reset(**kwargs)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        _, _, terminated, truncated, info = self.env.step(0)
+        return np.ones(1, np.float32), float(action == 2), terminated, truncated, info
+
+
+# --- Whose memory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
+def test_observations_of_a_source_that_reuses_its_memory_are_copied(mode, kind):
+    venv = gym_vec_env(mode, copy=False, kind=kind, length=2, tells=True)
+    held, copies = [venv.reset()], []
+    copies.append(pickle.loads(pickle.dumps(held[0])))
+    for _ in range(5):
+        *arrays, infos = venv.step(np.ones(3, int))
+        held.append([*arrays, list(infos)])
+        copies.append(pickle.loads(pickle.dumps(held[-1])))
+    for mine, copy in zip(held, copies, strict=True):
+        chex.assert_trees_all_equal(mine, copy)
+
+
+HELD = []
+
+
+def hold(observation):
+    HELD[:] = [observation.copy()]
+    return HELD[0]
+
+
+HAND_OUTS = {
+    "fresh": (np.copy, True),
+    "fresh, transposed": (lambda memory: np.ascontiguousarray(memory.T).T.astype(np.float32), True),
+    "the same array": (lambda memory: memory, False),
+    "a new view": (lambda memory: memory[:], False),
+    "memory that no array owns": (lambda memory: np.frombuffer(memory.data, np.float32).reshape(-1, 1), False),
+    "a new array that it keeps": (hold, False),
+    "of another dtype": (lambda memory: memory.astype(np.float64), False),
+    "read-only": (lambda memory: np.frombuffer(memory.tobytes(), np.float32).reshape(-1, 1), False),
+}
+
+
+@pytest.mark.parametrize(("hand_out", "is_handed_on"), HAND_OUTS.values(), ids=HAND_OUTS)
+def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_handed_on):
+    addresses = []
+
+    def noted(memory):
+        handed = hand_out(memory)
+        addresses.append(handed.ctypes.data)
+        return handed
+
+    venv = GymVecEnv(Own(hand_out=noted))
+    venv.reset()
+    addresses.clear()
+    observation = venv.step(np.zeros(3, int))[0]
+    assert (observation.ctypes.data == addresses[-1]) == is_handed_on
+    assert (observation.flags.writeable, observation.dtype) == (True, np.float32)
+    kept = observation.copy()
+    venv.step(np.zeros(3, int))
+    np.testing.assert_array_equal(observation, kept)
+
+
+def test_infos_tell_of_their_step_however_late_they_are_read():
+    venv = GymVecEnv(Own())
+    venv.reset()
+    first, second, third = (venv.step(np.zeros(3, int))[3] for _ in range(3))
+    quiet = {"TimeLimit.truncated": False, "version": "1"}
+    assert first == [quiet | {"score": 10.0, "odd": 1}] * 3
+    assert second[0].pop("episode").keys() == {"r", "l", "t"}
+    assert second[0] == {"TimeLimit.truncated": False, "score": 20.0, "terminal_observation": [2]}
+    assert second[1] == quiet | {"score": 20.0}
+    assert third[0] == quiet | {"score": 10.0, "odd": 1}
+    assert third[1]["terminal_observation"] == [3]
+    assert third[1]["episode"]["l"] == 3
+
+
+# --- What it is told ------------------------------------------------------------------------------------------------
+
+
+def test_episodes_of_monitored_lanes_are_their_monitors():
+    def env():
+        return gymnasium.wrappers.TransformReward(Monitor(Counting()), lambda reward: 100.0)
+
+    venv = GymVecEnv(SyncVectorEnv([env] * 2))
+    venv.reset()
+    steps = [venv.step(np.ones(2, int)) for _ in range(5)]
+    assert steps[-1][1].tolist() == [100, 100]
+    assert [info["episode"]["r"] for info in steps[-1][3]] == [0.5, 0.5]
+    assert not any("episode" in info for info in steps[0][3])
+    assert venv.env_is_wrapped(Monitor) == [True, True]
+    assert venv.env_is_wrapped(gymnasium.wrappers.TransformReward, 0) == [True]
+
+
+def test_a_wrapper_around_the_whole_counts():
+    venv = GymVecEnv(TransformReward(SyncVectorEnv([Counting] * 2), lambda reward: reward + 1))
+    venv.reset()
+    assert venv.step(np.zeros(2, int))[1].tolist() == [1, 1]
+    assert venv.get_attr("length") == [5, 5]
+
+
+def test_actions_reach_the_source_in_the_dtype_of_its_space():
+    venv = GymVecEnv(Own())
+    venv.reset()
+    for actions in ([0, 1, 2], np.array([0, 1, 2], np.int32)):
+        venv.step(actions)
+        assert venv.vector_env.received.dtype == np.int64
+        assert venv.vector_env.received.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("actions", "error", "message"),
+    [
+        ([0, 1], ValueError, r"actions must have shape \(3,\), got \(2,\)"),
+        ([0, -1, 0], ValueError, r"actions\[1\] must lie in Discrete\(3\), got -1"),
+        (np.array([0, 0, 3], np.int32), ValueError, r"actions\[2\] must lie in Discrete\(3\), got 3"),
+        ([0.0, 1.0, 2.0], TypeError, "int64 or cast safely to it, got float64"),
+    ],
+)
+def test_a_bad_action_is_named_and_nothing_is_stepped(actions, error, message):
+    venv = GymVecEnv(Own())
+    venv.reset()
+    with pytest.raises(error, match=message):
+        venv.step(actions)
+    assert venv.vector_env.received is None
+    venv.step([0, 1, 2])
+
+
+def test_calls_out_of_order_are_named():
+    venv = GymVecEnv(Own())
+    with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
+        venv.step(np.zeros(3, int))
+    venv.reset()
+    with pytest.raises(RuntimeError, match="step_wait was called without step_async"):
+        venv.step_wait()
+    venv.step_async(np.zeros(3, int))
+    with pytest.raises(RuntimeError, match="step_async was called again before step_wait"):
+        venv.step_async(np.zeros(3, int))
+    assert venv.reset().tolist() == [[0], [0], [0]]  # the step is forgotten
+    with pytest.raises(TypeError, match="reset takes no arguments"):
+        venv.reset(seed=3)
+    with pytest.raises(ValueError, match="options must be the same for all lanes"):
+        venv.set_options([{"low": 0}, {}, {}])
+
+
+def test_after_a_step_that_failed_there_must_be_a_reset():
+    venv = gym_vec_env()
+    venv.reset()
+    with pytest.raises(ArithmeticError, match="the pole broke"):
+        venv.step(np.array([0, 4, 0]))
+    with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
+        venv.step(np.zeros(3, int))
+    venv.reset()
+    venv.step(np.zeros(3, int))
+
+
+class Undeclared(Own):
+    def __init__(self):
+        super().__init__()
+        self.metadata = {}
+
+
+def no_mask(mode):
+    return Own(mode=mode, reads_mask=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: gymnasium.make("CartPole-v1"), TypeError, "vector_env must be a gymnasium.vector.VectorEnv, got Time"),
+        (Undeclared, ValueError, r"metadata\['autoreset_mode'\] must be a gymnasium.vector.AutoresetMode, .* got None"),
+        (
+            lambda: no_mask(AutoresetMode.NEXT_STEP),
+            ValueError,
+            "auto-reset NEXT_STEP, must be able to reset single lan",
+        ),
+        (lambda: no_mask(AutoresetMode.DISABLED), ValueError, "DISABLED, .* its reset does not read that option"),
+        # The wrapper reads the mask, and what it wraps does not.
+        (lambda: RecordEpisodeStatistics(no_mask(AutoresetMode.NEXT_STEP)), ValueError, "does not read that option"),
+        (
+            lambda: RecordEpisodeStatistics(gymnasium.make_vec("CartPole-v1", 2, "vector_entry_point")),
+            ValueError,
+            "does not read that option",
+        ),
+    ],
+)
+def test_a_source_that_cannot_be_presented_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        GymVecEnv(make())
+
+
+def test_a_source_that_tells_no_final_observation_is_named():
+    class Silent(Own):
+        def step(self, actions):
+            *step, info = super().step(actions)
+            return *step, {"score": info["score"]}
+
+    venv = GymVecEnv(Silent())
+    venv.reset()
+    venv.step(np.zeros(3, int))
+    with pytest.raises(ValueError, match=r"must have final_obs, the last observation; those of lanes \[0\] have \['sc"):
+        venv.step(np.zeros(3, int))
+
+
+# --- Attributes -----------------------------------------------------------------------------------------------------
+
+
+def test_attributes_are_those_of_the_environments_of_the_lanes():
+    venv = gym_vec_env(render_mode="rgb_array")
+    venv.reset()
+    venv.set_attr("length", 7, indices=[0, -1])
+    assert venv.get_attr("length") == [7, 5, 7]
+    assert venv.env_method("add", 3, times=2, indices=1) == [6]
+    with pytest.raises(AttributeError, match="lenth"):
+        venv.get_attr("lenth")
+    assert not venv.has_attr("lenth")
+    assert (venv.render_mode, venv.metadata["render_fps"]) == ("rgb_array", 7)
+    assert venv.render().shape == (12, 16, 3)
+
+
+def test_attributes_of_a_native_source_are_those_of_all_lanes():
+    venv = GymVecEnv(Own())
+    venv.set_attr("gravity", 5.0)
+    assert venv.get_attr("gravity", [0, 1]) == [5.0, 5.0]
+    assert venv.vector_env.gravity == 5.0
+    with pytest.raises(ValueError, match=r"indices must be None: .* has one gravity for all lanes, got \[1\]"):
+        venv.set_attr("gravity", 3.0, indices=1)
+    with pytest.raises(AttributeError, match="gravty"):
+        venv.set_attr("gravty", 3.0)
+    with pytest.raises(AttributeError, match="no environment in each lane whose reset could be called"):
+        venv.env_method("reset")
+    assert venv.env_is_wrapped(Monitor) == [True] * 3
+
+
+def test_a_seed_takes_effect_at_the_next_reset_and_only_there():
+    venv = gym_vec_env()
+    assert list(venv.seed(3)) == [3, 4, 5]
+    first, second = venv.reset(), venv.reset()
+    assert not np.array_equal(first, second)
+    venv.seed(4)
+    venv.step(np.zeros(3, int))
+    np.testing.assert_array_equal(venv.reset()[:2], first[1:])
+
+
+# --- EnvPool --------------------------------------------------------------------------------------------------------
+
+
+def test_envpool_resets_in_the_step_of_the_end():
+    envpool = pytest.importorskip("envpool")
+    pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, num_threads=2, seed=3, max_episode_steps=12)
+    venv, length, held = GymVecEnv(pool), np.zeros(4, int), []
+    venv.reset()
+    for actions in sample_actions(venv, 30):
+        observation, rewards, dones, infos = venv.step(actions)
+        held.append((observation, observation.copy()))
+        length += 1
+        assert rewards.tolist() == [1] * 4
+        for lane, info in enumerate(infos):
+            assert (info["env_id"], info["elapsed_step"]) == (lane, length[lane])
+            if dones[lane]:
+                assert info["episode"]["l"] == length[lane]
+                assert info["TimeLimit.truncated"] == (length[lane] == 12)
+                assert np.abs(observation[lane]).max() <= 0.05 < np.abs(info["terminal_observation"]).max()
+                assert venv.reset_infos[lane]["elapsed_step"] == 0
+                length[lane] = 0
+    for observation, copy in held:  # handed on as it is, and never written to again
+        np.testing.assert_array_equal(observation, copy)
+    with pytest.raises(ValueError, match="make the EnvPool with batch_size = num_envs"):
+        GymVecEnv(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, batch_size=2))
