@@ -1,6 +1,9 @@
 """What stands in the infos of a JaxVecEnv."""
 
+import ast
 import copy
+import json
+import operator
 import pickle
 
 import cloudpickle
@@ -9,6 +12,7 @@ import pytest
 
 from bridge.vec_env.infos import QuietInfos, ended_infos, update_reset_infos
 from bridge.vec_env.programs import Outputs
+from bridge.vec_env.step_infos import StepInfos
 
 QUIET = {"TimeLimit.truncated": False}
 WRITES = {
@@ -67,6 +71,49 @@ def test_the_copy_of_all_infos_notices_writes_too():
     infos = pickle.loads(pickle.dumps(QuietInfos(2)))
     infos({})[0]["mine"] = 1
     assert infos({}) == [QUIET] * 2
+
+
+def step_infos():
+    return StepInfos(QuietInfos(3), lambda infos: infos.__setitem__(1, {"told": 1}))
+
+
+READ = [QUIET, {"told": 1}, QUIET]
+READS = {
+    "index": lambda infos: [infos[0], infos[1], infos[-1]],
+    "slice": lambda infos: infos[:],
+    "loop": lambda infos: [info for info in infos],
+    "reversed": lambda infos: list(reversed(infos))[::-1],
+    "list": list,
+    "tuple": lambda infos: [*tuple(infos)],
+    "unpack": lambda infos: [*infos],
+    "method": lambda infos: infos.copy(),
+    "plus": lambda infos: operator.add(infos, []),
+    "added to": lambda infos: operator.add([], infos),
+    "extend": lambda infos: operator.iadd([], infos),
+    "times": lambda infos: infos * 1,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": COPIES["pickle"],
+    "json": lambda infos: json.loads(json.dumps(infos)),
+    "array": lambda infos: np.array(infos, dtype=object).tolist(),
+    "equal": lambda infos: READ if infos == READ and infos == READ else None,
+    "text": lambda infos: ast.literal_eval(repr(infos)),
+    "append": lambda infos: infos.append(QUIET) or infos[:3],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_however_the_infos_of_a_step_are_read_they_are_a_list_of_dicts(read):
+    assert read(step_infos()) == READ
+
+
+def test_the_infos_of_a_step_are_made_once_and_only_if_they_are_read():
+    made = []
+    infos = StepInfos(QuietInfos(3), lambda infos: made.append(len(infos)))
+    assert (len(infos), bool(infos), made) == (3, True, [])
+    infos[0]["mine"] = 1
+    assert infos[0]["mine"] == 1
+    assert made == [3]
 
 
 # (n_steps, num_envs) = (2, 3)
