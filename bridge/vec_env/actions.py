@@ -42,7 +42,7 @@ class ActionChecker:
             self._low, self._high = self._low - slack, self._high + slack
         # Where the least is 0, one comparison will do: a negative number is a huge one without its sign.
         is_counted = self.dtype.kind in "iu" and not self._low.any()
-        self._unsigned = np.dtype(f"u{self.dtype.itemsize}") if is_counted else None
+        self._unsigned_high = self._high.astype(f"u{self.dtype.itemsize}") if is_counted else None
         self._accepted: set[np.dtype[Any]] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
@@ -61,8 +61,9 @@ class ActionChecker:
             if not np.can_cast(actions.dtype, self.dtype, self._casting):
                 raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
             self._accepted.add(actions.dtype)
-        if not self._inside(actions).all():
-            lane = int(np.argwhere(~self._inside(actions))[0][0])
+        inside = self._inside(actions)
+        if np.count_nonzero(inside) < inside.size:  # half the time of `all`
+            lane = int(np.argwhere(~inside)[0][0])
             raise ValueError(
                 f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped."
             )
@@ -72,8 +73,8 @@ class ActionChecker:
     def _inside(self, actions: np.ndarray) -> Any:
         if self._casting == "unsafe":
             return (actions == 0) | (actions == 1)
-        if self._unsigned is not None and actions.dtype == self.dtype:
-            return actions.view(self._unsigned) <= self._high
+        if self._unsigned_high is not None and actions.dtype == self.dtype:
+            return actions.view(self._unsigned_high.dtype) <= self._unsigned_high
         return (actions >= self._low) & (actions <= self._high)  # NaN is neither
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
