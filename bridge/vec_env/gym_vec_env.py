@@ -104,23 +104,24 @@ class GymVecEnv(HostVecEnv):
         else:
             observation, rewards, terminated, truncated, info = self._receive()
         observation = self._takeover.own(observation)
+        terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # which may be JAX's
         dones, ended = self._episodes.count(rewards, terminated, truncated)
         told = kept(info) if info else {}
         if not ended.size:
             write = _writer(told, np.arange(self.num_envs)) if told else None
             return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
         # The source may write into its flags again before anybody reads the infos.
-        facts = self._episodes.ended(ended, np.array(terminated))
-        final_observation, final_info = self._end(ended, dones, observation, info)
+        facts = self._episodes.ended(ended, terminated.copy())
+        final_observation, final_info = self._end(ended, dones, observation, info, told)
         write = _writer(told, (~dones).nonzero()[0] if told else ended[:0], facts, final_observation, final_info)
         return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
 
     def _end(
-        self, ended: np.ndarray, dones: np.ndarray, observation: Any, info: dict[str, Any]
+        self, ended: np.ndarray, dones: np.ndarray, observation: Any, info: dict[str, Any], told: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
         """The last observations of the lanes that ended, and infos of all; then `observation` has their first."""
         if self._reset_lanes is None:
-            self._update_reset_infos(ended, info, ended, self.num_envs)
+            self._update_reset_infos(ended, told, ended, self.num_envs)
             return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
         final_observation = take(observation, ended)
         first, first_info = self._reset_lanes(dones.copy())
@@ -128,11 +129,10 @@ class GymVecEnv(HostVecEnv):
         # EnvPool returns the lanes that were reset, and Gymnasium's own all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, first, at)
-        self._update_reset_infos(ended, first_info, at, num_rows)
-        return final_observation, kept(info)
+        self._update_reset_infos(ended, kept(first_info), at, num_rows)
+        return final_observation, told
 
-    def _update_reset_infos(self, lanes: np.ndarray, info: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
-        told = kept(info)
+    def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
         if told or self._resets_tell:
             self._resets_tell = True
             self._began.update(zip(lanes.tolist(), zip(repeat((told, num_rows)), at.tolist())))

@@ -90,18 +90,20 @@ class HostVecEnv(VecEnv):
           ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
           RuntimeError: there was no reset, or there is a step under way.
         """
-        if not self._is_reset:
-            raise RuntimeError("Call reset() first: nothing was reset yet, or a step that failed left no state.")
         if self._is_stepping:
             raise RuntimeError("step_async was called again before step_wait.")
-        self._begin_step(self._check_action(actions))
+        if not self._is_reset:
+            raise RuntimeError("Call reset() first: nothing was reset yet, or a step that failed left no state.")
+        actions = self._check_action(actions)
+        self._is_reset = False  # until the step is done: one that fails leaves no state
+        self._begin_step(actions)
         self._is_stepping = True
 
     def step_wait(self) -> VecEnvStepReturn:
         """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
         if not self._is_stepping:
             raise RuntimeError("step_wait was called without step_async.")
-        self._is_stepping = self._is_reset = False
+        self._is_stepping = False
         result = self._finish_step()
         self._is_reset = True
         return result

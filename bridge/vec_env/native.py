@@ -45,7 +45,7 @@ class NativeVectorEnv(Protocol):
     """A vectorised environment that writes into memory it is given. There is nothing to inherit.
 
     It may also have `send(actions, buffers)`, which starts a step and returns at once, and `recv()`, which waits for
-    it: then these are used in place of `step_into`.
+    it: then these are used in place of `step_into`. Actions and buffers live until `recv` returns.
 
     Attributes:
       observation_space, action_space: of one lane.

@@ -38,6 +38,7 @@ class NativeVecEnv(HostVecEnv):
         num_envs = positive_int("env.num_envs", env.num_envs)
         self._pool = BufferPool(num_envs, env.observation_space)
         self._buffers: Buffers | None = None
+        self._actions: Any = None
         self._send, self._receive = getattr(env, "send", None), getattr(env, "recv", None)
         super().__init__(env, num_envs, env.observation_space, env.action_space)
 
@@ -55,7 +56,8 @@ class NativeVecEnv(HostVecEnv):
 
     def _begin_step(self, actions: np.ndarray) -> None:
         buffers = self._pool.take()
-        actions = np.ascontiguousarray(actions)
+        # Kept until the step is done, as the environment may read them in a thread of its own.
+        self._actions = actions = np.ascontiguousarray(actions)
         if self._send is None or self._receive is None:
             self.env.step_into(actions, buffers)
         else:

@@ -80,7 +80,6 @@ class CCartPole:
         self._library.cartpole_step(self._pool, self._pointers(actions, buffers))
 
     def _send(self, actions: np.ndarray, buffers: Buffers) -> None:
-        self._actions = actions  # alive until the step is done
         self._library.cartpole_send(self._pool, self._pointers(actions, buffers))
 
     def recv(self) -> None:

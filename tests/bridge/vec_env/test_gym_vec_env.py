@@ -5,6 +5,7 @@ import pickle
 
 import chex
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -332,6 +333,22 @@ def test_calls_out_of_order_are_named():
         venv.reset(seed=3)
     with pytest.raises(ValueError, match="options must be the same for all lanes"):
         venv.set_options([{"low": 0}, {}, {}])
+
+
+def test_a_source_may_give_arrays_of_jax():
+    class OfJax(Own):
+        def step(self, actions):
+            observation, rewards, terminated, truncated, info = super().step(actions)
+            return *map(jnp.asarray, (observation, rewards, terminated, truncated)), info
+
+    venv, reference = GymVecEnv(OfJax()), GymVecEnv(Own())
+    venv.reset(), reference.reset()
+    for actions in sample_actions(venv, 5):
+        ours, theirs = venv.step(actions), reference.step(actions)
+        chex.assert_trees_all_equal(ours[:3], theirs[:3])
+        assert [info.get("terminal_observation") for info in ours[3]] == [
+            info.get("terminal_observation") for info in theirs[3]
+        ]
 
 
 def test_after_a_step_that_failed_there_must_be_a_reset():
