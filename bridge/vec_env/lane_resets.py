@@ -99,10 +99,10 @@ def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError
 def _reset_cartpoles(vector_env: Any, mask: np.ndarray) -> tuple[Any, dict[str, Any]]:
     """What its own next step would do to these lanes, from its own generator."""
     lanes = mask.nonzero()[0]
-    vector_env.state[:, lanes] = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
+    vector_env.state[:, lanes] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
     vector_env.steps[lanes] = 0
     vector_env.prev_done[lanes] = False
-    return vector_env.state[:, lanes].T.astype(np.float32), {}
+    return first.T.astype(np.float32), {}
 
 
 def is_trusted(vector_env: VectorEnv[Any, Any, Any]) -> bool:
