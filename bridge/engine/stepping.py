@@ -89,8 +89,8 @@ def collect_rollouts(
             callback.update_locals(shown)
         if not callback.on_step():
             return False
-        algorithm._update_info_buffer(infos, dones)
-        if dones.any():
+        if dones.any():  # nobody looks into infos otherwise, which may be made only then
+            algorithm._update_info_buffer(infos, dones)
             truncated += [(step, lane, infos[lane]["terminal_observation"]) for lane in _truncated(infos, dones)]
         if isinstance(observation, dict):
             for name, part in observation.items():
