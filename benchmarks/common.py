@@ -18,7 +18,8 @@ from typing import Any
 
 import jax
 
-RESULTS = Path(__file__).parent / "results"
+CHECKOUT = Path(__file__).parent.parent
+RESULTS = CHECKOUT / "benchmarks" / "results"
 
 # Not counted. Two, because a program that goes on from its own output compiles again where that output has other
 # weak types than the start had, as in some of gymnax's environments.

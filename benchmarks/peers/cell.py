@@ -10,26 +10,29 @@ It answers commands as `worker` does:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import math
 import time
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.memory import peak_megabytes, resident_megabytes
 from benchmarks.peers.worker import answer
 
 STOCK, OURS = "stock SB3", "bridge"
-GYMNASIUM, JAX = "Gymnasium", "JAX"
+GYMNASIUM, JAX, HOST = "Gymnasium", "JAX", "Gymnasium by each side's make_vec_env"
 MEMORY_ITERATIONS = 3
 TRIAL_SECONDS = 0.2
 
-# Name -> policy, layers, and the environment: an id, or a kind of `images`.
+# Name -> policy, layers, and the environment: an id, or a kind of `images`. No layers: SB3's for this policy.
 NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
     "MlpPolicy 64-64": ("MlpPolicy", [64, 64], "CartPole-v1"),
     "MlpPolicy 256-256": ("MlpPolicy", [256, 256], "CartPole-v1"),
     "CnnPolicy 4x84x84": ("CnnPolicy", None, "channels_first"),
     "CnnPolicy 84x84x3": ("CnnPolicy", None, "channels_last"),
     "MultiInputPolicy": ("MultiInputPolicy", None, "image_and_vector"),
+    "MlpPolicy Pendulum-v1": ("MlpPolicy", [64, 64], "Pendulum-v1"),
+    "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
 }
 
 
@@ -40,7 +43,8 @@ class Cell:
     Attributes:
       algorithm: "PPO" or "A2C".
       network: a name in NETWORKS.
-      environments: GYMNASIUM, monitored in a DummyVecEnv, or JAX, a JaxVecEnv.
+      environments: GYMNASIUM, monitored in a DummyVecEnv; JAX, a JaxVecEnv; HOST, Gymnasium's as the make_vec_env of
+        the side's package makes them, which is another import that a user changes.
       n_steps: of a rollout.
       normalize: whether the environments are in a VecNormalize.
       settings: where they are not SB3's defaults.
@@ -78,7 +82,7 @@ class Side:
         import torch
         from stable_baselines3.common import env_util, vec_env  # noqa: F401
 
-        self.algorithms: Any = stable_baselines3
+        self.side, self.algorithms = side, cast(Any, stable_baselines3)
         if side == OURS:
             self.algorithms = importlib.import_module("bridge")
         if environments == JAX:
@@ -145,11 +149,13 @@ class Side:
         from stable_baselines3.common.env_util import make_vec_env
         from stable_baselines3.common.vec_env import VecNormalize
 
-        _, layers, env = NETWORKS[self.cell.network]
+        _, _, env = NETWORKS[self.cell.network]
         module = importlib.import_module(f"benchmarks.peers.{'jax_' if self.cell.environments == JAX else ''}images")
         make = importlib.import_module("bridge").make_vec_env if self.cell.environments == JAX else make_vec_env
         # An id in both worlds, or a class of the same name in both modules.
-        venv = make(env, self.cell.n_envs, seed=0) if layers else make(lambda: module.Images(env), self.cell.n_envs, 0)
+        if self.cell.environments == HOST and self.side == OURS:
+            make = functools.partial(importlib.import_module("bridge").make_vec_env, backend="serial")
+        venv = make(env if "-v" in env else functools.partial(module.Images, env), self.cell.n_envs, seed=0)
         return VecNormalize(venv) if self.cell.normalize else venv
 
 

@@ -13,13 +13,14 @@ PHASES, ACTIONS, LENGTH = 16, 4, 100
 
 
 def observation_space(kind: str) -> spaces.Space[Any]:
-    """Of the environments of a kind: "channels_first", "channels_last", "image_and_vector" or "small"."""
+    """Of the environments of a kind: "channels_first", "channels_last", "image_and_vector", "vectors" or "small"."""
     channels_first = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     return {
         "channels_first": channels_first,
         "channels_last": spaces.Box(0, 255, (84, 84, 3), np.uint8),
         "small": spaces.Box(0, 255, (36, 36, 1), np.uint8),
         "image_and_vector": spaces.Dict({"image": channels_first, "vector": spaces.Box(-1, 1, (8,), np.float32)}),
+        "vectors": spaces.Dict({name: spaces.Box(-1, 1, (4,), np.float32) for name in ("position", "velocity")}),
     }[kind]
 
 
