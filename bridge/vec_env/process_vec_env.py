@@ -1,0 +1,383 @@
+"""ProcessVecEnv: Gymnasium environments in processes of their own, as a Stable-Baselines3 VecEnv.
+
+Gymnasium's AsyncVectorEnv is not underneath, because what is wanted here cannot be had from it (1.3):
+
+* it starts one process for each environment, so that cheap ones cannot share one;
+* it makes the first environment in the parent too, which a library that may be loaded once, or a licence, forbids;
+* it waits for each pipe in turn without a look at the processes, which it cannot start again one by one, and all it
+  says of one that was killed is EOFError or that a pipe is broken; nor does it say which lane raised, but in its log;
+* every step pickles actions, rewards, flags and infos for each environment, and merges the infos in Python, only for
+  them to be taken apart again for SB3;
+* its processes import the main module again under `spawn` and `forkserver`, and with it, here, JAX and PyTorch; under
+  `fork` they hang sooner or later, since JAX has threads whose locks a child inherits without the threads.
+
+So a worker is a fresh interpreter that runs `process_worker.py` as a script: whatever threads the parent has, without
+the main module, and so without the `if __name__ == "__main__"` that scripts else need. It is in a process group of its
+own: Ctrl-C does not reach it, and what its environments have started can be ended with it. The shared memory has no
+name, and the workers read a socket of which the parent alone has the other end: however the parent ends, they find it
+closed and end too, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import subprocess
+import tempfile
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
+
+from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.episodes import Episodes
+from bridge.vec_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps, shared_arrays
+from bridge.vec_env.serial_vec_env import infos_of_step
+from bridge.vec_env.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
+from jaxenvs.arguments import number, one_of, positive_int
+
+# Environments that are closed by `close` may take so long, before their processes are killed; after a fault, so long.
+SECONDS_TO_CLOSE = 30.0
+SECONDS_AFTER_A_FAULT = 2.0
+# A worker that dies while it is started again is given up the third time.
+MOST_STARTS = 3
+
+log = logging.getLogger("bridge")
+
+
+class ProcessVecEnv(VecEnv):
+    """Gymnasium environments in other processes, one each, or some.
+
+    Observations, rewards and flags are in shared memory; infos are sent where there is something in them. The infos
+    have `episode` as by a Monitor. What `reset` and `step` return is as SerialVecEnv says, and what their environments
+    do with the same seeds too.
+
+    An environment that raises, in a step or a reset, is a WorkerError with its traceback and lane; a worker that is
+    killed or ends, at whatever time, one with its lanes and exit code, a WorkerDied. Either way the other workers are
+    shut down, and this VecEnv is closed. With `on_worker_death="restart"` a worker that died is started again: its
+    lanes begin new episodes, unseeded and with the attributes that their factories give them, and in the next step the
+    old ones are truncated: their last observation is the terminal one, that step's reward is 0. It is logged, too.
+
+    Attributes:
+      restarts: how many workers were started again.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        envs_per_process: int = 1,
+        *,
+        step_timeout: float | None = None,
+        on_worker_death: str = "raise",
+    ) -> None:
+        """
+        Args:
+          env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do.
+          envs_per_process: how many environments, one after another, a process steps. More than 1 pays for those that
+            take less time than waking a process does, some 20 µs.
+          step_timeout: seconds that a step, and the resets in it, may take. A worker that takes longer is killed, and
+            that is a death as others are. Without it a step may take for ever.
+          on_worker_death: "raise" or "restart".
+
+        Raises:
+          ValueError: an argument, or a space of the environments, is not what it must be.
+          WorkerError: an environment cannot be made.
+        """
+        num_envs = positive_int("the number of env_fns", len(env_fns))
+        size = positive_int("envs_per_process", envs_per_process)
+        if step_timeout is not None:
+            number("step_timeout", step_timeout, above=0)
+        self._step_timeout = step_timeout
+        self._restart = one_of("on_worker_death", on_worker_death, ("raise", "restart")) == "restart"
+        self.restarts = 0
+        self._memory = _anonymous_file()
+        self._slot = 0  # where the last observations are; the next come into the other
+        self._has_state = False
+        self._deadline: float | None = None
+        self._told: Told | None = None  # of the step under way
+        self._pending: list[WorkerProcess] = []  # those that have not ended it
+        self._workers: list[WorkerProcess] = []
+        self._finalizer = weakref.finalize(self, shut_down, self._workers, SECONDS_AFTER_A_FAULT)
+        try:
+            for first in range(0, num_envs, size):
+                lanes = range(first, min(first + size, num_envs))
+                pickled = cloudpickle.dumps([env_fns[lane] for lane in lanes])
+                self._workers.append(WorkerProcess(lanes, pickled, self._memory.fileno(), step_timeout))
+            self._worker_of = {lane: worker for worker in self._workers for lane in worker.lanes}
+            started = [pickle.loads(worker.receive()) for worker in self._workers]
+            observation_space, action_space, metadata, _ = started[0]
+            layout = self._lay_out(num_envs, observation_space, action_space)
+            self._layout = pickle.dumps(layout)
+            for worker in self._workers:
+                worker.send(SHARE, payload=self._layout)
+            for worker in self._workers:
+                worker.receive()
+            super().__init__(num_envs, observation_space, action_space)
+        except BaseException:
+            shut_down(self._workers, 0)
+            raise
+        self.metadata = metadata
+        self._episodes = Episodes(num_envs, all(monitored for *_, monitored in started))
+
+    # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def reset(self) -> VecEnvObs:
+        """
+        Raises:
+          WorkerError: an environment raised, or a worker died; see above.
+        """
+        workers = self._open()
+        self._told, self._pending = None, []
+        begin = [
+            pickle.dumps(([self._seeds[lane] for lane in worker.lanes], [self._options[lane] for lane in worker.lanes]))
+            for worker in workers
+        ]
+        for worker, message in zip(workers, begin):
+            worker.send(RESET, self._slot, message)
+        self.reset_infos = []
+        for worker, message in zip(list(workers), begin):
+            self.reset_infos += pickle.loads(self._receive(worker, self._slot, message))
+            worker.new_infos = None
+        self._reset_seeds()
+        self._reset_options()
+        self._episodes.begin()
+        self._has_state = True
+        return self._copy_of(self._observations[self._slot])
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """
+        Raises:
+          ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
+        """
+        workers, actions = self._open(), np.asarray(actions)
+        if not self._has_state:
+            raise RuntimeError("Call reset() first: the environments have no state.")
+        if actions.shape != self._actions.shape:
+            raise ValueError(f"actions must have shape {self._actions.shape}, got {actions.shape}.")
+        np.copyto(self._actions, actions, casting=self._casting)
+        if self._step_timeout is not None:
+            self._deadline = time.monotonic() + self._step_timeout
+        self._told, self._pending = Told({}, {}, {}), list(workers)
+        for worker in workers:
+            if worker.new_infos is None:
+                worker.send(STEP, 1 - self._slot)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """
+        Raises:
+          WorkerError: an environment raised, or a worker died; see above.
+        """
+        self._open()
+        if self._told is None:
+            raise RuntimeError("step_wait was called without step_async.")
+        self._collect()
+        told, self._told, self._slot = self._told, None, 1 - self._slot
+        for lane in (self._terminated | self._truncated).nonzero()[0].tolist():
+            told.terminal[lane] = self._copy_of(self._terminal, lane)
+        dones, infos = infos_of_step(
+            self._episodes, self._rewards, self._terminated, self._truncated, told, self.reset_infos
+        )
+        return self._copy_of(self._observations[self._slot]), self._rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the environments and end their processes."""
+        shut_down(self._workers, SECONDS_TO_CLOSE)
+
+    # --- Attributes ---------------------------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """
+        Raises:
+          AttributeError: there is no such attribute.
+          WorkerError: it raised something else; nothing is shut down. Or its process died.
+        """
+        return self._call(indices, "get_attr", attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of the outermost wrapper, as SB3 does. A worker that is started again has the former one."""
+        self._call(indices, "set_attr", attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method. Errors are as of `get_attr`."""
+        return self._call(indices, "env_method", method_name, method_args, method_kwargs)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """As SB3's, and always True for Monitor, whose `episode` every info of an ended episode has."""
+        if issubclass(wrapper_class, Monitor):
+            return [True for _ in lanes_of(indices, self.num_envs)]
+        return self._call(indices, "env_is_wrapped", wrapper_class.__module__, wrapper_class.__qualname__)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each lane."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"Pictures need render_mode 'rgb_array', and it is {self.render_mode!r}.", stacklevel=2)
+            return [None for _ in range(self.num_envs)]
+        return self.env_method("render")
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The processes, in the order of their lanes; none once this is closed."""
+        return [worker.process for worker in self._workers]
+
+    # --- Inside -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[WorkerProcess]:
+        if not self._workers:
+            raise RuntimeError("This ProcessVecEnv is closed, by close() or because of an error in a worker.")
+        return self._workers
+
+    def _lay_out(
+        self, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> tuple[dict[Any, tuple[str, tuple[int, ...]]], list[Any]]:
+        """Make the shared arrays; what workers must know of them."""
+        if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise ValueError(
+                f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {action_space}."
+            )
+        keys, shapes, dtypes = obs_space_info(observation_space)
+        fields: dict[Any, tuple[str, tuple[int, ...]]] = {
+            "rewards": ("f8", (num_envs,)),
+            "terminated": ("?", (num_envs,)),
+            "truncated": ("?", (num_envs,)),
+            "actions": (np.dtype(action_space.dtype).str, (num_envs, *(action_space.shape or ()))),
+        }
+        for key in keys:
+            if shapes[key] is None or np.dtype(dtypes[key]).kind not in "biuf":
+                raise ValueError(f"observation_space must be of numbers of a fixed shape, got {observation_space}.")
+            for place in (0, 1, "terminal"):
+                fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
+        arrays = shared_arrays(self._memory.fileno(), fields)
+        self._rewards, self._terminated, self._truncated, self._actions = (
+            arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
+        )
+        self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
+        self._terminal = {key: arrays["terminal", key] for key in keys}
+        # SB3 draws binary actions as floats.
+        self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
+        return fields, keys
+
+    def _copy_of(self, observations: dict[Any, np.ndarray], lane: int | None = None) -> VecEnvObs:
+        at = slice(None) if lane is None else lane
+        return dict_to_obs(self.observation_space, {key: array[at].copy() for key, array in observations.items()})
+
+    def _collect(self) -> None:
+        """Wait for the workers that have not ended the step under way."""
+        while self._told is not None and self._pending:
+            worker = self._pending[0]
+            payload = b""
+            if worker.new_infos is None:  # else it died before the step
+                payload = self._receive(worker, 1 - self._slot, None, self._deadline)
+            if worker.new_infos is not None:
+                self._truncate(worker, self._told)
+            elif payload:
+                infos, begun = pickle.loads(payload)
+                self._told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
+                self._told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
+            self._pending.pop(0)
+
+    def _receive(
+        self, worker: WorkerProcess, slot: int, begin: bytes | None = None, deadline: float | None = None
+    ) -> bytes:
+        """The answer to a command for the environments, or from a worker that was started again, to a reset.
+
+        Args:
+          slot: where the first observations of one that is started again belong.
+          begin: the reset then; unseeded if not given.
+
+        Raises:
+          WorkerError: an environment raised, or a worker died and is not to be started again. All are shut down.
+        """
+        try:
+            try:
+                return worker.receive(deadline)
+            except WorkerDied as error:
+                if not self._restart:
+                    raise
+                return self._start_again(worker, error, slot, begin)
+        except WorkerError:
+            shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+            raise
+
+    def _start_again(self, worker: WorkerProcess, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
+        nothing = [None for _ in worker.lanes]
+        for _ in range(MOST_STARTS):
+            self.restarts += 1
+            log.warning("%s It is started again, with new episodes (restart %d).", error, self.restarts)
+            try:
+                worker.start()
+                worker.receive()
+                worker.send(SHARE, payload=self._layout)
+                worker.receive()
+                worker.send(RESET, slot, begin or pickle.dumps((nothing, nothing)))
+                infos = worker.receive()
+                worker.new_infos = pickle.loads(infos)
+                return infos
+            except WorkerDied as next_error:
+                error = next_error
+            except BaseException:  # half started; whoever asks it next finds it dead
+                worker.end()
+                raise
+        raise error
+
+    def _truncate(self, worker: WorkerProcess, told: Told) -> None:
+        """Write what a step is for the lanes of a worker that was started again instead."""
+        lanes = slice(worker.lanes.start, worker.lanes.stop)
+        self._rewards[lanes], self._terminated[lanes], self._truncated[lanes] = 0, False, True
+        for key, array in self._terminal.items():
+            array[lanes] = self._observations[self._slot][key][lanes]
+        told.begun.update(zip(worker.lanes, worker.new_infos or []))
+        worker.new_infos = None
+
+    def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
+        """Something for each lane."""
+        self._open()
+        self._collect()  # a worker answers in order
+        lanes = lanes_of(indices, self.num_envs)
+        asked: dict[WorkerProcess, list[int]] = {}
+        for lane in lanes:
+            asked.setdefault(self._worker_of[lane], []).append(lane)
+        messages = {worker: dumps((name, theirs, arguments)) for worker, theirs in asked.items()}
+        for worker, message in messages.items():
+            worker.send(CALL, payload=message)
+        results = {}
+        for worker, message in messages.items():
+            results[worker] = iter(pickle.loads(self._result(worker, message)))
+        return [next(results[self._worker_of[lane]]) for lane in lanes]
+
+    def _result(self, worker: WorkerProcess, message: bytes) -> bytes:
+        try:
+            try:
+                return worker.receive()
+            except WorkerDied as error:
+                if not self._restart:
+                    shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+                    raise
+                self._start_again(worker, error, 1 - self._slot, None)
+                worker.send(CALL, payload=message)
+                return worker.receive()
+        except WorkerError as error:
+            if error.attribute_error is not None:
+                raise AttributeError(error.attribute_error) from None
+            raise
+
+
+def _anonymous_file() -> IO[bytes]:
+    """A file without a name, in memory where the system has such files: it is gone with the last who has it."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("ProcessVecEnv"), "r+b")
+    return tempfile.TemporaryFile()

@@ -1,0 +1,340 @@
+"""What runs in a worker of a ProcessVecEnv: the loop over its environments, and the answers to its parent.
+
+A worker runs this file as a script and imports neither `bridge` nor what that imports, JAX and PyTorch, unless its
+environments do: it is there in a third of a second, and takes 40 MB. `SerialVecEnv` runs the same loop.
+"""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import os
+import pickle
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+# Of every message, both ways: what it is, which command it is or answers, the slot of the observations, and how many
+# bytes follow. Most steps are one such header there and one back.
+HEADER = struct.Struct("<BBBQ")
+START, SHARE, RESET, STEP, CALL = range(5)
+ANSWER, RAISED = range(2)
+
+# A worker whose parent has gone gets so long to finish its step and to close its environments.
+SECONDS_TO_CLOSE = 2.0
+
+# Values of an info that nobody can write into.
+IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
+
+# Arrays with the leading axis of the lanes: one under the key None, or those of a Dict or Tuple by their keys.
+Observations = Mapping[Any, np.ndarray]
+
+
+class Told(NamedTuple):
+    """What environments told in a step, by lane.
+
+    Attributes:
+      infos: those that are not empty.
+      terminal: the last observations of episodes that ended.
+      begun: what was told as the next episodes began, where that was not nothing.
+    """
+
+    infos: dict[int, dict[str, Any]]
+    terminal: dict[int, Any]
+    begun: dict[int, dict[str, Any]]
+
+
+class Lanes:
+    """Gymnasium environments, stepped one after another into arrays of the caller's.
+
+    Attributes:
+      envs: the environments.
+      failed: the lane whose environment raised, after it did.
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        self.envs = envs
+        self.failed = 0
+
+    @property
+    def monitored(self) -> bool:
+        """Whether all environments write `episode` into their infos, by SB3's Monitor."""
+        return all(is_wrapped(env, "stable_baselines3.common.monitor", "Monitor") for env in self.envs)
+
+    def reset(
+        self, seeds: Iterable[int | None], options: Iterable[dict[str, Any] | None], observations: Observations
+    ) -> list[dict[str, Any]]:
+        """Begin an episode in every lane.
+
+        Returns:
+          What the environments tell.
+        """
+        plain, infos = observations.get(None), []
+        lane = 0
+        try:
+            for lane, (env, seed, option) in enumerate(zip(self.envs, seeds, options)):
+                observation, info = env.reset(seed=seed, options=option) if option else env.reset(seed=seed)
+                infos.append(info)
+                if plain is not None:
+                    plain[lane] = observation
+                else:
+                    for key, array in observations.items():
+                        array[lane] = observation[key]
+        except Exception:
+            self.failed = lane
+            raise
+        return infos
+
+    def step(
+        self,
+        actions: Iterable[Any],
+        observations: Observations,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> Told:
+        """Step every lane, and begin the next episode where one ended.
+
+        Args:
+          actions: one for each lane.
+          observations, rewards, terminated, truncated: are written to.
+        """
+        plain = observations.get(None)
+        told = Told({}, {}, {})
+        terminated.fill(False)
+        truncated.fill(False)
+        lane = 0
+        try:
+            for lane, (env, action) in enumerate(zip(self.envs, actions)):
+                observation, rewards[lane], is_terminated, is_truncated, info = env.step(action)
+                if info:
+                    told.infos[lane] = _own(info)
+                if is_terminated or is_truncated:
+                    terminated[lane], truncated[lane] = is_terminated, is_truncated
+                    # Before the reset, which may write into the same memory.
+                    told.terminal[lane] = copy.deepcopy(observation)
+                    observation, info = env.reset()
+                    if info:
+                        told.begun[lane] = info
+                if plain is not None:
+                    plain[lane] = observation
+                else:
+                    for key, array in observations.items():
+                        array[lane] = observation[key]
+        except Exception:
+            self.failed = lane
+            raise
+        return told
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy: environments may go on writing into theirs. `copy.deepcopy` of plain numbers takes ten times as long."""
+    return {key: value if type(value) in IMMUTABLE else copy.deepcopy(value) for key, value in info.items()}
+
+
+def is_wrapped(env: Any, module: str, name: str) -> bool:
+    """Whether one of an environment's wrappers is of the class of this name or one derived from it.
+
+    By its name, so that nobody imports the class where it is not used.
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        if any((cls.__module__, cls.__qualname__) == (module, name) for cls in type(env).__mro__):
+            return True
+        env = env.env
+    return False
+
+
+# --- Between processes ----------------------------------------------------------------------------------------------
+
+
+class Channel:
+    """Messages through a socket. A read that is interrupted loses nothing of a message."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._buffer = bytearray()
+
+    def send(self, kind: int, sequence: int, slot: int = 0, payload: bytes = b"") -> None:
+        self.socket.sendall(HEADER.pack(kind, sequence, slot, len(payload)) + payload)
+
+    def receive(self) -> tuple[int, int, int, bytes]:
+        """The next message: kind, sequence, slot, payload.
+
+        Raises:
+          EOFError: the other side has gone.
+          BlockingIOError: the socket has a timeout, and it passed.
+        """
+        buffer = self._buffer
+        needed = HEADER.size
+        while True:
+            if len(buffer) >= HEADER.size:
+                kind, sequence, slot, length = HEADER.unpack_from(buffer)
+                needed = HEADER.size + length
+                if len(buffer) >= needed:
+                    payload = bytes(buffer[HEADER.size : needed])
+                    del buffer[:needed]
+                    return kind, sequence, slot, payload
+            chunk = self.socket.recv(max(needed - len(buffer), 4096))
+            if not chunk:
+                raise EOFError
+            buffer += chunk
+
+
+def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
+    """Arrays in the memory of a file, one after another: the same for all processes that have it.
+
+    Args:
+      file: its descriptor.
+      fields: dtype and shape of each, by any name.
+    """
+    offsets, size = [], 0
+    for dtype, shape in fields.values():
+        offsets.append(size)
+        size += -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 64) * 64  # none shares a cache line
+    os.ftruncate(file, size)
+    memory = mmap.mmap(file, size)
+    return {
+        name: np.frombuffer(memory, dtype, int(np.prod(shape)), offset).reshape(shape)
+        for (name, (dtype, shape)), offset in zip(fields.items(), offsets)
+    }
+
+
+def dumps(value: Any) -> bytes:
+    """`value` pickled; by cloudpickle, which takes three times as long, only if it must be."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # what it raises depends on the object
+        import cloudpickle
+
+        pickled: bytes = cloudpickle.dumps(value)
+        return pickled
+
+
+# --- In the worker --------------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "get_attr": lambda env, name: env.get_wrapper_attr(name),
+    "set_attr": setattr,
+    "env_method": lambda env, name, args, kwargs: env.get_wrapper_attr(name)(*args, **kwargs),
+    "env_is_wrapped": is_wrapped,
+}
+
+
+class Worker:
+    """Some lanes of a ProcessVecEnv, and the commands that its parent has for them.
+
+    Attributes:
+      lanes: their environments; none before the first command.
+      first: the number of the first lane among all.
+    """
+
+    def __init__(self, memory: int) -> None:
+        """
+        Args:
+          memory: the descriptor of the file whose memory is shared.
+        """
+        self._memory = memory
+        self.lanes = Lanes([])
+        self.first = 0
+
+    def do(self, kind: int, slot: int, payload: bytes) -> bytes:
+        """Carry out a command; the answer."""
+        if kind == STEP:
+            told = self.lanes.step(list(self._actions.copy()), self._observations[slot], *self._outcome)
+            for lane, observation in told.terminal.items():
+                for key, array in self._terminal.items():
+                    array[lane] = observation if key is None else observation[key]
+            return dumps((told.infos, told.begun)) if told.infos or told.begun else b""
+        if kind == CALL:
+            name, lanes, arguments = pickle.loads(payload)
+            results = []
+            for lane in lanes:
+                self.lanes.failed = lane - self.first
+                results.append(CALLS[name](self.lanes.envs[lane - self.first], *arguments))
+            return dumps(results)
+        if kind == RESET:
+            return dumps(self.lanes.reset(*pickle.loads(payload), self._observations[slot]))
+        if kind == SHARE:
+            return self._share(*pickle.loads(payload))
+        return self._start(*pickle.loads(payload))
+
+    def _start(self, path: list[str], first: int, pickled: bytes) -> bytes:
+        sys.path[:] = path  # where what the factories need is found, and so before they are unpickled
+        self.first, envs = first, []
+        for lane, make in enumerate(pickle.loads(pickled)):
+            self.lanes.failed = lane
+            env = make()
+            if not isinstance(env, gymnasium.Env):
+                raise TypeError(f"env_fns must return Gymnasium environments, got {env!r}.")
+            envs.append(env)
+        self.lanes = Lanes(envs)
+        env = envs[0]
+        return dumps((env.observation_space, env.action_space, env.metadata, self.lanes.monitored))
+
+    def _share(self, fields: dict[Any, tuple[str, tuple[int, ...]]], keys: list[Any]) -> bytes:
+        own = slice(self.first, self.first + len(self.lanes.envs))
+        arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
+        self._actions = arrays["actions"]
+        self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
+        self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
+        self._terminal = {key: arrays["terminal", key] for key in keys}
+        return b""
+
+
+def answer(worker: Worker, channel: Channel) -> None:
+    """Do what a parent says until it has closed its end."""
+    while True:
+        try:
+            kind, sequence, slot, payload = channel.receive()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            reply = ANSWER, worker.do(kind, slot, payload)
+        except Exception as error:
+            lane = worker.first + worker.lanes.failed
+            text = "".join(traceback.format_exception(error))
+            attribute_error = str(error) if isinstance(error, AttributeError) else None
+            reply = RAISED, pickle.dumps((lane, attribute_error, text))
+        try:
+            channel.send(reply[0], sequence, 0, reply[1])
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _end_with_parent(end: int) -> None:
+    # A parent that closes a worker closes one direction only, which this does not report: both are when it has died.
+    gone = select.poll()
+    gone.register(end, 0)
+    gone.poll()
+    time.sleep(SECONDS_TO_CLOSE)
+    os._exit(1)
+
+
+def main(end: int, memory: int) -> None:
+    """
+    Args:
+      end: the descriptor of the worker's end of a socket pair.
+      memory: that of the file whose memory is shared.
+    """
+    for descriptor in (end, memory):  # not for processes that environments start
+        os.set_inheritable(descriptor, False)
+    threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
+    worker = Worker(memory)
+    try:
+        answer(worker, Channel(socket.socket(fileno=end)))
+    finally:
+        for env in worker.lanes.envs:
+            env.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

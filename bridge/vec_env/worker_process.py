@@ -1,0 +1,162 @@
+"""A worker of a ProcessVecEnv as its parent has it: its process, what is said to it, and how it may fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.vec_env import process_worker
+from bridge.vec_env.process_worker import ANSWER, START, Channel
+
+# How often one looks whether a worker that says nothing still runs. One that died closes its socket at once, unless a
+# process that its environment started has that too.
+SECONDS_BETWEEN_LOOKS = 0.5
+# What a process may take to end after it closed its socket.
+SECONDS_TO_END = 1.0
+
+
+class WorkerError(RuntimeError):
+    """An environment in another process raised; the message has its traceback.
+
+    Attributes:
+      lanes: whose environment it was.
+      attribute_error: the message of what it raised, if that was an AttributeError.
+    """
+
+    def __init__(self, message: str, lanes: Sequence[int], attribute_error: str | None = None) -> None:
+        super().__init__(message)
+        self.lanes = list(lanes)
+        self.attribute_error = attribute_error
+
+
+class WorkerDied(WorkerError):
+    """A process with environments was killed, ended, or took longer than `step_timeout`.
+
+    Attributes:
+      exit_code: as subprocess has it: of a process that a signal killed, minus its number.
+    """
+
+    def __init__(self, message: str, lanes: Sequence[int], exit_code: int) -> None:
+        super().__init__(message, lanes)
+        self.exit_code = exit_code
+
+
+class WorkerProcess:
+    """A process with some lanes.
+
+    Attributes:
+      lanes: which.
+      process: the process.
+      new_infos: if it was started again since the last step, what its environments told as they were reset.
+    """
+
+    def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
+        """
+        Args:
+          env_fns: a pickled list of functions.
+          memory: the descriptor of the file whose memory is shared.
+          step_timeout: seconds.
+        """
+        self.lanes = lanes
+        self.new_infos: list[dict[str, Any]] | None = None
+        self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, the first time or again, and tell it to make its environments."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", process_worker.__file__, str(theirs.fileno()), str(self._memory)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self._memory),
+                process_group=0,
+            )
+        # The system's own timeout: Python's would cost another system call for each message.
+        seconds = max(0.001, min(SECONDS_BETWEEN_LOOKS, self._step_timeout or SECONDS_BETWEEN_LOOKS))
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
+        self._channel = Channel(ours)
+        self._sequence = 0
+        self.send(START, payload=pickle.dumps((sys.path, self.lanes[0], self._env_fns)))
+
+    def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
+        """Give a command. That nobody is there any more, `receive` says."""
+        self._sequence = (self._sequence + 1) % 256
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._channel.send(kind, self._sequence, slot, payload)
+
+    def receive(self, deadline: float | None = None) -> bytes:
+        """The answer to the last command.
+
+        Args:
+          deadline: by `time.monotonic`.
+
+        Raises:
+          WorkerDied: the process ended, or the deadline passed; then it was killed.
+          WorkerError: an environment raised.
+        """
+        while True:
+            try:
+                kind, sequence, _, payload = self._channel.receive()
+            except BlockingIOError:
+                if self.process.poll() is not None:
+                    raise self._died() from None
+                if deadline is not None and time.monotonic() > deadline:
+                    self.end()
+                    raise self._died(f"did not end its step within step_timeout = {self._step_timeout} s") from None
+                continue
+            except (EOFError, ConnectionResetError):
+                raise self._died() from None
+            if sequence != self._sequence:
+                continue  # the answer to a command that Ctrl-C kept somebody from waiting for
+            if kind == ANSWER:
+                return payload
+            lane, attribute_error, text = pickle.loads(payload)
+            message = f"The environment of lane {lane} raised an error in its process:\n\n{text}"
+            raise WorkerError(message, [lane], attribute_error)
+
+    def close(self) -> None:
+        """Tell the process to close its environments and end. Does not wait."""
+        with contextlib.suppress(OSError):  # it has gone
+            self._channel.socket.shutdown(socket.SHUT_WR)
+
+    def end(self, deadline: float = 0.0) -> int:
+        """Wait for the end of the process, and kill it and what its environments have started at the deadline.
+
+        Returns:
+          Its exit code.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of those that ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self._channel.socket.close()
+        return code
+
+    def _died(self, how: str = "") -> WorkerDied:
+        code = self.end(time.monotonic() + SECONDS_TO_END)
+        if not how:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
+        first, last = self.lanes[0], self.lanes[-1]
+        which = f"lane {first}" if first == last else f"lanes {first} to {last}"
+        return WorkerDied(f"The process of {which} {how} (exit code {code}).", self.lanes, code)
+
+
+def shut_down(workers: list[WorkerProcess], seconds: float) -> None:
+    """Let workers close their environments and end; kill those that take longer. There are none afterwards."""
+    for worker in workers:
+        worker.close()
+    deadline = time.monotonic() + seconds
+    while workers:
+        workers[-1].end(deadline)
+        workers.pop()
