@@ -20,6 +20,9 @@ from bridge.vec_env.gym_vec_env import GymVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.vec_env.native import Buffers, NativeVectorEnv
 from bridge.vec_env.native_vec_env import NativeVecEnv
+from bridge.vec_env.process_vec_env import ProcessVecEnv
+from bridge.vec_env.serial_vec_env import SerialVecEnv
+from bridge.vec_env.worker_process import WorkerDied, WorkerError
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
 __all__ = [
@@ -33,7 +36,11 @@ __all__ = [
     "NativeVecEnv",
     "NativeVectorEnv",
     "NotCompilable",
+    "ProcessVecEnv",
     "RolloutCheckpoint",
+    "SerialVecEnv",
+    "WorkerDied",
+    "WorkerError",
     "configure",
     "evaluate",
     "load_checkpoint",

@@ -1,48 +1,68 @@
-"""make_vec_env: as Stable-Baselines3's, for JAX environments."""
+"""make_vec_env: as Stable-Baselines3's, for environments of every kind."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
+from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import Environment
-from jaxenvs.arguments import instance, non_negative_int, positive_int, shown
+from bridge.vec_env.process_vec_env import ProcessVecEnv
+from bridge.vec_env.serial_vec_env import SerialVecEnv
+from jaxenvs import Environment, UnknownEnvironment
+from jaxenvs.arguments import instance, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
+
+BACKENDS = ("auto", "jax", "serial", "process", "native")
+
+log = logging.getLogger("bridge")
 
 
 def make_vec_env(
-    env_id: str | Environment[Any] | Callable[..., Environment[Any]],
+    env_id: str | Environment[Any] | Callable[..., Any],
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,
     monitor_dir: str | None = None,
-    wrapper_class: Callable[..., Environment[Any]] | None = None,
+    wrapper_class: Callable[..., Any] | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: Callable[..., VecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
+    *,
+    backend: str = "auto",
 ) -> VecEnv:
-    """A monitored VecEnv of JAX environments, with the arguments of SB3's `make_vec_env`.
+    """A monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
     Args:
-      env_id: an id of `jaxenvs.registered()`; or an environment; or a class or function that makes one.
+      env_id: an id of `jaxenvs.registered()` or of Gymnasium; or a jaxenvs Environment; or a class or function that
+        makes an environment, a jaxenvs one or a Gymnasium one.
       n_envs: how many.
-      seed: as JaxVecEnv's.
+      seed: lane i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
-      monitor_dir: a folder for the log of episodes, `monitor.csv`, of all environments together (VecMonitor's).
-        Without one, `episode` is in the infos all the same.
-      wrapper_class: from the environment to another: a jaxenvs Wrapper, not a Gymnasium one.
+      monitor_dir: a folder for the logs of episodes: one for each Gymnasium environment, SB3's Monitor's; for "jax" and
+        "native" one, `monitor.csv`, VecMonitor's. Without one, `episode` is in the infos all the same.
+      wrapper_class: from an environment to another: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: parameters of the environment.
-      monitor_kwargs: for VecMonitor: `info_keywords`, what of an info `episode` and the log tell, too.
+      vec_env_cls: a class of VecEnv, as SB3's SubprocVecEnv: everything is then as SB3's own `make_vec_env` does it.
+      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, or of `vec_env_cls`.
+      monitor_kwargs: for Monitor; for "jax" and "native", VecMonitor's `info_keywords`.
       wrapper_kwargs: for `wrapper_class`.
-
-    `vec_env_cls` and `vec_env_kwargs` are missing on purpose: there is one way to step JAX environments.
+      backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
+        ProcessVecEnv, in others; "native", a GymVecEnv of the EnvPool, or else of the `vector_entry_point`, that a
+        Gymnasium id has. "auto" is "jax" for what jaxenvs has and "serial" for the rest, and the log says which.
 
     Raises:
       ValueError, TypeError: an argument is not what it must be.
@@ -51,22 +71,202 @@ def make_vec_env(
     n_envs, start_index = positive_int("n_envs", n_envs), non_negative_int("start_index", start_index)
     if seed is not None:
         seed = as_seed("seed", seed) + start_index
-    monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
-    if unknown := monitor_kwargs.keys() - {"info_keywords"}:
-        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
     if monitor_dir is not None:
-        instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str")
-    env = _make_env(env_id, _as_dict("env_kwargs", env_kwargs))
+        monitor_dir = os.fspath(instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str"))
+    env_kwargs = _as_dict("env_kwargs", env_kwargs)
+    vec_env_kwargs = _as_dict("vec_env_kwargs", vec_env_kwargs)
+    monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
-    if wrapper_class is not None:
-        env = _wrap(env, wrapper_class, wrapper_kwargs)
-    vec_env = JaxVecEnv(env, n_envs, seed)
-    if monitor_dir is None and not monitor_kwargs:
+    one_of("backend", backend, BACKENDS)
+    if vec_env_cls is not None:
+        if backend != "auto" or isinstance(env_id, Environment):
+            what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
+            raise ValueError(f"vec_env_cls, as of SB3, and {what} exclude each other: give one of them.")
+        vec_env: VecEnv = env_util.make_vec_env(
+            env_id,
+            n_envs,
+            None if seed is None else seed - start_index,
+            start_index,
+            monitor_dir,
+            wrapper_class,
+            env_kwargs,
+            vec_env_cls,  # type: ignore[arg-type]
+            vec_env_kwargs,
+            monitor_kwargs,
+            wrapper_kwargs,
+        )
         return vec_env
-    with warnings.catch_warnings():
-        # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
-        warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
-        return VecMonitor(vec_env, None if monitor_dir is None else f"{monitor_dir}/monitor.csv", **monitor_kwargs)
+    if backend == "auto":
+        backend, env_id = _choose(env_id, env_kwargs)
+    if backend in ("jax", "native"):
+        if vec_env_kwargs:
+            raise TypeError(f"backend={backend!r} takes no vec_env_kwargs, got {shown(vec_env_kwargs)}.")
+        if unknown := monitor_kwargs.keys() - {"info_keywords"}:
+            raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
+        if backend == "jax":
+            env = _make_env(env_id, env_kwargs)
+            if wrapper_class is not None:
+                env = _wrap(env, wrapper_class, wrapper_kwargs)
+            return _monitored(JaxVecEnv(env, n_envs, seed), monitor_dir, monitor_kwargs)
+        if wrapper_class is not None:
+            raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
+        return _monitored(_native(env_id, n_envs, seed, env_kwargs), monitor_dir, monitor_kwargs)
+
+    _hint(env_id)
+    # Episodes are counted by the VecEnv. But a wrapper may change rewards and ends, which a Monitor is to see before.
+    if monitor_dir is not None or monitor_kwargs or wrapper_class is not None:
+        monitor_kwargs = {"filename": None, **monitor_kwargs}
+        if monitor_dir is not None:
+            os.makedirs(monitor_dir, exist_ok=True)
+    env_fns = []
+    for lane in range(n_envs):
+        if monitor_dir is not None:
+            monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(start_index + lane))}
+        lane_seed = None if seed is None else seed + lane
+        env_fns.append(_env_fn(_maker(env_id, env_kwargs), lane_seed, monitor_kwargs, wrapper_class, wrapper_kwargs))
+    host_vec_env = (SerialVecEnv if backend == "serial" else ProcessVecEnv)(env_fns, **vec_env_kwargs)
+    host_vec_env.seed(seed)
+    return host_vec_env
+
+
+def _choose(env_id: Any, kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """ "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, what came of it."""
+    source = env_id
+    if isinstance(env_id, str):
+        backend = "jax" if _is_jax_id(env_id) else "serial"
+    elif isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
+        backend = "jax"
+    elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
+        backend = "serial"
+    else:
+        env = env_id(**kwargs) if callable(env_id) else None
+        if not isinstance(env, Environment | gymnasium.Env):
+            raise TypeError(
+                "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
+                f"function that makes an environment, got {shown(env_id)}."
+            )
+        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
+    _say_once(logging.INFO, f"make_vec_env({env_id if isinstance(env_id, str) else shown(env_id)}): {backend=}.")
+    return backend, source
+
+
+class _Made:
+    """A function that makes environments, one of which it has made already: that is what it gives first."""
+
+    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
+        self.make = make
+        self.unwrapped = env.unwrapped
+        self._made = [env]
+
+    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        return self._made.pop() if self._made else self.make(**kwargs)
+
+
+def _is_jax_id(env_id: str) -> bool:
+    """
+    Raises:
+      UnknownEnvironment: neither jaxenvs nor Gymnasium has it.
+    """
+    try:
+        jaxenvs.spec(env_id)
+    except UnknownEnvironment as error:
+        try:
+            _gymnasium_spec(env_id)
+        except gymnasium.error.UnregisteredEnv as gymnasium_error:
+            raise UnknownEnvironment(f"{error} Gymnasium says: {gymnasium_error}") from None
+        return False
+    return True
+
+
+def _gymnasium_spec(env_id: str) -> Any:
+    """What Gymnasium knows of an id; the id itself if it has no version, as `gymnasium.make` takes the newest.
+
+    Raises:
+      gymnasium.error.UnregisteredEnv: nothing.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.UnregisteredEnv:
+        raise
+    except gymnasium.error.Error:
+        return env_id
+
+
+# Functions below are sent to other processes by value, so they may name no function of this package: that would be sent
+# by its name, and whoever looks it up imports JAX and PyTorch.
+
+
+def _maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
+    if not isinstance(env_id, str):
+        if not callable(env_id) or isinstance(env_id, Environment):
+            raise TypeError(
+                "env_id must be an id of Gymnasium, or a class or function that makes a Gymnasium environment, got "
+                f"{shown(env_id)}."
+            )
+        return functools.partial(env_id, **kwargs)
+    spec = _gymnasium_spec(env_id)  # in another process the id may not be registered
+
+    def make() -> gymnasium.Env[Any, Any]:
+        try:
+            return gymnasium.make(spec, **{"render_mode": "rgb_array", **kwargs})
+        except TypeError:
+            return gymnasium.make(spec, **kwargs)
+
+    return make
+
+
+def _env_fn(
+    make: Callable[[], gymnasium.Env[Any, Any]],
+    seed: int | None,
+    monitor_kwargs: dict[str, Any],
+    wrapper_class: Callable[..., Any] | None,
+    wrapper_kwargs: dict[str, Any],
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """
+    Args:
+      monitor_kwargs: with nothing in it there is no Monitor.
+    """
+
+    def env_fn() -> gymnasium.Env[Any, Any]:
+        env = make()
+        if not isinstance(env, gymnasium.Env):
+            raise TypeError(f"env_id must make a Gymnasium environment, got {env!r}.")
+        if seed is not None:
+            env.action_space.seed(seed)
+        if monitor_kwargs:
+            from stable_baselines3.common.monitor import Monitor
+
+            env = Monitor(env, **monitor_kwargs)
+        return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
+
+    return env_fn
+
+
+def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
+    from bridge.vec_env.gym_vec_env import GymVecEnv
+
+    instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
+    if seed is None:  # as SB3's; EnvPool's own default would be the same in every run
+        seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
+    if (
+        importlib.util.find_spec("envpool")
+        and env_id in (envpool := importlib.import_module("envpool")).list_all_envs()
+    ):
+        vector_env = envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs)
+    else:
+        spec = _gymnasium_spec(env_id)
+        if getattr(spec, "vector_entry_point", None) is None:
+            raise ValueError(
+                f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
+                f"backend='native', got {env_id!r}."
+            )
+        vector_env = gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs)
+    vec_env: VecEnv = GymVecEnv(vector_env)
+    vec_env.seed(seed)
+    return vec_env
 
 
 def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
@@ -87,8 +287,38 @@ def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> 
     is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
     wrapped = wrapper_class(env, **kwargs) if callable(wrapper_class) and not is_gymnasium else None
     if not isinstance(wrapped, Environment):
-        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or make one, got {shown(wrapper_class)}.")
+        hint = " Gymnasium's wrap Gymnasium's environments: backend='serial'." if is_gymnasium else ""
+        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or make one, got {shown(wrapper_class)}.{hint}")
     return wrapped
+
+
+def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> VecEnv:
+    if folder is None and not kwargs:
+        return vec_env
+    with warnings.catch_warnings():
+        # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
+        warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
+        return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
+
+
+def _hint(env_id: Any) -> None:
+    """Say that jaxenvs has the environment too, if it has."""
+    if isinstance(env_id, str):
+        names = [env_id]
+    else:
+        cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
+        entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
+        names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
+    if also := [name for name in names if name in jaxenvs.registered()]:
+        _say_once(
+            logging.WARNING,
+            f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",
+        )
+
+
+@functools.cache
+def _say_once(level: int, message: str) -> None:
+    log.log(level, "%s", message)
 
 
 def _as_dict(name: str, value: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What runs in a worker of a ProcessVecEnv: the loop over its environments, and the answers to its parent.
 
 A worker runs this file as a script and imports neither `bridge` nor what that imports, JAX and PyTorch, unless its
-environments do: it is there in a third of a second, and takes 40 MB. `SerialVecEnv` runs the same loop.
+environments do: it starts in a third of a second and takes 40 MB, where importing those takes seconds and hundreds of
+MB. `SerialVecEnv` runs the same loop.
 """
 
 from __future__ import annotations
@@ -262,7 +263,8 @@ class Worker:
                 results.append(CALLS[name](self.lanes.envs[lane - self.first], *arguments))
             return dumps(results)
         if kind == RESET:
-            return dumps(self.lanes.reset(*pickle.loads(payload), self._observations[slot]))
+            seeds, options = pickle.loads(payload)
+            return dumps(self.lanes.reset(seeds, options, self._observations[slot]))
         if kind == SHARE:
             return self._share(*pickle.loads(payload))
         return self._start(*pickle.loads(payload))

@@ -1,0 +1,196 @@
+"""SerialVecEnv and ProcessVecEnv: the contract of a Stable-Baselines3 VecEnv, beside SB3's own."""
+
+import functools
+import pickle
+
+import chex
+import gymnasium
+import numpy as np
+import pytest
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from bridge import ProcessVecEnv, SerialVecEnv
+from tests.bridge.vec_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain
+
+BACKENDS = {"serial": SerialVecEnv, "process": functools.partial(ProcessVecEnv, envs_per_process=2)}
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request):
+    """Makes a VecEnv of three environments, and closes it in the end."""
+    made = []
+
+    def make(**parameters):
+        made.append(BACKENDS[request.param]([functools.partial(Counting, **parameters)] * 3))
+        return made[-1]
+
+    yield make
+    for venv in made:
+        venv.close()
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def venv(request):
+    """One for all tests that leave it as it was."""
+    venv = BACKENDS[request.param]([functools.partial(Counting, tells=True, render_mode="rgb_array")] * 3)
+    yield venv
+    venv.close()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"kind": kind} for kind in OBSERVATION_SPACES]
+    + [{"limit": 4, "tells": True}, {"limit": 5}, {"actions": "box"}, {"actions": "multi_binary", "kind": "dict"}],
+    ids=str,
+)
+def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, parameters):
+    ours, reference = make(**parameters), DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
+    for venv in (ours, reference):
+        venv.seed(5)
+        venv.set_options([{"low": 0}, {}, {"low": 2}])
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
+    assert list(ours.reset_infos) == reference.reset_infos
+    ours.action_space.seed(0)
+    for _ in range(12):
+        actions = np.stack([ours.action_space.sample() for _ in range(3)])
+        if parameters.get("actions", "discrete") == "discrete":
+            actions %= 4  # the others are faults
+        assert_same_step(ours.step(actions), reference.step(actions))
+        assert ours.reset_infos == reference.reset_infos
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
+    assert ours.reset_infos == reference.reset_infos
+
+
+def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
+    def monitored(lane):
+        return Monitor(Counting(), str(tmp_path / str(lane)), info_keywords=())
+
+    venv = SerialVecEnv([functools.partial(monitored, lane) for lane in range(2)])
+    venv.reset()
+    infos = [venv.step(np.ones(2, int))[3] for _ in range(5)][-1]
+    assert [info["episode"]["r"] for info in infos] == [0.5, 0.5]
+    assert all(env.get_episode_lengths() == [5] for env in venv.envs)
+
+
+def test_what_a_step_returned_is_writable_and_never_written_to_again(make):
+    venv = make(kind="dict", reuses=True, tells=True, length=2)
+    held, copies = [], []
+    venv.reset()
+    for _ in range(5):
+        step = venv.step(np.ones(3, int))
+        assert all(array.flags.writeable for array in (*step[0].values(), *step[1:3]))
+        held.append(step)
+        copies.append(pickle.loads(pickle.dumps(step)))
+    for mine, copy in zip(held, copies, strict=True):
+        chex.assert_trees_all_equal(mine, copy)
+    ended = held[1][3][0]
+    assert not np.shares_memory(ended["terminal_observation"]["vector"], held[1][0]["vector"])
+    assert ended["terminal_observation"]["vector"][1] == 2
+
+
+def test_a_seed_takes_effect_at_the_next_reset_and_only_there(venv):
+    assert list(venv.seed(3)) == [3, 4, 5]
+    first, second = venv.reset(), venv.reset()
+    assert not np.array_equal(first, second)
+    venv.seed(4)
+    venv.step(np.zeros(3, int))
+    np.testing.assert_array_equal(venv.reset()[:2], first[1:])
+    assert len(np.unique(first[:, 0])) == 3
+
+
+def test_attributes_are_those_of_the_environments(venv):
+    venv.reset()
+    assert venv.get_attr("length") == [5, 5, 5]
+    assert venv.has_attr("length")
+    assert not venv.has_attr("lenth")
+    with pytest.raises(AttributeError, match="lenth"):
+        venv.get_attr("lenth", 1)
+    venv.set_attr("length", 7, indices=[0, 2])
+    assert venv.get_attr("length", [2, 1, 2]) == [7, 5, 7]
+    venv.set_attr("length", 5)
+    venv.step(np.ones(3, int))
+    assert venv.env_method("add", 3, times=2) == [7, 7, 7]
+    assert venv.env_method("add", 3, indices=1) == [4]
+    assert venv.env_is_wrapped(Monitor) == [True] * 3
+    assert venv.env_is_wrapped(gymnasium.Wrapper, [0]) == [False]
+    assert venv.action_space == Counting().action_space
+
+
+def test_pictures_are_tiled(venv):
+    venv.reset()
+    assert venv.render_mode == "rgb_array"
+    assert venv.metadata["render_fps"] == 7
+    assert len(venv.get_images()) == 3
+    assert venv.render().shape == (12, 16, 3)
+
+
+@pytest.mark.parametrize("actions", [[0, 1, 2], np.array([0, 1, 2], np.int32)], ids=["list", "int32"])
+def test_actions_may_be_lists_and_of_other_dtypes(venv, actions):
+    venv.reset()
+    np.testing.assert_allclose(venv.step(actions)[1], [0, 0.1, 0.2], rtol=1e-6)
+
+
+# --- What only processes have ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processes():
+    venv = ProcessVecEnv([Counting] * 3, envs_per_process=2)
+    yield venv
+    venv.close()
+
+
+def test_a_worker_imports_neither_bridge_nor_what_takes_long(processes):
+    assert processes.env_method("modules") == [[], [], []]
+    assert len(processes.processes) == 2
+
+
+def test_a_call_between_step_async_and_step_wait_disturbs_nothing(processes):
+    processes.reset()
+    processes.step_async(np.ones(3, int))
+    assert processes.get_attr("count") == [1, 1, 1]
+    np.testing.assert_array_equal(processes.step_wait()[0][:, 1], [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("actions", "error", "message"),
+    [
+        (np.zeros(2, int), ValueError, r"actions must have shape \(3,\), got \(2,\)"),
+        (np.zeros(3), TypeError, "Cannot cast"),
+    ],
+)
+def test_actions_of_another_shape_or_kind_are_refused(processes, actions, error, message):
+    processes.reset()
+    with pytest.raises(error, match=message):
+        processes.step(actions)
+    np.testing.assert_array_equal(processes.step(np.zeros(3, int))[0][:, 1], [1, 1, 1])
+
+
+def test_a_step_wait_that_was_interrupted_can_be_called_again(processes, monkeypatch):
+    processes.reset()
+    processes.step_async(np.ones(3, int))
+    last = processes._workers[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(last, "receive", lambda deadline: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            processes.step_wait()
+    np.testing.assert_array_equal(processes.step_wait()[0][:, 1], [1, 1, 1])
+    processes.step_async(np.ones(3, int))  # and one that is never called leaves nothing behind
+    np.testing.assert_array_equal(processes.reset()[:, 1], [0, 0, 0])
+    np.testing.assert_array_equal(processes.step(np.ones(3, int))[0][:, 1], [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"envs_per_process": 0}, "envs_per_process must be a positive int, got 0"),
+        ({"step_timeout": 0}, "step_timeout must be a finite number, above 0, got 0"),
+        ({"on_worker_death": "ignore"}, "on_worker_death must be one of 'raise', 'restart', got 'ignore'"),
+        ({"env_fns": []}, "the number of env_fns must be a positive int, got 0"),
+    ],
+)
+def test_arguments_that_are_none_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ProcessVecEnv(**{"env_fns": [Counting]} | arguments)
