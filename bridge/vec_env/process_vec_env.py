@@ -50,8 +50,8 @@ from jaxenvs.arguments import number, one_of, positive_int
 # Environments that are closed by `close` may take so long, before their processes are killed; after a fault, so long.
 SECONDS_TO_CLOSE = 30.0
 SECONDS_AFTER_A_FAULT = 2.0
-# A worker that dies while it is started again is given up the third time.
-MOST_STARTS = 3
+# A worker that dies so many times in a row before its new episodes have begun is given up.
+MOST_STARTS = 10
 
 log = logging.getLogger("bridge")
 

@@ -1,0 +1,290 @@
+"""What becomes of a ProcessVecEnv, its workers and its parent if one of them fails: by letting it fail."""
+
+import contextlib
+import functools
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import VecEnvWrapper
+
+from bridge import PPO, ProcessVecEnv, WorkerDied, WorkerError
+from tests.bridge.vec_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids, seconds=20):
+    """Those that still run then."""
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.fixture
+def start():
+    """Makes a ProcessVecEnv of three environments in two processes, with its first episode begun."""
+    made = []
+
+    def start(**arguments):
+        venv = ProcessVecEnv([functools.partial(Counting, length=50)] * 3, envs_per_process=2, **arguments)
+        made.append(venv)
+        venv.seed(0)
+        venv.reset()
+        return venv
+
+    yield start
+    for venv in made:
+        venv.close()
+
+
+def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut_down(start, tmp_path):
+    venv = start()
+    venv.set_attr("closed_file", tmp_path / "closed")
+    pids = [process.pid for process in venv.processes]
+    with pytest.raises(WorkerError, match="environment of lane 1 raised") as error:
+        venv.step(np.array([0, RAISE, 0]))
+    assert 'raise ArithmeticError("the pole broke")' in str(error.value)
+    assert "ArithmeticError: the pole broke\n" in str(error.value)
+    assert error.value.lanes == [1]
+    assert not wait_until_gone(pids)
+    assert (tmp_path / "closed").read_text() == "closed\n" * 3
+    with pytest.raises(RuntimeError, match="This ProcessVecEnv is closed"):
+        venv.reset()
+
+
+def test_an_environment_that_cannot_be_made_is_named():
+    with pytest.raises(WorkerError, match=r"(?s)environment of lane 2 raised.*KeyError: 'sound'"):
+        ProcessVecEnv([Counting, Counting, functools.partial(Counting, kind="sound")], envs_per_process=2)
+
+
+def test_a_method_that_raises_shuts_nothing_down(start):
+    venv = start()
+    with pytest.raises(WorkerError, match=r"(?s)lane 0 raised.*TypeError"):
+        venv.env_method("add", "text")
+    assert venv.env_method("add", 1) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "exit_code", "how"),
+    [
+        (SIGKILL, -9, r"was killed by SIGKILL \(exit code -9\)"),
+        (SEGMENTATION_FAULT, -11, r"was killed by SIGSEGV \(exit code -11\)"),
+        (EXIT, 3, r"ended \(exit code 3\)"),
+    ],
+)
+def test_a_worker_that_dies_is_named_with_its_exit_code_at_once(start, fault, exit_code, how):
+    venv = start()
+    pids = [process.pid for process in venv.processes]
+    begun = time.monotonic()
+    with pytest.raises(WorkerDied, match=f"The process of lanes 0 to 1 {how}") as error:
+        venv.step(np.array([0, fault, 0]))
+    assert time.monotonic() - begun < 5
+    assert (error.value.lanes, error.value.exit_code) == ([0, 1], exit_code)
+    assert not wait_until_gone(pids)
+
+
+def test_a_worker_that_dies_between_steps_is_named_by_whatever_comes_next(start):
+    for use in (ProcessVecEnv.reset, lambda venv: venv.get_attr("count")):
+        venv = start()
+        os.kill(venv.processes[1].pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="The process of lane 2 was killed by SIGKILL"):
+            use(venv)
+        assert not venv.processes
+
+
+def test_a_death_is_seen_and_nothing_left_even_if_the_environment_started_processes_that_hold_its_files(start):
+    venv = start()
+    pids = venv.env_method("leave_a_process", indices=0)[0]
+    with pytest.raises(WorkerDied, match="lanes 0 to 1 was killed"):
+        venv.step(np.array([SIGKILL, 0, 0]))
+    assert not wait_until_gone(pids)
+
+
+def test_a_step_that_takes_longer_than_step_timeout_is_named(start):
+    venv = start(step_timeout=0.2)
+    pids = [process.pid for process in venv.processes]
+    venv.step(np.zeros(3, int))
+    with pytest.raises(WorkerDied, match=r"The process of lane 2 did not end its step within step_timeout = 0.2 s"):
+        venv.step(np.array([0, 0, HANG]))
+    assert not wait_until_gone(pids)
+
+
+# --- Started again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [SIGKILL, HANG])
+def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(start, caplog, fault):
+    venv = start(on_worker_death="restart", step_timeout=0.5)
+    venv.step(np.full(3, 3))
+    before = venv.step(np.full(3, 3))[0]
+    with caplog.at_level(logging.WARNING, "bridge"):
+        after, rewards, dones, infos = venv.step(np.array([fault, 3, 3]))
+    assert dones.tolist() == [True, True, False]
+    np.testing.assert_allclose(rewards, [0, 0, 0.3])
+    for lane in (0, 1):
+        assert infos[lane]["TimeLimit.truncated"]
+        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane])
+        assert (infos[lane]["episode"]["r"], infos[lane]["episode"]["l"]) == (pytest.approx(0.6), 3)
+    assert infos[2] == {"TimeLimit.truncated": False}
+    np.testing.assert_array_equal(after[:, 1], [0, 0, 3])
+    assert (after[:2, 0] != before[:2, 0]).all()
+    assert venv.restarts == 1
+    assert "The process of lanes 0 to 1 " in caplog.text
+    assert "started again, with new episodes (restart 1)" in caplog.text
+    later, _, dones, _ = venv.step(np.zeros(3, int))
+    np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
+    assert not dones.any()
+
+
+def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(start):
+    venv = start(on_worker_death="restart")
+    before = venv.step(np.ones(3, int))[0]
+    for _ in range(2):
+        os.kill(venv.processes[1].pid, signal.SIGKILL)
+        assert venv.get_attr("count") == [1, 1, 0]  # it is started again here
+    after, _, dones, infos = venv.step(np.ones(3, int))
+    assert dones.tolist() == [False, False, True]
+    np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
+    np.testing.assert_array_equal(after[:, 1], [2, 2, 0])
+    assert venv.restarts == 2
+
+
+def test_a_reset_of_a_worker_that_died_keeps_its_seed(start):
+    venv = start(on_worker_death="restart")
+    venv.seed(0)
+    expected = venv.reset()
+    os.kill(venv.processes[0].pid, signal.SIGKILL)
+    venv.seed(0)
+    np.testing.assert_array_equal(venv.reset(), expected)
+    assert not venv.step(np.zeros(3, int))[2].any()
+
+
+def test_a_worker_that_dies_whenever_it_is_started_is_given_up(tmp_path):
+    def make():
+        if (tmp_path / "broken").exists():
+            os._exit(5)
+        return Counting()
+
+    venv = ProcessVecEnv([make], on_worker_death="restart")
+    venv.reset()
+    (tmp_path / "broken").touch()
+    with pytest.raises(WorkerDied, match=r"lane 0 ended \(exit code 5\)"):
+        venv.step(np.array([SIGKILL]))
+    assert not venv.processes
+
+
+class NoTransitionCrossesARestart(VecEnvWrapper):
+    """Holds every transition against what Counting does: the same episode counts on, a new one begins with 0."""
+
+    def reset(self):
+        self.last = self.venv.reset()
+        return self.last
+
+    def step_wait(self):
+        observations, rewards, dones, infos = self.venv.step_wait()
+        for last, observation, done, info in zip(self.last, observations, dones, infos):
+            end = info["terminal_observation"] if done else observation
+            died = done and info["TimeLimit.truncated"]
+            assert end.tolist() == (last.tolist() if died else [last[0], last[1] + 1])
+            assert not done or observation[1] == 0
+        self.last = observations
+        return observations, rewards, dones, infos
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
+    venv = ProcessVecEnv(
+        [functools.partial(Counting, kind="box", actions="box", length=50)] * 4, on_worker_death="restart"
+    )
+    choose, ended = random.Random(0), threading.Event()
+
+    def kill():
+        for count in range(kills):
+            while venv.restarts <= count:
+                # One that is about to be started again is not there to be killed.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(choose.choice(venv.processes).pid, signal.SIGKILL)
+                    while venv.restarts <= count:
+                        time.sleep(0.01)
+            time.sleep(choose.uniform(0, 0.05))
+        ended.set()
+
+    class Enough(Exception):
+        pass
+
+    def callback(local, _):
+        if ended.is_set():
+            raise Enough
+        return True
+
+    model = PPO("MlpPolicy", NoTransitionCrossesARestart(venv), n_steps=32, batch_size=64, n_epochs=1, seed=0)
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(Enough), caplog.at_level(logging.WARNING, "bridge"):
+        model.learn(10_000_000, callback=callback)
+    killer.join()
+    assert venv.restarts == kills
+    assert caplog.text.count("is started again") == kills
+    venv.close()
+
+
+# --- The parent ends ------------------------------------------------------------------------------------------------
+
+PARENT = """
+    import os, sys, time, warnings
+    import numpy as np
+    from bridge import ProcessVecEnv
+    from tests.bridge.vec_env.host_environments import HANG, Counting
+
+    warnings.simplefilter("ignore")
+    for way in ("exception", "interrupted", "killed", "hanging"):
+        if os.fork() == 0:
+            venv = ProcessVecEnv([Counting] * 2)
+            venv.reset()
+            print(way, os.getpid(), *(process.pid for process in venv.processes), flush=True)
+            if way == "exception":
+                raise SystemExit("as an exception would")
+            venv.step_async(np.array([HANG, 0]) if way == "hanging" else np.zeros(2, int))
+            time.sleep(60)
+    for _ in range(4):
+        os.wait()
+"""
+
+
+def test_however_the_parent_ends_neither_a_process_nor_shared_memory_is_left():
+    code = textwrap.dedent(PARENT)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, process_group=0) as parent:
+        pids = {}
+        for _ in range(4):
+            way, *numbers = parent.stdout.readline().split()
+            pids[way] = [int(number) for number in numbers]
+        maps = Path(f"/proc/{pids['killed'][-1]}/maps").read_text()
+        assert "/memfd:ProcessVecEnv (deleted)" in maps  # memory without a name
+        assert "/dev/shm" not in maps
+        assert not wait_until_gone(pids["exception"])
+        for way, number in (("interrupted", signal.SIGINT), ("killed", signal.SIGKILL), ("hanging", signal.SIGKILL)):
+            assert all(is_running(pid) for pid in pids[way])
+            os.kill(pids[way][0], number)
+            assert not wait_until_gone(pids[way]), way
+
+
+def test_ctrl_c_reaches_the_parent_alone(start):
+    """A terminal sends SIGINT to all processes of its group."""
+    venv = start()
+    assert all(os.getpgid(process.pid) != os.getpgid(0) for process in venv.processes)
