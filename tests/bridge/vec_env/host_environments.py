@@ -3,6 +3,7 @@
 Workers import this module, so it imports nothing that takes long.
 """
 
+import copy
 import os
 import signal
 import subprocess
@@ -43,7 +44,7 @@ class Counting(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
     def __init__(self, kind="box", actions="discrete", length=5, limit=99, reuses=False, tells=False, render_mode=None):
-        self.observation_space, self.action_space = OBSERVATION_SPACES[kind], ACTION_SPACES[actions]
+        self.observation_space, self.action_space = OBSERVATION_SPACES[kind], copy.deepcopy(ACTION_SPACES[actions])
         self.kind, self.length, self.limit, self.reuses, self.tells = kind, length, limit, reuses, tells
         self.render_mode = render_mode
         self.vector, self.info = np.zeros(2, np.float32), {}

@@ -1,0 +1,174 @@
+"""make_vec_env: which VecEnv it makes of what, and that it makes it as SB3's own does."""
+
+import inspect
+import logging
+
+import chex
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3.common import env_util
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+import bridge.vec_env.factory
+from bridge import JaxVecEnv, ProcessVecEnv, SerialVecEnv, make_vec_env
+from jaxenvs import CartPole, UnknownEnvironment
+from tests.bridge.vec_env.host_environments import Counting
+from tests.environments import Counter
+
+
+@pytest.fixture(autouse=True)
+def say_everything(caplog):
+    bridge.vec_env.factory._say_once.cache_clear()
+    caplog.set_level(logging.INFO, "bridge")
+
+
+@pytest.fixture
+def counting(registries):
+    gymnasium.register("Counting-v0", entry_point=Counting, max_episode_steps=4)
+    return "Counting-v0"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kind"),
+    [
+        ("CartPole-v1", JaxVecEnv),
+        (CartPole, JaxVecEnv),
+        (CartPole(), JaxVecEnv),
+        (lambda: Counter(), JaxVecEnv),
+        ("Blackjack-v1", SerialVecEnv),
+        (Counting, SerialVecEnv),
+        (lambda: Counting(), SerialVecEnv),
+    ],
+)
+def test_auto_takes_jax_for_what_jaxenvs_has_and_the_log_says_so_once(env_id, kind, caplog):
+    for _ in range(2):
+        assert type(make_vec_env(env_id, 2)) is kind
+    assert caplog.text.count(f"backend='{'jax' if kind is JaxVecEnv else 'serial'}'") == 1
+
+
+def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
+    made = []
+
+    def make(**kwargs):
+        made.append(Counting(**kwargs))
+        return made[-1]
+
+    venv = make_vec_env(make, 2, env_kwargs={"length": 3})
+    assert [env.unwrapped for env in venv.envs] == made
+    assert venv.get_attr("length") == [3, 3]
+
+
+@pytest.mark.parametrize("env_id", [CartPoleEnv, "CartPole-v1"], ids=["class", "id"])
+def test_an_environment_that_jaxenvs_also_has_is_hinted_at(env_id, caplog):
+    make_vec_env(env_id, 1, backend="serial")
+    assert "jaxenvs has CartPole-v1 too: make_vec_env('CartPole-v1')" in caplog.text
+    make_vec_env(Counting, 1)
+    assert caplog.text.count("jaxenvs has") == 1
+
+
+def test_arguments_stand_where_they_do_in_sb3():
+    ours, theirs = (list(inspect.signature(make).parameters) for make in (make_vec_env, env_util.make_vec_env))
+    assert ours == [*theirs, "backend"]
+
+
+def with_limit(env, limit):
+    return TimeLimit(env, limit)
+
+
+@pytest.mark.parametrize(
+    ("backend", "wrapper"), [("serial", None), ("serial", with_limit), ("process", with_limit)], ids=str
+)
+def test_it_makes_what_sb3_makes(backend, wrapper, counting, tmp_path):
+    arguments = {"n_envs": 2, "seed": 3, "env_kwargs": {"tells": True}, "monitor_kwargs": {"info_keywords": ("count",)}}
+    if wrapper is not None:
+        arguments |= {"wrapper_class": wrapper, "wrapper_kwargs": {"limit": 3}}
+    one_process = {"envs_per_process": 2} if backend == "process" else {}
+    ours = make_vec_env(
+        counting, **arguments, monitor_dir=tmp_path / "ours", backend=backend, vec_env_kwargs=one_process
+    )
+    theirs = env_util.make_vec_env(counting, **arguments, monitor_dir=str(tmp_path / "theirs"))
+    assert ours.render_mode == theirs.render_mode == "rgb_array"
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    assert ours.env_method("drawn_action") == theirs.env_method("drawn_action")
+    for _ in range(8):
+        mine, other = ours.step(np.ones(2, int)), theirs.step(np.ones(2, int))
+        for info in (*mine[3], *other[3]):
+            info.get("episode", {}).pop("t", None)
+        chex.assert_trees_all_equal(mine, other)
+    for venv in (ours, theirs):
+        venv.close()
+    logs = [(tmp_path / whose / "1.monitor.csv").read_text().splitlines()[1:] for whose in ("ours", "theirs")]
+    names, *rows = [line.split(",") for line in logs[0]]
+    assert names == ["r", "l", "t", "count"]
+    assert len(rows) == (2 if wrapper is None else 0)  # a Monitor is inside, and has not seen what ended episodes
+    assert [[r, length, count] for r, length, _, count in rows] == [
+        [r, length, count] for r, length, _, count in (line.split(",") for line in logs[1][1:])
+    ]
+
+
+def test_a_process_knows_ids_that_only_this_one_registered_and_needs_no_monitor_to_count_episodes(counting):
+    venv = make_vec_env(counting, 2, 0, backend="process", vec_env_kwargs={"envs_per_process": 2})
+    assert isinstance(venv, ProcessVecEnv)
+    venv.reset()
+    infos = [venv.step(np.full(2, 3))[3] for _ in range(4)][-1]
+    assert [info["episode"]["r"] for info in infos] == pytest.approx([1.2, 1.2])
+    assert all(info["TimeLimit.truncated"] for info in infos)
+    assert venv.env_method("modules") == [[], []]
+    venv.close()
+
+
+def test_seeds_go_on_with_start_index():
+    a = make_vec_env(Counting, 2, seed=3, start_index=4)
+    b = make_vec_env(Counting, 2, seed=7)
+    np.testing.assert_array_equal(a.reset(), b.reset())
+
+
+def test_vec_env_cls_is_given_what_sb3_gives_it():
+    venv = make_vec_env("CartPole-v1", 2, 0, 0, None, None, None, DummyVecEnv)
+    assert type(venv) is DummyVecEnv
+    assert all(isinstance(env, Monitor) for env in venv.envs)
+    assert venv._seeds == [0, 1]
+    for arguments in ({"backend": "serial"}, {"env_id": CartPole()}):
+        with pytest.raises(ValueError, match=r"vec_env_cls, as of SB3, and .* exclude each other"):
+            make_vec_env(**{"env_id": "CartPole-v1", "vec_env_cls": DummyVecEnv} | arguments)
+
+
+def test_native_takes_what_gymnasium_steps_at_once():
+    pytest.importorskip("bridge.vec_env.gym_vec_env")
+    venv = make_vec_env("CartPole-v1", 3, seed=0, backend="native", monitor_kwargs={"info_keywords": ()})
+    assert isinstance(venv, VecMonitor)
+    assert type(venv.unwrapped).__name__ == "GymVecEnv"
+    assert venv.reset().shape == (3, 4)
+    venv.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"backend": "fast"}, ValueError, "backend must be one of 'auto', 'jax', 'serial', 'process', 'native', got"),
+        (
+            {"env_id": "CartPol-v1"},
+            UnknownEnvironment,
+            "Did you mean CartPole-v1.*Gymnasium says: .*CartPol.*`CartPole`",
+        ),
+        ({"env_id": lambda: 5}, TypeError, "env_id must be an id of jaxenvs.registered.*got <function"),
+        ({"env_id": CartPole(), "backend": "serial"}, TypeError, "env_id must be an id of Gymnasium, or a class or"),
+        ({"env_id": lambda: 5, "backend": "serial"}, TypeError, "env_id must make a Gymnasium environment, got 5"),
+        ({"env_id": Counting, "backend": "jax"}, TypeError, "env_id must be an id of jaxenvs.registered"),
+        ({"env_id": Counting, "backend": "native"}, TypeError, "an id of EnvPool or Gymnasium, for backend='native'"),
+        ({"env_id": "Blackjack-v1", "backend": "native"}, ValueError, "vector_entry_point.*got 'Blackjack-v1'"),
+        ({"wrapper_class": TimeLimit}, TypeError, "must be a jaxenvs Wrapper.*environments: backend='serial'"),
+        ({"wrapper_class": TimeLimit, "backend": "native"}, TypeError, "backend='native' takes no wrapper_class"),
+        ({"vec_env_kwargs": {"envs_per_process": 2}}, TypeError, "backend='jax' takes no vec_env_kwargs, got"),
+        ({"vec_env_kwargs": 5}, TypeError, "vec_env_kwargs must be a dict, got int"),
+    ],
+)
+def test_what_it_cannot_take_is_named(arguments, error, message):
+    if arguments.get("backend") == "native" and "wrapper_class" not in arguments:
+        pytest.importorskip("bridge.vec_env.gym_vec_env")
+    with pytest.raises(error, match=message):
+        make_vec_env(**{"env_id": "CartPole-v1", "n_envs": 2} | arguments)
