@@ -17,6 +17,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
+from bridge.vec_env.gym_vec_env import GymVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.vec_env.process_vec_env import ProcessVecEnv
 from bridge.vec_env.serial_vec_env import SerialVecEnv
@@ -246,25 +247,20 @@ def _env_fn(
 
 
 def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
-    from bridge.vec_env.gym_vec_env import GymVecEnv
-
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
-    if seed is None:  # as SB3's; EnvPool's own default would be the same in every run
-        seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
-    if (
-        importlib.util.find_spec("envpool")
-        and env_id in (envpool := importlib.import_module("envpool")).list_all_envs()
-    ):
-        vector_env = envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs)
-    else:
-        spec = _gymnasium_spec(env_id)
-        if getattr(spec, "vector_entry_point", None) is None:
-            raise ValueError(
-                f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
-                f"backend='native', got {env_id!r}."
-            )
-        vector_env = gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs)
-    vec_env: VecEnv = GymVecEnv(vector_env)
+    if importlib.util.find_spec("envpool"):
+        envpool = importlib.import_module("envpool")
+        if env_id in envpool.list_all_envs():
+            if seed is None:  # EnvPool's own default would be the same in every run
+                seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
+            return GymVecEnv(envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs))
+    spec = _gymnasium_spec(env_id)
+    if getattr(spec, "vector_entry_point", None) is None:
+        raise ValueError(
+            f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
+            f"backend='native', got {env_id!r}."
+        )
+    vec_env = GymVecEnv(gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs))
     vec_env.seed(seed)
     return vec_env
 
