@@ -233,8 +233,8 @@ def _env_fn(
 
     def env_fn() -> gymnasium.Env[Any, Any]:
         env = make()
-        if not isinstance(env, gymnasium.Env):
-            raise TypeError(f"env_id must make a Gymnasium environment, got {env!r}.")
+        if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
+            raise TypeError(f"env_id must make a Gymnasium environment with its spaces, got {env!r}.")
         if seed is not None:
             env.action_space.seed(seed)
         if monitor_kwargs:

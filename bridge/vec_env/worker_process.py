@@ -91,7 +91,7 @@ class WorkerProcess:
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
         """Give a command. That nobody is there any more, `receive` says."""
         self._sequence = (self._sequence + 1) % 256
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(OSError):
             self._channel.send(kind, self._sequence, slot, payload)
 
     def receive(self, deadline: float | None = None) -> bytes:
@@ -114,7 +114,7 @@ class WorkerProcess:
                     self.end()
                     raise self._died(f"did not end its step within step_timeout = {self._step_timeout} s") from None
                 continue
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):
                 raise self._died() from None
             if sequence != self._sequence:
                 continue  # the answer to a command that Ctrl-C kept somebody from waiting for

@@ -165,6 +165,17 @@ def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(sta
     assert venv.restarts == 2
 
 
+def test_a_restart_that_was_interrupted_is_made_up_for(start, monkeypatch):
+    venv = start(on_worker_death="restart")
+    venv.step_async(np.array([SIGKILL, 0, 0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(venv._workers[0], "start", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            venv.step_wait()
+    assert venv.step_wait()[2].tolist() == [True, True, False]
+    assert not venv.step(np.zeros(3, int))[2].any()
+
+
 def test_a_reset_of_a_worker_that_died_keeps_its_seed(start):
     venv = start(on_worker_death="restart")
     venv.seed(0)
