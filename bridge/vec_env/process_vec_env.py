@@ -1,6 +1,6 @@
 """ProcessVecEnv: Gymnasium environments in processes of their own, as a Stable-Baselines3 VecEnv.
 
-Gymnasium's AsyncVectorEnv is not underneath, because what is wanted here cannot be had from it (1.3):
+Gymnasium's AsyncVectorEnv is not underneath, because what is wanted here cannot be had from it (1.4):
 
 * it starts one process for each environment, so that cheap ones cannot share one;
 * it makes the first environment in the parent too, which a library that may be loaded once, or a licence, forbids;

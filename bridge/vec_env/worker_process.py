@@ -67,6 +67,7 @@ class WorkerProcess:
           step_timeout: seconds.
         """
         self.lanes = lanes
+        self._parent = os.getpid()
         self.new_infos: list[dict[str, Any]] | None = None
         self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
         self.start()
@@ -124,6 +125,11 @@ class WorkerProcess:
             message = f"The environment of lane {lane} raised an error in its process:\n\n{text}"
             raise WorkerError(message, [lane], attribute_error)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it; one that was forked from that has but the same open files."""
+        return self._parent == os.getpid()
+
     def close(self) -> None:
         """Tell the process to close its environments and end. Does not wait."""
         with contextlib.suppress(OSError):  # it has gone
@@ -154,6 +160,8 @@ class WorkerProcess:
 
 def shut_down(workers: list[WorkerProcess], seconds: float) -> None:
     """Let workers close their environments and end; kill those that take longer. There are none afterwards."""
+    if not all(worker.is_ours for worker in workers):
+        return
     for worker in workers:
         worker.close()
     deadline = time.monotonic() + seconds

@@ -156,7 +156,11 @@ def test_native_takes_what_gymnasium_steps_at_once():
         ),
         ({"env_id": lambda: 5}, TypeError, "env_id must be an id of jaxenvs.registered.*got <function"),
         ({"env_id": CartPole(), "backend": "serial"}, TypeError, "env_id must be an id of Gymnasium, or a class or"),
-        ({"env_id": lambda: 5, "backend": "serial"}, TypeError, "env_id must make a Gymnasium environment with its spaces, got 5"),
+        (
+            {"env_id": lambda: 5, "backend": "serial"},
+            TypeError,
+            "env_id must make a Gymnasium environment with its spaces, got 5",
+        ),
         ({"env_id": Counting, "backend": "jax"}, TypeError, "env_id must be an id of jaxenvs.registered"),
         ({"env_id": Counting, "backend": "native"}, TypeError, "an id of EnvPool or Gymnasium, for backend='native'"),
         ({"env_id": "Blackjack-v1", "backend": "native"}, ValueError, "vector_entry_point.*got 'Blackjack-v1'"),

@@ -182,6 +182,13 @@ def test_a_step_wait_that_was_interrupted_can_be_called_again(processes, monkeyp
     np.testing.assert_array_equal(processes.step(np.ones(3, int))[0][:, 1], [1, 1, 1])
 
 
+def test_a_forked_copy_of_the_parent_does_not_end_the_workers(processes, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: 1)
+        processes.close()
+    assert processes.reset().shape == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
