@@ -122,7 +122,8 @@ class Lanes:
                 if is_terminated or is_truncated:
                     terminated[lane], truncated[lane] = is_terminated, is_truncated
                     # Before the reset, which may write into the same memory.
-                    told.terminal[lane] = copy.deepcopy(observation)
+                    is_array = type(observation) is np.ndarray
+                    told.terminal[lane] = observation.copy() if is_array else copy.deepcopy(observation)
                     observation, info = env.reset()
                     if info:
                         told.begun[lane] = info
