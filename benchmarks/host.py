@@ -34,7 +34,7 @@ import bridge
 from benchmarks import common, never_slower
 from benchmarks.common import Side
 from benchmarks.peers.cell import HOST, OURS, STOCK, Cell
-from bridge.vec_env.native import BufferPool
+from bridge.host_env.native import BufferPool
 
 PARTS = ("training", "acting", "stepping", "processes", "native")
 

@@ -14,15 +14,15 @@ from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoin
 from bridge.configuration import configure, set_up_process
 from bridge.dlpack import to_jax, to_torch
 from bridge.evaluation import Evaluation, evaluate
+from bridge.factory import make_vec_env
+from bridge.host_env.gym_vec_env import GymVecEnv
+from bridge.host_env.native import Buffers, NativeVectorEnv
+from bridge.host_env.native_vec_env import NativeVecEnv
+from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.serial_vec_env import SerialVecEnv
+from bridge.host_env.worker_process import WorkerDied, WorkerError
 from bridge.translate.operations import NotCompilable
-from bridge.vec_env.factory import make_vec_env
-from bridge.vec_env.gym_vec_env import GymVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.vec_env.native import Buffers, NativeVectorEnv
-from bridge.vec_env.native_vec_env import NativeVecEnv
-from bridge.vec_env.process_vec_env import ProcessVecEnv
-from bridge.vec_env.serial_vec_env import SerialVecEnv
-from bridge.vec_env.worker_process import WorkerDied, WorkerError
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
 __all__ = [

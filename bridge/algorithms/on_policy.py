@@ -18,10 +18,13 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, Self
 
+import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
@@ -37,10 +40,11 @@ from bridge.engine.compilation import compile_seconds, release_freed_memory
 from bridge.engine.plan import Plan, make_plan, require_engine
 from bridge.engine.predicting import Predictor
 from bridge.engine.updating import Update
+from bridge.factory import make_vec_env
 from bridge.files import replacing
+from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.randomness import get_random_state, key_data
 from bridge.translate.modules import read_parameters
-from bridge.vec_env.factory import make_vec_env
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.learn import OnPolicySettings
@@ -321,7 +325,12 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     @staticmethod
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return OnPolicyAlgorithm._wrap_env(_as_vec_env(env), verbose, monitor_wrapper)
+        env = _as_vec_env(env)
+        if isinstance(env, gymnasium.Env):
+            # A DummyVecEnv that takes less time, in the place where SB3 would put one.
+            lane = env if not monitor_wrapper or is_wrapped(env, Monitor) else Monitor(env)
+            env = SerialVecEnv([lambda: lane])
+        return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     # --- Logs ---------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from bridge.vec_env.batches import rows, take
-from bridge.vec_env.host_vec_env import HostVecEnv
-from bridge.vec_env.native import BufferPool, Buffers, NativeVectorEnv, views
-from bridge.vec_env.step_infos import StepInfos
+from bridge.host_env.batches import rows, take
+from bridge.host_env.host_vec_env import HostVecEnv
+from bridge.host_env.native import BufferPool, Buffers, NativeVectorEnv, views
+from bridge.host_env.step_infos import StepInfos
 from jaxenvs.arguments import positive_int
 
 

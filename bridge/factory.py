@@ -17,10 +17,10 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
-from bridge.vec_env.gym_vec_env import GymVecEnv
+from bridge.host_env.gym_vec_env import GymVecEnv
+from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.vec_env.process_vec_env import ProcessVecEnv
-from bridge.vec_env.serial_vec_env import SerialVecEnv
 from jaxenvs import Environment, UnknownEnvironment
 from jaxenvs.arguments import instance, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed

@@ -16,8 +16,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import obs_as_tensor
 
 from bridge import NativeVecEnv, NativeVectorEnv
-from bridge.vec_env.batches import arrays_of
-from bridge.vec_env.native import ALIGNMENT, MOST_BUFFERS
+from bridge.host_env.batches import arrays_of
+from bridge.host_env.native import ALIGNMENT, MOST_BUFFERS
 from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "native_c" / "cartpole.py"

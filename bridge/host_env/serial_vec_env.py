@@ -12,9 +12,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
+from bridge.host_env.episodes import Episodes
+from bridge.host_env.process_worker import Lanes, Told
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.episodes import Episodes
-from bridge.vec_env.process_worker import Lanes, Told
 
 
 class SerialVecEnv(DummyVecEnv):

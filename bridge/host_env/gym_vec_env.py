@@ -13,14 +13,14 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from bridge.host_env.batches import Takeover, arrays_of, rows, stack, take, write_rows
+from bridge.host_env.episodes import Ended
+from bridge.host_env.host_vec_env import HostVecEnv
+from bridge.host_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
+from bridge.host_env.step_infos import StepInfos
+from bridge.host_env.vector_infos import kept, lane_infos
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.batches import Takeover, arrays_of, rows, stack, take, write_rows
-from bridge.vec_env.episodes import Ended
-from bridge.vec_env.host_vec_env import HostVecEnv
 from bridge.vec_env.jax_vec_env import MAX_IMAGES
-from bridge.vec_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
-from bridge.vec_env.step_infos import StepInfos
-from bridge.vec_env.vector_infos import kept, lane_infos
 from jaxenvs.arguments import instance
 
 

@@ -18,7 +18,7 @@ import pytest
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from bridge import PPO, ProcessVecEnv, WorkerDied, WorkerError
-from tests.bridge.vec_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting
+from tests.bridge.host_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting
 
 
 def is_running(pid):
@@ -261,7 +261,7 @@ PARENT = """
     import os, sys, time, warnings
     import numpy as np
     from bridge import ProcessVecEnv
-    from tests.bridge.vec_env.host_environments import HANG, Counting
+    from tests.bridge.host_env.host_environments import HANG, Counting
 
     warnings.simplefilter("ignore")
     for way in ("exception", "interrupted", "killed", "hanging"):

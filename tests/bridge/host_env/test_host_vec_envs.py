@@ -11,7 +11,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bridge import ProcessVecEnv, SerialVecEnv
-from tests.bridge.vec_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain
 
 BACKENDS = {"serial": SerialVecEnv, "process": functools.partial(ProcessVecEnv, envs_per_process=2)}

@@ -13,16 +13,16 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-import bridge.vec_env.factory
+import bridge.factory
 from bridge import GymVecEnv, JaxVecEnv, ProcessVecEnv, SerialVecEnv, make_vec_env
 from jaxenvs import CartPole, UnknownEnvironment
-from tests.bridge.vec_env.host_environments import Counting
+from tests.bridge.host_env.host_environments import Counting
 from tests.environments import Counter
 
 
 @pytest.fixture(autouse=True)
 def say_everything(caplog):
-    bridge.vec_env.factory._say_once.cache_clear()
+    bridge.factory._say_once.cache_clear()
     caplog.set_level(logging.INFO, "bridge")
 
 
@@ -80,7 +80,9 @@ def with_limit(env, limit):
 
 
 @pytest.mark.parametrize(
-    ("backend", "wrapper"), [("serial", None), ("serial", with_limit), ("process", with_limit)], ids=str
+    ("backend", "wrapper"),
+    [("serial", None), ("serial", with_limit), ("process", with_limit)],
+    ids=["serial", "serial, wrapped", "process, wrapped"],
 )
 def test_it_makes_what_sb3_makes(backend, wrapper, counting, tmp_path):
     arguments = {"n_envs": 2, "seed": 3, "env_kwargs": {"tells": True}, "monitor_kwargs": {"info_keywords": ("count",)}}

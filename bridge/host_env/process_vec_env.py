@@ -40,11 +40,11 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
+from bridge.host_env.episodes import Episodes
+from bridge.host_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps, shared_arrays
+from bridge.host_env.serial_vec_env import infos_of_step
+from bridge.host_env.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.episodes import Episodes
-from bridge.vec_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps, shared_arrays
-from bridge.vec_env.serial_vec_env import infos_of_step
-from bridge.vec_env.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
 from jaxenvs.arguments import number, one_of, positive_int
 
 # Environments that are closed by `close` may take so long, before their processes are killed; after a fault, so long.

@@ -12,9 +12,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from bridge.host_env.episodes import Episodes
 from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.episodes import Episodes
 from bridge.vec_env.jax_vec_env import MAX_IMAGES
 from jaxenvs.arguments import instance
 from jaxenvs.arguments import seed as as_seed

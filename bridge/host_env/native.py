@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from bridge.vec_env.batches import new_batch
+from bridge.host_env.batches import new_batch
 
 # What XLA wants of memory that it is to use without a copy.
 ALIGNMENT = 64

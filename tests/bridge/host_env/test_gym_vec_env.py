@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from bridge import GymVecEnv, JaxVecEnv
 from jaxenvs import TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumVectorEnv
-from tests.bridge.vec_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain, sample_actions
 from tests.environments import Counter
 
