@@ -101,6 +101,7 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
     ]
     sections = {
         "never_slower": ("What changing the import costs", _never_slower),
+        "host": ("Environments on the host", _all_tables),
         "training": ("Training", _training),
         "sweep": ("Many seeds in one program", _sweep),
         "learning": ("What is learnt", _learning),

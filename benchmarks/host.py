@@ -148,7 +148,7 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             "SubprocVecEnv": lambda monitors=monitors: SubprocVecEnv(monitors),
             "ProcessVecEnv": lambda bare=bare: bridge.ProcessVecEnv(bare),
             "ProcessVecEnv, grouped": lambda bare=bare, group=group: bridge.ProcessVecEnv(bare, group),
-            "AsyncVectorEnv alone": lambda bare=bare: gymnasium.vector.AsyncVectorEnv(bare),
+            "AsyncVectorEnv alone": lambda bare=bare: gymnasium.vector.AsyncVectorEnv(bare, context="forkserver"),
         }
         with contextlib.ExitStack() as closing:
             sides = {}

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, memory, never_slower, raw_stepping, soak, vec_env
+from benchmarks import common, host, memory, never_slower, raw_stepping, soak, vec_env
 from benchmarks.peers import images, jax_images
 
 COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "tables", "bars"}
@@ -283,3 +283,11 @@ def test_soak_quick_goes_through_every_activity(tmp_path):
     assert [row["times"] for row in rows] == [1] * 7
     assert [row["activity"] for row in rows if row["failures"]] in ([], ["pickle_model"])  # [], once a model pickles
     assert content["tables"]["readings"][-1]["turns"] == 1
+
+
+def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
+    content = run(host, "host", tmp_path, "--parts", "stepping", "native")
+    [row] = content["tables"]["stepping"]
+    assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
+    sources = {row["source"]: row["steps_per_second"] for row in content["tables"]["native"]}
+    assert sources["the same in GymVecEnv"] > 0
