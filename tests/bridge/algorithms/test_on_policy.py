@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import bridge
 import jaxenvs
@@ -41,6 +43,16 @@ def test_the_signature_is_sb3s_and_engine(name):
 
 def test_arguments_may_be_positional():
     assert bridge.PPO("MlpPolicy", make_env(), 1e-3, 8, 16).batch_size == 16
+
+
+@pytest.mark.parametrize("package", [bridge, stable_baselines3])
+def test_one_gymnasium_environment_is_wrapped_as_by_sb3(package):
+    model = package.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), **SETTINGS)
+    assert isinstance(model.env, DummyVecEnv)
+    assert isinstance(model.env.envs[0], Monitor)
+    model.learn(2 * N_STEPS)
+    assert model.env.env_method("get_total_steps") == [2 * N_STEPS]
+    assert model.ep_info_buffer[0].keys() == {"r", "l", "t"}
 
 
 def test_a_wrong_engine_is_named_with_the_choices():
