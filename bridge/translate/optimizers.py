@@ -146,8 +146,9 @@ def read_optimizer(optimizer: torch.optim.Optimizer) -> Any:
             leaves.append(np.full_like(leaf, counts[0]))
         else:
             kept = [entry.get(name) for entry in entries]
-            parts = [part if now is None else now.flatten() for now, part in zip(kept, _split(leaf, parameters))]
-            leaves.append(torch.cat(parts).cpu().numpy())
+            if any(part is None for part in kept):
+                kept = [part if now is None else now for now, part in zip(kept, _split(leaf, parameters))]
+            leaves.append(torch.cat([part.flatten() for part in kept]).cpu().numpy())
     return jax.tree.unflatten(structure, leaves)
 
 
