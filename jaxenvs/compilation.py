@@ -12,6 +12,11 @@ _ran_before_fork = False
 _is_orphaned = False
 
 
+def is_usable() -> bool:
+    """Whether programs of JAX can run here: not in a process forked from one in which JAX had run."""
+    return not _is_orphaned
+
+
 def require_usable() -> None:
     """Refuse to run where a program of JAX would wait for ever: in a process forked from one in which JAX had run.
 

@@ -19,7 +19,7 @@ from bridge.translate.policies import ExportedPolicy, export_policy, require_tra
 from bridge.translate.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
-from jaxenvs.compilation import require_usable
+from jaxenvs.compilation import is_usable, require_usable
 
 ENGINES = ("auto", "xla", "torch")
 
@@ -81,6 +81,8 @@ class Plan:
 
     def is_current(self, engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> bool:
         """Whether a plan made now would be this one: callbacks may have changed anything in between."""
+        if self.network is not None and not is_usable():  # after a fork
+            return False
         if not _are_same(self._inputs, (engine, policy, policy.optimizer, env, type(buffer))):
             return False
         if self._snapshot is not None and not self._snapshot.is_current():

@@ -21,7 +21,7 @@ from bridge.engine.plan import is_slower_compiled
 from bridge.translate.operations import NotCompilable
 from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
 from bridge.translate.snapshot import Snapshot
-from jaxenvs.compilation import compiler_options, require_usable
+from jaxenvs.compilation import compiler_options, is_usable, require_usable
 
 # So many calls with observations of one shape are PyTorch's. Then a program is worth its compilation, which takes as
 # long as some hundred of them, in a thread beside further calls.
@@ -44,7 +44,8 @@ class Predictor:
 
     def is_current(self, policy: ActorCriticPolicy) -> bool:
         """Whether the policy still is this one, whatever its weights are."""
-        return policy is self._policy and self._snapshot.is_current()
+        works = self._actor is None or is_usable()  # not after a fork
+        return works and policy is self._policy and self._snapshot.is_current()
 
     def predict(self, observation: Any, deterministic: bool) -> Any:
         """Actions for one observation or for a batch; None if SB3's own code is to give them, or an error.

@@ -1,5 +1,9 @@
 """Acting compiled in environments on the host: what SB3's own loop would have stored, shown and done."""
 
+import os
+import signal
+import warnings
+
 import gymnasium
 import jax
 import numpy as np
@@ -163,3 +167,20 @@ def test_what_acts_is_told():
     text = str(make(make_vec_env("CartPole-v1", N_ENVS)).plan)
     assert "acting compiled" in text
     assert "DummyVecEnv is not compiled" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_after_a_fork_sb3_acts_and_learns_instead_of_waiting_for_ever():
+    model = make(make_vec_env("CartPole-v1", N_ENVS, seed=0))
+    model.learn(ROLLOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns of forks
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            model.learn(ROLLOUT)
+            os._exit(0 if "forked" in str(model.plan) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
