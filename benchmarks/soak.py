@@ -79,7 +79,7 @@ class Trainee:
     def set_attr(self, turn: int) -> None:
         if self.parameter is not None:
             value = self.env.parameter(self.parameter)
-            self.venv.set_attr(self.parameter, value * (1 + turn % 2 / 10))
+            self.venv.set_attr(self.parameter, value + turn % 2)  # some are whole
             self.venv.set_attr(self.parameter, value, indices=0)
 
     def check_env(self, turn: int) -> None:

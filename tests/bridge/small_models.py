@@ -1,6 +1,8 @@
 """Models of one small shape for many tests, so that they share their programs; and callbacks that watch them."""
 
+import pytest
 import stable_baselines3
+from stable_baselines3.common import utils
 from stable_baselines3.common.callbacks import BaseCallback
 
 import bridge
@@ -17,6 +19,10 @@ SETTINGS = {
     "device": "cpu",
 }
 SB3 = stable_baselines3.PPO
+# The schedules of the first versions of SB3 that are supported are lambdas.
+with_picklable_schedules = pytest.mark.skipif(
+    not hasattr(utils, "FloatSchedule"), reason="no model of this version of Stable-Baselines3 can be pickled"
+)
 
 
 def make_env(seed=0, **kwargs):

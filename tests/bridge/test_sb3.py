@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import (
 
 from bridge import JaxVecEnv, make_vec_env
 from jaxenvs.app.hyperparameters import SCHEDULED, TUNED, to_schedule
+from tests.bridge.small_models import with_picklable_schedules
 from tests.environments import Counter
 
 TINY = {"n_steps": 8, "batch_size": 16, "n_epochs": 1, "seed": 0}
@@ -141,7 +142,7 @@ def test_callbacks_evaluate_and_save(tmp_path):
     assert len(list((tmp_path / "checkpoints").glob("*.zip"))) == 2
 
 
-@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+@pytest.mark.parametrize("pickler", [pytest.param(pickle, marks=with_picklable_schedules), cloudpickle])
 def test_a_model_that_holds_an_env_can_be_pickled(pickler):
     model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 2, seed=0), **TINY).learn(16)
     copy = pickler.loads(pickler.dumps(model))

@@ -19,7 +19,7 @@ def test_evaluations():
     dqn = stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1)
     bad = {
         "model": (*NOT_A_MODEL, dqn),
-        "env": (None, 0, NAN, [], {}, np.zeros(2), print, dqn.env, Anything()),
+        "env": (None, 0, NAN, [], {}, np.zeros(2), print, dqn, Anything()),
         "n_episodes": NOT_A_COUNT,
         "deterministic": NOT_A_BOOL,
         "seed": NOT_AN_INT,

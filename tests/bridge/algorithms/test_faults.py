@@ -17,7 +17,7 @@ import bridge
 from bridge import JaxVecEnv
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.translate.modules import read_parameters
-from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env
+from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env, with_picklable_schedules
 from tests.environments import Counter
 
 
@@ -89,7 +89,11 @@ def test_jax_debug_nans_finds_nothing_in_a_sound_training():
 
 
 @pytest.mark.parametrize(
-    "move", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy], ids=["pickle", "copy"]
+    "move",
+    [
+        pytest.param(lambda model: pickle.loads(pickle.dumps(model)), marks=with_picklable_schedules, id="pickle"),
+        pytest.param(copy.deepcopy, id="copy"),
+    ],
 )
 def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(move):
     model = make().learn(ROLLOUT)

@@ -51,7 +51,8 @@ def test_sb3_that_takes_our_actions_learns_what_we_learn(env_id, settings, envir
     actions = iter(action for rollout in ours_seen.seen for action in rollout["actions"])
 
     def act_alike(observation):
-        action = torch.tensor(next(actions)).reshape(N_ENVS, *stock.action_space.shape)
+        # The first versions of SB3 that are supported keep all actions as float32.
+        action = torch.tensor(next(actions).astype(stock.action_space.dtype)).reshape(N_ENVS, *stock.action_space.shape)
         values, log_prob, _ = stock.policy.evaluate_actions(observation, action)
         return action, values, log_prob
 

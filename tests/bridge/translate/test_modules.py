@@ -1,5 +1,6 @@
 """Modules of PyTorch in JAX: the same numbers and gradients, alone and in compositions."""
 
+import functools
 import threading
 
 import jax
@@ -121,7 +122,7 @@ class Critics(nn.Module):
 LEARNING_RATE, TAU, STEPS = 1e-2, 0.1, 5
 
 
-@jax.jit(static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def sac_steps(network, optimizer, ent_optimizer, settings, start, batch):
     """Steps of two critics, of their targets after them, and of the entropy coefficient."""
 

@@ -1,5 +1,6 @@
 """PyTorch's optimisers in Optax: the same steps, and the same moments whoever took them."""
 
+import functools
 import pickle
 
 import jax
@@ -57,7 +58,7 @@ def gradients(num, size=SIZE, dtype="float32"):
     return np.random.default_rng(1).normal(scale=0.1, size=(num, size)).astype(dtype)
 
 
-@jax.jit(static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def step(optimizer, settings, vector, state, gradient):
     update, state = optimizer.transformation(settings).update(gradient, state, vector)
     return vector - LEARNING_RATE * update, state
