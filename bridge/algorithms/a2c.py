@@ -11,7 +11,7 @@ from jaxenvs import learn
 
 
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
-    """`stable_baselines3.A2C` with the same arguments, and `engine`."""
+    """`stable_baselines3.A2C` with the same arguments, and `engine` and `pipeline`."""
 
     __init__ = constructor_like(stable_baselines3.A2C)
 

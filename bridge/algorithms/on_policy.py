@@ -47,6 +47,7 @@ from bridge.randomness import get_random_state, key_data
 from bridge.translate.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
+from jaxenvs.arguments import boolean
 from jaxenvs.learn import OnPolicySettings
 
 log = logging.getLogger("bridge")
@@ -59,6 +60,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
 
     engine: str
+    pipeline: bool = False  # of a model that was pickled before there was one
     key: np.ndarray
     _plan: Plan | None = None
     _predictor: Predictor | None = None
@@ -67,7 +69,9 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     _compiled_so_far = 0.0
     _random_before_rollout: Any = None
 
-    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+    def __init__(
+        self, policy: Any, env: Any, *args: Any, engine: str = "auto", pipeline: bool = False, **kwargs: Any
+    ) -> None:
         """
         Args:
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
@@ -76,8 +80,10 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             and acting by a program a step, then to the torch policy on tensors that stay on the device, then to SB3's
             own code.
             "xla" raises instead of falling back. "torch" compiles neither policy nor update.
+          pipeline: step a ProcessVecEnv in two groups of lanes, of which one acts while the other steps; each lane does
+            what it would do without. Where that cannot be, the plan and the log say why.
         """
-        self.engine = require_engine(engine)
+        self.engine, self.pipeline = require_engine(engine), boolean("pipeline", pipeline)
         super().__init__(policy, _as_vec_env(env), *args, **kwargs)
 
     # --- Each algorithm's own -----------------------------------------------------------------------------------
@@ -122,10 +128,11 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
     def _current_plan(self, env: VecEnv | None) -> Plan:
         """The plan, made anew if something has changed that callbacks and users may change at any time."""
-        now = (require_engine(self.engine), self.policy, env, self.rollout_buffer)
+        pipeline = boolean("pipeline", self.pipeline)
+        now = (require_engine(self.engine), self.policy, env, self.rollout_buffer, pipeline)
         if self._plan is None or not self._plan.is_current(*now):
             plan = make_plan(*now)
-            if plan.reasons and (self._plan is None or str(plan) != str(self._plan)):
+            if (plan.reasons or plan.not_pipelined) and (self._plan is None or str(plan) != str(self._plan)):
                 log.warning("%s", plan)
             self._plan = plan
             self._compile_update(plan)
@@ -172,7 +179,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         if plan.actor is not None and n_rollout_steps == rollout_buffer.buffer_size:
             self._random_before_rollout = None
             arguments = (env, callback, rollout_buffer, self._steps_of_same_noise())
-            return stepping.collect_rollouts(self, plan.actor, plan.acts_as_planned, *arguments)
+            return stepping.collect_rollouts(self, plan.actor, plan.acts_as_planned, *arguments, plan.pipelines)
         if plan.network is None or plan.chain is None:
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
             # checkpoint; what continues from there draws them again.
@@ -348,15 +355,18 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
 
 
 def constructor_like(sb3: type[OnPolicyAlgorithm]) -> Callable[..., None]:
-    """`CompiledOnPolicyAlgorithm.__init__` with the parameters of an SB3 algorithm spelled out, and `engine`."""
+    """`CompiledOnPolicyAlgorithm.__init__` with the parameters of an SB3 algorithm spelled out, and our own."""
 
     @functools.wraps(CompiledOnPolicyAlgorithm.__init__)
     def __init__(self: CompiledOnPolicyAlgorithm, *args: Any, **kwargs: Any) -> None:
         CompiledOnPolicyAlgorithm.__init__(self, *args, **kwargs)
 
     signature = inspect.signature(sb3.__init__)
-    engine = inspect.Parameter("engine", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=str)
-    vars(__init__)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), engine])
+    ours = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
+        for name, default in (("engine", "auto"), ("pipeline", False))
+    ]
+    vars(__init__)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *ours])
     return __init__
 
 

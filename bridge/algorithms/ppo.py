@@ -11,7 +11,7 @@ from jaxenvs import learn
 
 
 class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
-    """`stable_baselines3.PPO` with the same arguments, and `engine`."""
+    """`stable_baselines3.PPO` with the same arguments, and `engine` and `pipeline`."""
 
     __init__ = constructor_like(stable_baselines3.PPO)
 

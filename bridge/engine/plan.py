@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine.acting import Actor
+from bridge.engine.pipelining import why_not as why_not_pipelined
 from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import ExportedOptimizer, export_optimizer, read_optimizer
 from bridge.translate.policies import ExportedPolicy, export_policy, require_trainable
@@ -39,6 +40,8 @@ class Plan:
       parameters: of the policy, in the order in which the network takes them.
       tensors: whether collecting is that of the torch policy, on tensors that stay on the device.
       reasons: why not everything is compiled, a sentence each.
+      not_pipelined: why the environments do not step in two groups, if they were to; else None.
+      pipelines: whether they do.
     """
 
     network: ExportedPolicy | None = None
@@ -48,6 +51,8 @@ class Plan:
     parameters: list[torch.nn.Parameter] = dataclasses.field(default_factory=list)
     tensors: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
+    not_pipelined: str | None = None
+    pipelines: bool = False
 
     # What it was made for, to notice when that changes.
     _inputs: tuple[Any, ...] = ()
@@ -72,18 +77,22 @@ class Plan:
         if self.collects:
             collecting = "compiled"
         elif self.actor is not None:
-            collecting = "acting compiled, the environments on the host"
+            collecting = f"acting compiled, the environments on the host{', in two groups' if self.pipelines else ''}"
         elif self.tensors:
             collecting = "tensors on the device"
         updating = "compiled" if self.updates else "SB3's code"
         reasons = [f"not compiled: {reason}" for reason in self.reasons]
+        if self.not_pipelined is not None:
+            reasons.append(f"not pipelined: {self.not_pipelined}")
         return "\n".join([f"collecting: {collecting}", f"updating: {updating}", *reasons])
 
-    def is_current(self, engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> bool:
+    def is_current(
+        self, engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer, pipeline: bool
+    ) -> bool:
         """Whether a plan made now would be this one: callbacks may have changed anything in between."""
         if self.network is not None and not is_usable():  # after a fork
             return False
-        if not _are_same(self._inputs, (engine, policy, policy.optimizer, env, type(buffer))):
+        if not _are_same(self._inputs, (engine, policy, policy.optimizer, env, type(buffer), pipeline)):
             return False
         if self._snapshot is not None and not self._snapshot.is_current():
             return False
@@ -93,12 +102,23 @@ class Plan:
             return False
 
 
-def make_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> Plan:
+def make_plan(
+    engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer, pipeline: bool = False
+) -> Plan:
     """
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(_inputs=(engine, policy, policy.optimizer, env, type(buffer)))
+    plan = _compiled_plan(engine, policy, env, buffer)
+    plan._inputs = (engine, policy, policy.optimizer, env, type(buffer), pipeline)
+    if pipeline:
+        plan.not_pipelined = why_not_pipelined(plan.network, plan.actor is not None, env)
+        plan.pipelines = plan.not_pipelined is None
+    return plan
+
+
+def _compiled_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, buffer: RolloutBuffer) -> Plan:
+    plan = Plan()
     is_plain = type(env) is JaxVecEnv
     if engine == "torch" or type(buffer) is TensorRolloutBuffer:
         plan.tensors = is_plain and _share_a_device() and type(buffer) in (*BUFFERS, TensorRolloutBuffer)

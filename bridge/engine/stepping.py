@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,11 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import Actor, as_sb3_gives
 from bridge.engine.callbacks import looks_at_steps
+from bridge.engine.pipelining import Act, Pipeline, Taken
+from bridge.host_env.process_vec_env import ProcessVecEnv
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
-
-# From observations to actions for the buffer and for the environments, values and logarithms of probabilities.
-Act = Callable[[Any], tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
 
 
 def collect_rollouts(
@@ -34,6 +34,7 @@ def collect_rollouts(
     callback: BaseCallback,
     buffer: RolloutBuffer,
     sde_sample_freq: int,
+    pipeline: bool = False,
 ) -> bool:
     """What `OnPolicyAlgorithm.collect_rollouts` does: the same calls in the same order, the same in the buffer.
 
@@ -46,6 +47,7 @@ def collect_rollouts(
       env, callback: called as by SB3.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays.
+      pipeline: step the environments in two groups, as Pipeline does. Ahead only if no callback may look.
 
     Returns:
       False as soon as the callback does.
@@ -65,22 +67,24 @@ def collect_rollouts(
     watched, acts = looks_at_steps(callback), True
     is_box = isinstance(algorithm.action_space, spaces.Box)
     noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
+    if pipeline:
+        assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
+        take_step = Pipeline(env, noise, looks_ahead=not watched).step
+    else:
+        take_step = functools.partial(_step, env, noise)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
     shown["n_rollout_steps"] = n_steps
     truncated: list[tuple[int, int, Any]] = []
     for step in range(n_steps):
         observation: Any = algorithm._last_obs
-        if not watched:
-            actions, to_env = actor.act(observation, noise[step])
-        elif acts:
-            actions, to_env, values, log_probs = actor.act_and_judge(observation, noise[step])
-        else:
-            actions, to_env, values, log_probs = _act_in_torch(algorithm, observation)
-        clipped_actions = as_sb3_gives(to_env, algorithm.action_space)
+        act: Act = actor.act
+        if watched:
+            act = actor.act_and_judge if acts else functools.partial(_act_in_torch, algorithm)
         new_obs: Any
-        new_obs, rewards, dones, infos = env.step(clipped_actions)
+        actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, observation, step)
         algorithm.num_timesteps += num_envs
         if watched:
+            values, log_probs = rest
             actions = np.array(actions, None if is_box else clipped_actions.dtype)
             shown.update(n_steps=step, actions=actions, clipped_actions=clipped_actions, new_obs=new_obs)
             shown.update(rewards=rewards, dones=dones, infos=infos)
@@ -124,7 +128,13 @@ def collect_rollouts(
     return True
 
 
-def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any) -> Any:
+def _step(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Taken:
+    actions, to_env, *judged = act(observation, noise[step])
+    clipped_actions = as_sb3_gives(to_env, env.action_space)
+    return actions, clipped_actions, judged, env.step(clipped_actions)
+
+
+def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any, noise: Any) -> Any:
     with torch.no_grad():
         results = algorithm.policy(obs_as_tensor(observation, algorithm.device))
     actions, values, log_probs = (result.cpu().numpy() for result in results)

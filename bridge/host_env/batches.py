@@ -49,8 +49,18 @@ def rows(batch: Any) -> list[Any]:
     return list(batch)
 
 
-def take(batch: Any, lanes: np.ndarray) -> Any:
-    """The batch of some lanes, a copy."""
+def concatenate(batches: Sequence[Any]) -> Any:
+    """The batch of the lanes of several, one after another."""
+    first = batches[0]
+    if isinstance(first, dict):
+        return {name: concatenate([batch[name] for batch in batches]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(concatenate(parts) for parts in zip(*batches))
+    return np.concatenate(batches)
+
+
+def take(batch: Any, lanes: np.ndarray | slice) -> Any:
+    """The batch of some lanes, a copy; of a slice of them, a view."""
     if isinstance(batch, dict):
         return {name: take(part, lanes) for name, part in batch.items()}
     if isinstance(batch, tuple):

@@ -21,28 +21,27 @@ closed and end too, and nothing is left.
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import subprocess
-import tempfile
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import Any
 
 import cloudpickle
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
-from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
+from bridge.host_env.batches import concatenate
 from bridge.host_env.episodes import Episodes
-from bridge.host_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps, shared_arrays
+from bridge.host_env.lane_group import LaneGroup, LaneStep
+from bridge.host_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps
 from bridge.host_env.serial_vec_env import infos_of_step
+from bridge.host_env.step_memory import StepMemory, anonymous_file
 from bridge.host_env.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
 from bridge.vec_env.arguments import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
@@ -101,28 +100,24 @@ class ProcessVecEnv(VecEnv):
         self._step_timeout = step_timeout
         self._restart = one_of("on_worker_death", on_worker_death, ("raise", "restart")) == "restart"
         self.restarts = 0
-        self._memory = _anonymous_file()
-        self._slot = 0  # where the last observations are; the next come into the other
+        self._file = anonymous_file()
         self._has_state = False
-        self._deadline: float | None = None
-        self._told: Told | None = None  # of the step under way
-        self._pending: list[WorkerProcess] = []  # those that have not ended it
         self._workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, shut_down, self._workers, SECONDS_AFTER_A_FAULT)
         try:
             for first in range(0, num_envs, size):
                 lanes = range(first, min(first + size, num_envs))
                 pickled = cloudpickle.dumps([env_fns[lane] for lane in lanes])
-                self._workers.append(WorkerProcess(lanes, pickled, self._memory.fileno(), step_timeout))
+                self._workers.append(WorkerProcess(lanes, pickled, self._file.fileno(), step_timeout))
             self._worker_of = {lane: worker for worker in self._workers for lane in worker.lanes}
             started = [pickle.loads(worker.receive()) for worker in self._workers]
             observation_space, action_space, metadata, _ = started[0]
-            layout = self._lay_out(num_envs, observation_space, action_space)
-            self._layout = pickle.dumps(layout)
+            self._memory = StepMemory(self._file.fileno(), num_envs, observation_space, action_space)
             for worker in self._workers:
-                worker.send(SHARE, payload=self._layout)
+                worker.send(SHARE, payload=self._memory.layout)
             for worker in self._workers:
                 worker.receive()
+            self._groups = [LaneGroup(list(self._workers))]
             super().__init__(num_envs, observation_space, action_space)
         except BaseException:
             shut_down(self._workers, 0)
@@ -138,40 +133,36 @@ class ProcessVecEnv(VecEnv):
           WorkerError: an environment raised, or a worker died; see above.
         """
         workers = self._open()
-        self._told, self._pending = None, []
         begin = [
             pickle.dumps(([self._seeds[lane] for lane in worker.lanes], [self._options[lane] for lane in worker.lanes]))
             for worker in workers
         ]
-        for worker, message in zip(workers, begin):
-            worker.send(RESET, self._slot, message)
+        slots = [group.slot for group in self._groups for _ in group.workers]
+        for group in self._groups:
+            group.told, group.pending = None, []
+        for worker, slot, message in zip(workers, slots, begin):
+            worker.send(RESET, slot, message)
         self.reset_infos = []
-        for worker, message in zip(list(workers), begin):
-            self.reset_infos += pickle.loads(self._receive(worker, self._slot, message))
+        for worker, slot, message in zip(list(workers), slots, begin):
+            self.reset_infos += pickle.loads(self._receive(worker, slot, message))
             worker.new_infos = None
         self._reset_seeds()
         self._reset_options()
         self._episodes.begin()
         self._has_state = True
-        return self._copy_of(self._observations[self._slot])
+        observation: VecEnvObs
+        observation = concatenate([self._memory.copy_observations(group.slot, group.lanes) for group in self._groups])
+        return observation
 
     def step_async(self, actions: np.ndarray) -> None:
         """
         Raises:
           ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
         """
-        workers, actions = self._open(), np.asarray(actions)
-        if not self._has_state:
-            raise RuntimeError("Call reset() first: the environments have no state.")
-        if actions.shape != self._actions.shape:
-            raise ValueError(f"actions must have shape {self._actions.shape}, got {actions.shape}.")
-        np.copyto(self._actions, actions, casting=self._casting)
-        if self._step_timeout is not None:
-            self._deadline = time.monotonic() + self._step_timeout
-        self._told, self._pending = Told({}, {}, {}), list(workers)
-        for worker in workers:
-            if worker.new_infos is None:
-                worker.send(STEP, 1 - self._slot)
+        self._require_state()
+        self._memory.write_actions(actions, slice(None))
+        for group in self._groups:
+            self._begin_step(group)
 
     def step_wait(self) -> VecEnvStepReturn:
         """
@@ -179,16 +170,45 @@ class ProcessVecEnv(VecEnv):
           WorkerError: an environment raised, or a worker died; see above.
         """
         self._open()
-        if self._told is None:
+        if any(group.told is None for group in self._groups):
             raise RuntimeError("step_wait was called without step_async.")
         self._collect()
-        told, self._told, self._slot = self._told, None, 1 - self._slot
-        for lane in (self._terminated | self._truncated).nonzero()[0].tolist():
-            told.terminal[lane] = self._copy_of(self._terminal, lane)
-        dones, infos = infos_of_step(
-            self._episodes, self._rewards, self._terminated, self._truncated, told, self.reset_infos
-        )
-        return self._copy_of(self._observations[self._slot]), self._rewards.astype(np.float32), dones, infos
+        return self.join([self._end_step(group) for group in self._groups])
+
+    # --- Stepping in groups -------------------------------------------------------------------------------------
+
+    def split(self) -> list[LaneGroup]:
+        """Two groups of lanes that can step each on its own, as equal as whole processes allow; of one process, one.
+
+        All lanes can go on stepping together, too. A step under way is forgotten.
+        """
+        workers = self._open()
+        if len(self._groups) == 1 and len(workers) > 1:
+            middle = min(range(1, len(workers)), key=lambda at: abs(2 * workers[at].lanes.start - self.num_envs))
+            slot = self._groups[0].slot
+            self._groups = [LaneGroup(workers[:middle], slot), LaneGroup(workers[middle:], slot)]
+        return self._groups
+
+    def step_lanes_async(self, group: LaneGroup, actions: np.ndarray) -> None:
+        """As `step_async`, for the lanes of a group."""
+        self._require_state()
+        self._memory.write_actions(actions, group.lanes)
+        self._begin_step(group)
+
+    def step_lanes_wait(self, group: LaneGroup) -> LaneStep:
+        """The step of a group; `join` makes an SB3 step of those of all groups. Errors are as of `step_wait`."""
+        self._open()
+        if group.told is None:
+            raise RuntimeError("step_lanes_wait was called without step_lanes_async.")
+        self._collect_group(group)
+        return self._end_step(group)
+
+    def join(self, steps: list[LaneStep]) -> VecEnvStepReturn:
+        """What `step_wait` returns, of a step of each group, in the order of `split`. Episodes are counted here."""
+        step = LaneStep.join(steps)
+        arrays = step.rewards, step.terminated, step.truncated
+        dones, infos = infos_of_step(self._episodes, *arrays, step.told, self.reset_infos)
+        return step.observations, step.rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
         """Close the environments and end their processes."""
@@ -241,54 +261,49 @@ class ProcessVecEnv(VecEnv):
             raise RuntimeError("This ProcessVecEnv is closed, by close() or because of an error in a worker.")
         return self._workers
 
-    def _lay_out(
-        self, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-    ) -> tuple[dict[Any, tuple[str, tuple[int, ...]]], list[Any]]:
-        """Make the shared arrays; what workers must know of them."""
-        if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise ValueError(
-                f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {action_space}."
-            )
-        keys, shapes, dtypes = obs_space_info(observation_space)
-        fields: dict[Any, tuple[str, tuple[int, ...]]] = {
-            "rewards": ("f8", (num_envs,)),
-            "terminated": ("?", (num_envs,)),
-            "truncated": ("?", (num_envs,)),
-            "actions": (np.dtype(action_space.dtype).str, (num_envs, *(action_space.shape or ()))),
-        }
-        for key in keys:
-            if shapes[key] is None or np.dtype(dtypes[key]).kind not in "biuf":
-                raise ValueError(f"observation_space must be of numbers of a fixed shape, got {observation_space}.")
-            for place in (0, 1, "terminal"):
-                fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
-        arrays = shared_arrays(self._memory.fileno(), fields)
-        self._rewards, self._terminated, self._truncated, self._actions = (
-            arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
-        )
-        self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
-        self._terminal = {key: arrays["terminal", key] for key in keys}
-        # SB3 draws binary actions as floats.
-        self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
-        return fields, keys
+    def _require_state(self) -> None:
+        self._open()
+        if not self._has_state:
+            raise RuntimeError("Call reset() first: the environments have no state.")
 
-    def _copy_of(self, observations: dict[Any, np.ndarray], lane: int | None = None) -> VecEnvObs:
-        at = slice(None) if lane is None else lane
-        return dict_to_obs(self.observation_space, {key: array[at].copy() for key, array in observations.items()})
+    def _begin_step(self, group: LaneGroup) -> None:
+        if self._step_timeout is not None:
+            group.deadline = time.monotonic() + self._step_timeout
+        group.told, group.pending = Told({}, {}, {}), list(group.workers)
+        for worker in group.workers:
+            if worker.new_infos is None:
+                worker.send(STEP, 1 - group.slot)
 
     def _collect(self) -> None:
-        """Wait for the workers that have not ended the step under way."""
-        while self._told is not None and self._pending:
-            worker = self._pending[0]
+        """Wait for the workers that have not ended the steps under way."""
+        for group in self._groups:
+            self._collect_group(group)
+
+    def _collect_group(self, group: LaneGroup) -> None:
+        while group.told is not None and group.pending:
+            worker = group.pending[0]
             payload = b""
             if worker.new_infos is None:  # else it died before the step
-                payload = self._receive(worker, 1 - self._slot, None, self._deadline)
+                payload = self._receive(worker, 1 - group.slot, None, group.deadline)
             if worker.new_infos is not None:
-                self._truncate(worker, self._told)
+                self._truncate(worker, group.slot, group.told)
             elif payload:
                 infos, begun = pickle.loads(payload)
-                self._told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
-                self._told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
-            self._pending.pop(0)
+                group.told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
+                group.told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
+            group.pending.pop(0)
+
+    def _end_step(self, group: LaneGroup) -> LaneStep:
+        """What a step that all workers have ended came to."""
+        assert group.told is not None
+        told, group.told, group.slot = group.told, None, 1 - group.slot
+        memory, lanes = self._memory, group.lanes
+        # Copies: the next step of these lanes may begin before this one is looked at.
+        terminated, truncated = memory.terminated[lanes].copy(), memory.truncated[lanes].copy()
+        for lane in (terminated | truncated).nonzero()[0].tolist():
+            told.terminal[lanes.start + lane] = memory.copy_observations("terminal", lanes.start + lane)
+        observations = memory.copy_observations(group.slot, lanes)
+        return LaneStep(observations, memory.rewards[lanes].copy(), terminated, truncated, told)
 
     def _receive(
         self, worker: WorkerProcess, slot: int, begin: bytes | None = None, deadline: float | None = None
@@ -321,7 +336,7 @@ class ProcessVecEnv(VecEnv):
             try:
                 worker.start()
                 worker.receive()
-                worker.send(SHARE, payload=self._layout)
+                worker.send(SHARE, payload=self._memory.layout)
                 worker.receive()
                 worker.send(RESET, slot, begin or pickle.dumps((nothing, nothing)))
                 infos = worker.receive()
@@ -334,12 +349,16 @@ class ProcessVecEnv(VecEnv):
                 raise
         raise error
 
-    def _truncate(self, worker: WorkerProcess, told: Told) -> None:
-        """Write what a step is for the lanes of a worker that was started again instead."""
-        lanes = slice(worker.lanes.start, worker.lanes.stop)
-        self._rewards[lanes], self._terminated[lanes], self._truncated[lanes] = 0, False, True
-        for key, array in self._terminal.items():
-            array[lanes] = self._observations[self._slot][key][lanes]
+    def _truncate(self, worker: WorkerProcess, slot: int, told: Told) -> None:
+        """Write what a step is for the lanes of a worker that was started again instead.
+
+        Args:
+          slot: where their last observations are.
+        """
+        memory, lanes = self._memory, slice(worker.lanes.start, worker.lanes.stop)
+        memory.rewards[lanes], memory.terminated[lanes], memory.truncated[lanes] = 0, False, True
+        for key, array in memory.observations["terminal"].items():
+            array[lanes] = memory.observations[slot][key][lanes]
         told.begun.update(zip(worker.lanes, worker.new_infos or []))
         worker.new_infos = None
 
@@ -367,17 +386,11 @@ class ProcessVecEnv(VecEnv):
                 if not self._restart:
                     shut_down(self._workers, SECONDS_AFTER_A_FAULT)
                     raise
-                self._start_again(worker, error, 1 - self._slot, None)
+                group = next(group for group in self._groups if worker in group.workers)
+                self._start_again(worker, error, 1 - group.slot, None)
                 worker.send(CALL, payload=message)
                 return worker.receive()
         except WorkerError as error:
             if error.attribute_error is not None:
                 raise AttributeError(error.attribute_error) from None
             raise
-
-
-def _anonymous_file() -> IO[bytes]:
-    """A file without a name, in memory where the system has such files: it is gone with the last who has it."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("ProcessVecEnv"), "r+b")
-    return tempfile.TemporaryFile()

@@ -29,7 +29,7 @@ DEFAULT_NUM_ENVS = 8
 DEFAULT_TOTAL_TIMESTEPS = 100_000
 
 # The rest of a constructor's arguments is not for the user to give: the run itself decides them.
-NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
+NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "pipeline", "_init_setup_model")
 LAST_SEED = 2**32 - 1  # NumPy's
 PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 

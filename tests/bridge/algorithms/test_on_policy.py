@@ -34,10 +34,10 @@ from tests.environments import Counter
 
 
 @pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_the_signature_is_sb3s_and_engine(name):
+def test_the_signature_is_sb3s_and_our_own(name):
     ours = inspect.signature(getattr(bridge, name)).parameters
     theirs = inspect.signature(getattr(stable_baselines3, name)).parameters
-    assert list(ours) == [*theirs, "engine"]
+    assert list(ours) == [*theirs, "engine", "pipeline"]
     assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
 
 
