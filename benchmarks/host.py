@@ -1,9 +1,10 @@
 """Environments on the host: training, stepping, and what a prediction costs, beside stock SB3 and Gymnasium.
 
-    python -m benchmarks.host [--parts training acting stepping processes native] [--rounds 5] [--quick]
+    python -m benchmarks.host [--parts training acting stepping processes pipeline native] [--rounds 5] [--quick]
 
 training: PPO and A2C on Gymnasium's environments. acting: `predict`, and an EvalCallback. stepping: `VecEnv.step` of
-environments that cost so many microseconds. processes: PPO on eight processes. native: vectorised sources.
+environments that cost so many microseconds. processes: PPO on eight processes. pipeline: the two groups of
+`pipeline=True`. native: vectorised sources.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ import bridge
 from benchmarks import common, never_slower
 from benchmarks.common import Side
 from benchmarks.peers.cell import HOST, OURS, STOCK, Cell
+from bridge.engine.pipelining import Pipeline
+from bridge.engine.stepping import step_together
 from bridge.host_env.native import BufferPool
 
-PARTS = ("training", "acting", "stepping", "processes", "native")
+PARTS = ("training", "acting", "stepping", "processes", "pipeline", "native")
 
 # What must be reached, times stock SB3.
 TRAININGS = (
@@ -47,12 +50,13 @@ TRAININGS = (
     (Cell("PPO", "MultiInputPolicy of vectors", HOST, 8, 256), 5),
     (Cell("PPO", "MlpPolicy 256-256", HOST, 8, 256), 3.2),
 )
-PREDICT, EVALUATE, SERIAL, PROCESS, GROUPED, ON_PROCESSES = 5, 3, 1.2, 1, 2, 2
+PREDICT, EVALUATE, SERIAL, PROCESS, GROUPED, ON_PROCESSES, PIPELINED = 5, 3, 1.2, 1, 2, 2, 1.3
 NATIVE_SHARE, NATIVE_TIMES, NATIVE_ADDS = 0.8, 500, 1.1
 
 MICROSECONDS, LANES = (0, 50, 200, 1000), (1, 2, 8, 32)
 STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
+PIPELINE_LANES = 128
 
 NOTES = [
     "training: as in never_slower, each side a process of its own; the environments are those of the make_vec_env of "
@@ -62,6 +66,10 @@ NOTES = [
     f"grouped: {GROUP} environments in each process, and all of 2",
     "processes: eight of an environment of 200 µs; policy and update are PPO's defaults, rollouts are "
     "of 64 steps, and as many of PyTorch's threads as it takes or one, whichever is faster",
+    f"pipeline: {PIPELINE_LANES} lanes in two processes, a policy of 256-256. core time: the environments of all lanes "
+    "take as many microseconds of a core as acting does, so those of a process half of that; elapsed time: those of a "
+    "process take as long as acting, where no order of two groups is more than 4/3 as fast. steps: acting and stepping "
+    "alone; rollouts: with the values and advantages behind them, without updates",
 ]
 
 
@@ -71,7 +79,7 @@ class Busy(gymnasium.Env[np.ndarray, np.int64]):
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, microseconds: int) -> None:
+    def __init__(self, microseconds: float) -> None:
         self.seconds, self.observation = microseconds * 1e-6, np.zeros(4, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -213,6 +221,75 @@ def measure_processes(report: common.Report, rounds: int) -> None:
     report.bar("8 processes of 200 µs: PPO, bridge / stock SB3", best[OURS] / best[STOCK], ON_PROCESSES)
 
 
+def measure_pipeline(report: common.Report, rounds: int) -> None:
+    """Steps in two groups and in one, of environments that cost what acting does."""
+    lanes = PIPELINE_LANES
+
+    def model_of(env: VecEnv, pipeline: bool) -> bridge.PPO:
+        model = bridge.PPO(
+            "MlpPolicy",
+            env,
+            n_steps=64,
+            policy_kwargs={"net_arch": [256, 256]},
+            seed=0,
+            device="cpu",
+            pipeline=pipeline,
+        )
+        model.train = lambda: None  # type: ignore[method-assign]
+        return model
+
+    acting = _acting_seconds(model_of(bridge.SerialVecEnv([functools.partial(Busy, 0)] * lanes), False), lanes)
+    for what, process_seconds in (("core time", acting / 2), ("elapsed time", acting)):
+        busy = functools.partial(Busy, process_seconds * 1e6 / (lanes // 2))
+        env = bridge.ProcessVecEnv([busy] * lanes, lanes // 2)
+        with contextlib.closing(env):
+            models = {"in one": model_of(env, False), "in two groups": model_of(env, True)}
+            makers = {"steps": _steps_side, "rollouts": _rollouts_side}
+            sides = {(kind, name): make(model) for kind, make in makers.items() for name, model in models.items()}
+            timings = common.interleave(sides, rounds)  # type: ignore[type-var, arg-type]
+        for kind in makers:
+            speeds = {name: timings[kind, name].steps_per_second for name in models}  # type: ignore[index]
+            ratio = speeds["in two groups"] / speeds["in one"]
+            row = {"the same": what, "of": kind, "acting [µs]": acting * 1e6, **speeds, "ratio": ratio}
+            report.add("pipeline", [row])
+            if (what, kind) == ("core time", "steps"):
+                report.bar("pipeline=True / without, acting and environments cost the same", ratio, PIPELINED)
+
+
+def _acting_seconds(model: bridge.PPO, lanes: int) -> float:
+    actor = model.plan.actor
+    assert actor is not None
+    observation, noise = np.zeros((lanes, 4), np.float32), actor.draw_noise(lanes, 1, 1)[0]
+
+    def run() -> None:
+        for _ in range(200):
+            actor.act(observation, noise)
+
+    return 1 / common.interleave({"": Side(run, 200, lambda _: 0)}, 5)[""].steps_per_second
+
+
+def _steps_side(model: bridge.PPO, count: int = 256) -> Side:
+    actor, env = model.plan.actor, model.env
+    assert actor is not None
+    assert isinstance(env, bridge.ProcessVecEnv)
+    noise = actor.draw_noise(env.num_envs, count, 1)
+
+    def run() -> None:
+        take_step = functools.partial(step_together, env, noise)
+        if model.pipeline:
+            take_step = Pipeline(env, noise, looks_ahead=True).step  # type: ignore[assignment]
+        observation: Any = env.reset()
+        for step in range(count):
+            *_, (observation, _, _, _) = take_step(actor.act, observation, step)
+
+    return Side(run, count * env.num_envs, lambda _: 0)
+
+
+def _rollouts_side(model: bridge.PPO) -> Side:
+    steps = 4 * model.n_steps * model.n_envs
+    return Side(lambda: model.learn(steps, reset_num_timesteps=False) and None, steps, lambda _: 0)
+
+
 def measure_native(report: common.Report, rounds: int, lanes: int) -> None:
     """Vectorised sources: what GymVecEnv adds to Gymnasium's own CartPole, and CartPole in C."""
     actions = np.random.default_rng(0).integers(2, size=(256, lanes))
@@ -295,6 +372,8 @@ def main(argv: list[str] | None = None) -> None:
             measure_stepping(report, rounds, [(0, 64)])
     if "processes" in parts and not quick:
         measure_processes(report, rounds)
+    if "pipeline" in parts and not quick:
+        measure_pipeline(report, rounds)
     if "native" in parts:
         measure_native(report, rounds, 8 if quick else 1024)
     report.finish(arguments.output or (None if quick else common.RESULTS))

@@ -71,7 +71,7 @@ def collect_rollouts(
         assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
         take_step = Pipeline(env, noise, looks_ahead=not watched).step
     else:
-        take_step = functools.partial(_step, env, noise)
+        take_step = functools.partial(step_together, env, noise)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
     shown["n_rollout_steps"] = n_steps
     truncated: list[tuple[int, int, Any]] = []
@@ -128,7 +128,8 @@ def collect_rollouts(
     return True
 
 
-def _step(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Taken:
+def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Taken:
+    """Take a step of all lanes at once, as `Pipeline.step` does in two groups."""
     actions, to_env, *judged = act(observation, noise[step])
     clipped_actions = as_sb3_gives(to_env, env.action_space)
     return actions, clipped_actions, judged, env.step(clipped_actions)
