@@ -56,7 +56,7 @@ NATIVE_SHARE, NATIVE_TIMES, NATIVE_ADDS = 0.8, 500, 1.1
 MICROSECONDS, LANES = (0, 50, 200, 1000), (1, 2, 8, 32)
 STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
-PIPELINE_LANES = 128
+PIPELINE_LANES = 256
 
 NOTES = [
     "training: as in never_slower, each side a process of its own; the environments are those of the make_vec_env of "
@@ -66,21 +66,21 @@ NOTES = [
     f"grouped: {GROUP} environments in each process, and all of 2",
     "processes: eight of an environment of 200 µs; policy and update are PPO's defaults, rollouts are "
     "of 64 steps, and as many of PyTorch's threads as it takes or one, whichever is faster",
-    f"pipeline: {PIPELINE_LANES} lanes in two processes, a policy of 256-256. core time: the environments of all lanes "
-    "take as many microseconds of a core as acting does, so those of a process half of that; elapsed time: those of a "
-    "process take as long as acting, where no order of two groups is more than 4/3 as fast. steps: acting and stepping "
-    "alone; rollouts: with the values and advantages behind them, without updates",
+    f"pipeline: {PIPELINE_LANES} lanes in two processes, a policy of 512-512; a step of the VecEnv takes as long as "
+    "acting for all lanes, so that two groups, in turns, are some 4/3 as fast at best. The environments wait for "
+    "something, or compute, and then want both cores. steps: acting and stepping alone; rollouts: with the values and "
+    "advantages behind them, without updates",
 ]
 
 
 class Busy(gymnasium.Env[np.ndarray, np.int64]):
-    """Four numbers that do not change, for 100 steps, each of which takes so many microseconds of a core."""
+    """Four numbers that do not change, for 100 steps, each of which takes so many µs: of a core, or waiting."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, microseconds: float) -> None:
-        self.seconds, self.observation = microseconds * 1e-6, np.zeros(4, np.float32)
+    def __init__(self, microseconds: float, waits: bool = False) -> None:
+        self.seconds, self.waits, self.observation = microseconds * 1e-6, waits, np.zeros(4, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -89,6 +89,8 @@ class Busy(gymnasium.Env[np.ndarray, np.int64]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         until = time.perf_counter() + self.seconds
+        if self.waits and self.seconds:
+            time.sleep(self.seconds)
         while time.perf_counter() < until:
             pass
         self.count += 1
@@ -222,42 +224,39 @@ def measure_processes(report: common.Report, rounds: int) -> None:
 
 
 def measure_pipeline(report: common.Report, rounds: int) -> None:
-    """Steps in two groups and in one, of environments that cost what acting does."""
-    lanes = PIPELINE_LANES
+    """Steps in two groups and in one, of environments whose step takes as long as acting does."""
+    first_lanes = [0, PIPELINE_LANES // 2]  # of each process, which take the time of all
 
     def model_of(env: VecEnv, pipeline: bool) -> bridge.PPO:
-        model = bridge.PPO(
-            "MlpPolicy",
-            env,
-            n_steps=64,
-            policy_kwargs={"net_arch": [256, 256]},
-            seed=0,
-            device="cpu",
-            pipeline=pipeline,
-        )
+        settings: dict[str, Any] = {"n_steps": 64, "policy_kwargs": {"net_arch": [512, 512]}, "pipeline": pipeline}
+        model = bridge.PPO("MlpPolicy", env, seed=0, device="cpu", **settings)
         model.train = lambda: None  # type: ignore[method-assign]
         return model
 
-    acting = _acting_seconds(model_of(bridge.SerialVecEnv([functools.partial(Busy, 0)] * lanes), False), lanes)
-    for what, process_seconds in (("core time", acting / 2), ("elapsed time", acting)):
-        busy = functools.partial(Busy, process_seconds * 1e6 / (lanes // 2))
-        env = bridge.ProcessVecEnv([busy] * lanes, lanes // 2)
-        with contextlib.closing(env):
+    for what in ("wait", "compute"):
+        make = functools.partial(Busy, 0, waits=what == "wait")
+        with contextlib.closing(bridge.ProcessVecEnv([make] * PIPELINE_LANES, first_lanes[1])) as env:
             models = {"in one": model_of(env, False), "in two groups": model_of(env, True)}
-            makers = {"steps": _steps_side, "rollouts": _rollouts_side}
-            sides = {(kind, name): make(model) for kind, make in makers.items() for name, model in models.items()}
-            timings = common.interleave(sides, rounds)  # type: ignore[type-var, arg-type]
-        for kind in makers:
-            speeds = {name: timings[kind, name].steps_per_second for name in models}  # type: ignore[index]
-            ratio = speeds["in two groups"] / speeds["in one"]
-            row = {"the same": what, "of": kind, "acting [µs]": acting * 1e6, **speeds, "ratio": ratio}
-            report.add("pipeline", [row])
-            if (what, kind) == ("core time", "steps"):
-                report.bar("pipeline=True / without, acting and environments cost the same", ratio, PIPELINED)
+            acting, seconds = _acting_seconds(models["in one"]), 0.0
+            for _ in range(4):  # what the VecEnv itself takes is in it
+                env.set_attr("seconds", seconds, first_lanes)
+                env.reset()
+                stepping = (
+                    PIPELINE_LANES / common.interleave({"": _stepping(env, PIPELINE_LANES)}, 3)[""].steps_per_second
+                )
+                seconds = max(0.0, seconds + acting - stepping)
+            for kind, side in (("steps", _steps_side), ("rollouts", _rollouts_side)):
+                timings = common.interleave({name: side(model) for name, model in models.items()}, rounds)
+                speeds = {name: timing.steps_per_second for name, timing in timings.items()}
+                ratio = speeds["in two groups"] / speeds["in one"]
+                costs = {"acting [µs]": acting * 1e6, "VecEnv.step [µs]": stepping * 1e6}
+                report.add("pipeline", [{"environments": what, "of": kind, **costs, **speeds, "ratio": ratio}])
+                if (what, kind) == ("wait", "steps"):
+                    report.bar("acting and stepping take the same: pipeline=True / without", ratio, PIPELINED)
 
 
-def _acting_seconds(model: bridge.PPO, lanes: int) -> float:
-    actor = model.plan.actor
+def _acting_seconds(model: bridge.PPO) -> float:
+    actor, lanes = model.plan.actor, model.n_envs
     assert actor is not None
     observation, noise = np.zeros((lanes, 4), np.float32), actor.draw_noise(lanes, 1, 1)[0]
 
