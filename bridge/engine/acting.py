@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 from bridge.dlpack import to_jax
+from bridge.translate.modules import read_parameters
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Rollout
@@ -39,8 +41,14 @@ class Actor:
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if self._is_shared and addresses == self._addresses:
             return
-        names = (name for name, _ in self.network.module.parameters)
-        self.params = {name: to_jax(parameter) for name, parameter in zip(names, self._parameters, strict=True)}
+        shapes = dict(self.network.module.parameters)
+        if not all(is_where_jax_computes(parameter) for parameter in self._parameters):
+            parts = np.split(read_parameters(self._parameters), np.cumsum([math.prod(s) for s in shapes.values()])[:-1])
+            self.params: dict[str, Any] = {
+                name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+            }
+            return
+        self.params = {name: to_jax(parameter) for name, parameter in zip(shapes, self._parameters, strict=True)}
         self._addresses = addresses
         # On a GPU PyTorch and JAX know of each other's writes only when an array is handed over.
         self._is_shared = jax.default_backend() == "cpu" and addresses == [
@@ -86,6 +94,11 @@ class Actor:
         """
         steps = (rollout.observation, rollout.action, rollout.reward, done)
         return [np.asarray(part) for part in self._programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
+
+
+def is_where_jax_computes(tensor: torch.Tensor) -> bool:
+    """Whether JAX can use the memory of a tensor: PyTorch may have a GPU that JAX has not, and the other way round."""
+    return tensor.device.type == ("cpu" if jax.default_backend() == "cpu" else "cuda")
 
 
 def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:

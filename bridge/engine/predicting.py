@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax, to_torch
-from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan
+from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_where_jax_computes
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
 from bridge.translate.operations import NotCompilable
@@ -92,22 +92,23 @@ class Predictor:
         return _programs(network).sample, params, batch, draw_noise(network, (len(jax.tree.leaves(batch)[0]),))
 
     def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
-        tensors = _map(to_torch, observation) if is_jax else observation
-        device = (next(iter(tensors.values())) if isinstance(tensors, dict) else tensors).device
-        batch, is_batch = _as_batch(tensors, self._policy.observation_space)
+        first = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        batch, is_batch = _as_batch(observation, self._policy.observation_space)
         if self._can_act(deterministic):
-            program, *inputs = self._arguments(_map(to_jax, batch), deterministic)
+            program, *inputs = self._arguments(batch if is_jax else _map(_for_jax, batch), deterministic)
             action, was_nan = program(*inputs)
             if was_nan:
                 raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
+            action = action if is_jax else to_torch(action)
         else:
-            action = self._by_pytorch(_map(lambda part: part.to(self._policy.device), batch), deterministic)
+            tensors = _map(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
+            action = self._by_pytorch(tensors, deterministic)
+            action = to_jax(action.cpu()) if is_jax else action
         if is_jax:
-            action = action if isinstance(action, jax.Array) else to_jax(action.to(device))
+            action = jax.device_put(action, first.device)
         else:
-            action = to_torch(action) if isinstance(action, jax.Array) else action
             is_index = isinstance(self._policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
-            action = action.to(device, torch.int64 if is_index else torch.float32)
+            action = action.to(first.device, torch.int64 if is_index else torch.float32)
         return action if is_batch else action[0]
 
     def _by_pytorch(self, batch: Any, deterministic: bool) -> torch.Tensor:
@@ -149,8 +150,13 @@ def _programs(network: ExportedPolicy) -> SimpleNamespace:
     )
 
 
+def _for_jax(tensor: torch.Tensor) -> jax.Array:
+    array: jax.Array = to_jax(tensor if is_where_jax_computes(tensor) else tensor.cpu())
+    return array
+
+
 def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
-    """Tensors with a leading axis and the channels of images first, and whether they had that axis."""
+    """Tensors or JAX arrays with a leading axis and the channels of images first, and whether they had that axis."""
     if isinstance(observation, dict):
         if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():
             raise ValueError(f"The observation must be of {space}, got a dict of {', '.join(map(repr, observation))}.")
@@ -162,7 +168,9 @@ def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
         if shape in (wanted, shape[:1] + wanted):
             is_batch = len(shape) > len(wanted)
             batch = observation if is_batch else observation[None]
-            return (batch if wanted is expected else batch.permute(0, 3, 1, 2)), is_batch
+            if wanted is not expected:
+                batch = batch.permute(0, 3, 1, 2) if isinstance(batch, torch.Tensor) else batch.transpose(0, 3, 1, 2)
+            return batch, is_batch
     raise ValueError(f"The observation must have the shape {expected}, or (n, *{expected}), got {shape}.")
 
 

@@ -184,3 +184,14 @@ def test_after_a_fork_sb3_acts_and_learns_instead_of_waiting_for_ever():
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_weights_that_jax_cannot_share_are_copied_and_followed_all_the_same(monkeypatch):
+    monkeypatch.setattr("bridge.engine.acting.is_where_jax_computes", lambda tensor: False)  # as on a GPU of PyTorch's
+    model = make(make_vec_env("CartPole-v1", N_ENVS, seed=0))
+    model.policy.value_net.weight.data.zero_()
+    model.train = lambda: model.policy.value_net.bias.data.fill_(7.0)
+    model.learn(ROLLOUT)
+    np.testing.assert_array_equal(model.rollout_buffer.values, 0)
+    model.learn(ROLLOUT)
+    np.testing.assert_array_equal(model.rollout_buffer.values, 7)
