@@ -258,11 +258,12 @@ def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
 # --- The parent ends ------------------------------------------------------------------------------------------------
 
 PARENT = """
-    import os, sys, time, warnings
+    import os, signal, sys, time, warnings
     import numpy as np
     from bridge import ProcessVecEnv
     from tests.bridge.host_env.host_environments import HANG, Counting
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     warnings.simplefilter("ignore")
     for way in ("exception", "interrupted", "killed", "hanging"):
         if os.fork() == 0:
@@ -273,6 +274,7 @@ PARENT = """
                 raise SystemExit("as an exception would")
             venv.step_async(np.array([HANG, 0]) if way == "hanging" else np.zeros(2, int))
             time.sleep(60)
+            os._exit(1)  # not on with the loop
     for _ in range(4):
         os.wait()
 """
