@@ -70,7 +70,7 @@ class Plan:
 
     def acts_as_planned(self) -> bool:
         """Whether the policy still computes what the actor does, whatever its weights are."""
-        return self._snapshot is not None and self._snapshot.is_current()
+        return self._snapshot is not None and self._snapshot.is_current(learns=False)
 
     def __str__(self) -> str:
         collecting = "SB3's code"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_where_jax_computes
@@ -23,8 +24,9 @@ from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import compiler_options, is_usable, require_usable
 
-# So many calls with observations of one shape are PyTorch's. Then a program is worth its compilation, which takes as
-# long as some hundred of them, in a thread beside further calls.
+# So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
+# long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
+# PyTorch gets the same actions again.
 CALLS_BEFORE_COMPILING = 100
 
 
@@ -41,11 +43,16 @@ class Predictor:
         self._actor = _actor_of(policy, self._snapshot) if compiles else None
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[Any]] = {}
+        self._compiled: set[Any] = set()
+        self._programs = None if self._actor is None else _programs(self._actor.network)
+        space = policy.observation_space
+        is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
+        self._flat_shape = space.shape if is_flat else None
 
     def is_current(self, policy: ActorCriticPolicy) -> bool:
         """Whether the policy still is this one, whatever its weights are."""
         works = self._actor is None or is_usable()  # not after a fork
-        return works and policy is self._policy and self._snapshot.is_current()
+        return works and policy is self._policy and self._snapshot.is_current(learns=False)
 
     def predict(self, observation: Any, deterministic: bool) -> Any:
         """Actions for one observation or for a batch; None if SB3's own code is to give them, or an error.
@@ -57,27 +64,56 @@ class Predictor:
         Raises:
           ValueError: tensors or JAX arrays of another shape than the observation space's, or with NaN.
         """
-        leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
-        for array_type in (torch.Tensor, jax.Array):
-            if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
-                return self._predict_tensors(observation, array_type is jax.Array, deterministic)
-        shapes = tuple(getattr(leaf, "shape", None) for leaf in leaves)
-        self._calls[shapes, deterministic] += 1
-        if self._calls[shapes, deterministic] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
+        # Each microsecond is felt here: an environment's step takes ten.
+        if type(observation) is not np.ndarray:
+            leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
+            for array_type in (torch.Tensor, jax.Array):
+                if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
+                    return self._predict_tensors(observation, array_type is jax.Array, deterministic)
+            shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
+        else:
+            shapes = observation.shape
+        if (shapes, deterministic) not in self._compiled and not self._compile(observation, shapes, deterministic):
             return None
-        batch, is_batch = self._policy.obs_to_tensor(observation)
-        batch = _map(lambda part: part.cpu().numpy(), batch)
-        arguments = self._arguments(batch, deterministic)
-        if (shapes, deterministic) not in self._compiling:
-            self._compiling[shapes, deterministic] = compile_meanwhile(*arguments)
-        if not self._compiling[shapes, deterministic].done():
-            return None
-        program, *inputs = arguments
+        batch, is_batch = self._batch_of(observation)
+        program, *inputs = self._arguments(batch, deterministic)
         action, was_nan = program(*inputs)
         if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
         return action if is_batch else action.squeeze(axis=0)
+
+    def _compile(self, observation: Any, shapes: Any, deterministic: bool) -> bool:
+        """Whether the program for observations of these shapes is at hand, after this call; it is begun in time."""
+        key = shapes, deterministic
+        self._calls[key] += 1
+        if self._calls[key] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
+            return False
+        if key not in self._compiling:
+            batch, _ = self._batch_of(observation)
+            state = torch.get_rng_state()
+            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic))
+            torch.set_rng_state(state)  # as if no noise had been drawn
+        if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
+            return False
+        wait([self._compiling.pop(key)])
+        self._compiled.add(key)
+        return True
+
+    def _batch_of(self, observation: Any) -> tuple[Any, bool]:
+        """NumPy arrays with a leading axis, and whether they had it.
+
+        Raises:
+          ValueError: SB3's, of another shape.
+        """
+        shape = self._flat_shape
+        if shape is not None and type(observation) is np.ndarray:
+            if observation.shape == shape:
+                return observation[None], False
+            if observation.shape[1:] == shape:
+                return observation, True
+        batch, is_batch = self._policy.obs_to_tensor(observation)
+        return _map(lambda part: part.cpu().numpy(), batch), is_batch
 
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
@@ -85,11 +121,12 @@ class Predictor:
     def _arguments(self, batch: Any, deterministic: bool) -> tuple[Any, ...]:
         """A program and what it takes."""
         assert self._actor is not None
+        assert self._programs is not None
         self._actor.refresh()
         network, params = self._actor.network, self._actor.params
         if deterministic:
-            return _programs(network).mode, params, batch
-        return _programs(network).sample, params, batch, draw_noise(network, (len(jax.tree.leaves(batch)[0]),))
+            return self._programs.mode, params, batch
+        return self._programs.sample, params, batch, draw_noise(network, (len(jax.tree.leaves(batch)[0]),))
 
     def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation

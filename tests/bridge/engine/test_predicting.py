@@ -1,5 +1,7 @@
 """`predict` by a program: SB3's actions, and tensors and JAX arrays for tensors and JAX arrays."""
 
+from concurrent.futures import Future
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +19,10 @@ from tests.bridge.small_models import make
 def at_once(monkeypatch):
     """Programs from the first call on, compiled before it."""
 
-    class Compiled:
-        done = staticmethod(lambda: True)
-
+    compiled = Future()
+    compiled.set_result(None)
     monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 0)
-    monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: Compiled)
+    monkeypatch.setattr(predicting, "compile_meanwhile", lambda *arguments: compiled)
     monkeypatch.setattr("bridge.engine.predicting.is_slower_compiled", lambda policy: False)
 
 
@@ -127,3 +128,14 @@ def test_images_may_have_their_channels_last():
     moved = {**inputs, "image": np.moveaxis(inputs["image"], -1, 1)}
     ours = [model.predict(jax.tree.map(torch.as_tensor, each), deterministic=True)[0] for each in (inputs, moved)]
     torch.testing.assert_close(*ours)
+
+
+def test_it_is_compiled_beside_the_second_hundred_of_calls_and_the_same_seed_draws_the_same(monkeypatch):
+    monkeypatch.undo()
+    runs = []
+    for _ in range(2):
+        model = make(sampled())
+        torch.manual_seed(3)
+        runs.append([int(model.predict(np.zeros(3, np.float32))[0]) for _ in range(230)])
+        assert model._predictor._compiled == {((3,), False)}
+    assert runs[0] == runs[1]
