@@ -115,13 +115,15 @@ def measure_acting(report: common.Report, rounds: int) -> None:
     }
     for model in models.values():
         model.learn(512)
+    models[OURS].set_parameters(models[STOCK].get_parameters())  # episodes must be equally long
     observation = np.zeros(4, np.float32)
 
     def predict(model: Any, count: int = 2000) -> None:
         for _ in range(count):
             model.predict(observation, deterministic=True)
 
-    evaluations = {side: _evaluation_of(model) for side, model in models.items()}
+    callbacks = {side: _eval_callback(model) for side, model in models.items()}
+    evaluations = {side: functools.partial(_evaluate, callback) for side, callback in callbacks.items()}
     for what, runs, at_least in (
         ("predict of one observation", {s: functools.partial(predict, m) for s, m in models.items()}, PREDICT),
         ("EvalCallback of 10 episodes", evaluations, EVALUATE),
@@ -130,20 +132,20 @@ def measure_acting(report: common.Report, rounds: int) -> None:
         seconds = {side: 1 / timing.steps_per_second for side, timing in timings.items()}
         report.add("acting", [{"what": what, **{f"{side} [s]": value for side, value in seconds.items()}}])
         report.bar(f"{what}: {STOCK} / {OURS}", seconds[STOCK] / seconds[OURS], at_least)
+    returns = {side: callback.last_mean_reward for side, callback in callbacks.items()}
+    if len(set(returns.values())) > 1:
+        raise RuntimeError(f"Both sides must evaluate the same episodes, got mean returns of {returns}.")
 
 
-def _evaluation_of(model: Any) -> Callable[[], Any]:
-    # A policy that fails at once would make an evaluation of resets; both sides get the same weights.
-    callback = EvalCallback(make_vec_env("CartPole-v1", 1), n_eval_episodes=10, eval_freq=1, verbose=0, warn=False)
-    torch.manual_seed(0)
+def _eval_callback(model: Any) -> EvalCallback:
+    callback = EvalCallback(make_vec_env("CartPole-v1", 1, seed=0), n_eval_episodes=10, eval_freq=1, verbose=0)
     callback.init_callback(model)
-    callback.eval_env.seed(0)
+    return callback
 
-    def evaluate() -> None:
-        callback.n_calls = 1
-        callback._on_step()
 
-    return evaluate
+def _evaluate(callback: EvalCallback) -> None:
+    callback.n_calls = 1
+    callback._on_step()
 
 
 def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:

@@ -18,9 +18,9 @@ from bridge.factory import make_vec_env
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.native import Buffers, NativeVectorEnv
 from bridge.host_env.native_vec_env import NativeVecEnv
-from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.worker_process import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
-from bridge.host_env.worker_process import WorkerDied, WorkerError
 from bridge.translate.operations import NotCompilable
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper

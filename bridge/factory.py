@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
 from bridge.host_env.gym_vec_env import GymVecEnv
-from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, UnknownEnvironment

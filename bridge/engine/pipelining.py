@@ -11,8 +11,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from bridge.engine.acting import as_sb3_gives
 from bridge.host_env.batches import concatenate, take
-from bridge.host_env.lane_group import LaneGroup
-from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.lane_group import LaneGroup
+from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.translate.policies import ExportedPolicy
 
 # From observations and noise to actions as they were sampled and as environments take them; and to values and

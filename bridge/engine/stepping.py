@@ -20,7 +20,8 @@ from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import Actor, as_sb3_gives
 from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.pipelining import Act, Pipeline, Taken
-from bridge.host_env.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.process_vec_env import ProcessVecEnv
+from bridge.host_env.step_infos import StepInfos
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
@@ -93,9 +94,13 @@ def collect_rollouts(
             callback.update_locals(shown)
         if not callback.on_step():
             return False
-        if dones.any():  # nobody looks into infos otherwise, which may be made only then
+        ended = np.asarray(dones).nonzero()[0].tolist()
+        if ended or type(infos) is not StepInfos:  # which have `episode` at ends alone, and are made when they are read
             algorithm._update_info_buffer(infos, dones)
-            truncated += [(step, lane, infos[lane]["terminal_observation"]) for lane in _truncated(infos, dones)]
+        for lane in ended:
+            if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None:
+                # A copy: environments may use the memory again before the rollout ends.
+                truncated.append((step, lane, jax.tree.map(np.array, infos[lane]["terminal_observation"])))
         if isinstance(observation, dict):
             for name, part in observation.items():
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
@@ -145,15 +150,6 @@ def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any, noise: Any) ->
     elif isinstance(space, spaces.Box):
         clipped_actions = np.clip(actions, space.low, space.high)
     return actions, clipped_actions, values.flatten(), log_probs
-
-
-def _truncated(infos: Any, dones: np.ndarray) -> list[int]:
-    """The lanes whose episode somebody has cut, so that the value of what would have followed counts."""
-    return [
-        lane
-        for lane in dones.nonzero()[0].tolist()
-        if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None
-    ]
 
 
 def _add_values_behind(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bridge.host_env.processes.process_worker import Told
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
 
@@ -103,3 +104,33 @@ class Episodes:
     ) -> None:
         """`ended`, written into infos at once; the arguments are those of `ended` and of `Ended.mark`."""
         self.ended(lanes, terminated).mark(infos, observations)
+
+
+def infos_of_step(
+    episodes: Episodes,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    told: Told,
+    reset_infos: list[dict[str, Any]],
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The dones and infos of a step, as SB3 has them, of what environments told.
+
+    Args:
+      episodes: of all lanes; they count the step.
+      rewards, terminated, truncated: (num_envs,).
+      told: the terminal observations are of one's own.
+      reset_infos: those of lanes whose episode ended are replaced.
+    """
+    dones, ended, infos = episodes.step(rewards, terminated, truncated)
+    for lane, info in told.infos.items():
+        info["TimeLimit.truncated"] = False
+        infos[lane] = info
+    if ended.size:
+        lanes = ended.tolist()
+        last = [told.infos.get(lane, {}) for lane in lanes]
+        episodes.end(ended, last, terminated, [told.terminal[lane] for lane in lanes])
+        for lane, info in zip(lanes, last):
+            infos[lane] = info
+            reset_infos[lane] = told.begun.get(lane, {})
+    return dones, infos

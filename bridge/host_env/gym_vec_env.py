@@ -19,8 +19,8 @@ from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_infos import kept, lane_infos
+from bridge.vec_env.all_lanes import MAX_IMAGES
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.jax_vec_env import MAX_IMAGES
 from jaxenvs.arguments import instance
 
 

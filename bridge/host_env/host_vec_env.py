@@ -8,19 +8,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.host_env.episodes import Episodes
 from bridge.vec_env.actions import ActionChecker
+from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.arguments import lanes_of
-from bridge.vec_env.jax_vec_env import MAX_IMAGES
 from jaxenvs.arguments import instance
-from jaxenvs.arguments import seed as as_seed
 
 
-class HostVecEnv(VecEnv):
+class HostVecEnv(AllLanesVecEnv):
     """Seeds, checked actions, calls in order, and the episodes, for a source that steps all its lanes at once.
 
     A step that fails leaves the source in no state one knows: `reset` starts anew.
@@ -53,14 +50,6 @@ class HostVecEnv(VecEnv):
     def t_start(self) -> float:
         """The time from which `episode["t"]` counts, as VecMonitor's."""
         return self._episodes.t_start
-
-    def seed(self, seed: int | None = None) -> Sequence[Any]:
-        """Lane i starts from `seed + i` at the next reset; from a seed that NumPy's global generator draws if None.
-
-        Raises:
-          ValueError: it is no int, or negative.
-        """
-        return super().seed(None if seed is None else as_seed("seed", seed))
 
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
         """Start an episode in every lane. A step under way is waited for, and forgotten.
@@ -107,13 +96,6 @@ class HostVecEnv(VecEnv):
         result = self._finish_step()
         self._is_reset = True
         return result
-
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
-        """True for Monitor alone, whose `episode` every info of an ended episode has."""
-        instance("wrapper_class", wrapper_class, type, "a class")
-        return [issubclass(wrapper_class, Monitor) for _ in lanes_of(indices, self.num_envs)]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """An attribute of the environment, which is that of every lane.

@@ -12,8 +12,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
-from bridge.host_env.episodes import Episodes
-from bridge.host_env.process_worker import Lanes, Told
+from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.processes.process_worker import Lanes
 from bridge.vec_env.arguments import lanes_of
 
 
@@ -77,33 +77,3 @@ class SerialVecEnv(DummyVecEnv):
 
     def _new_observations(self) -> dict[Any, np.ndarray]:
         return {key: np.empty(shape, dtype) for key, shape, dtype in self._parts}
-
-
-def infos_of_step(
-    episodes: Episodes,
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    told: Told,
-    reset_infos: list[dict[str, Any]],
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """The dones and infos of a step, as SB3 has them, of what environments told.
-
-    Args:
-      episodes: of all lanes; they count the step.
-      rewards, terminated, truncated: (num_envs,).
-      told: the terminal observations are of one's own.
-      reset_infos: those of lanes whose episode ended are replaced.
-    """
-    dones, ended, infos = episodes.step(rewards, terminated, truncated)
-    for lane, info in told.infos.items():
-        info["TimeLimit.truncated"] = False
-        infos[lane] = info
-    if ended.size:
-        lanes = ended.tolist()
-        last = [told.infos.get(lane, {}) for lane in lanes]
-        episodes.end(ended, last, terminated, [told.terminal[lane] for lane in lanes])
-        for lane, info in zip(lanes, last):
-            infos[lane] = info
-            reset_infos[lane] = told.begun.get(lane, {})
-    return dones, infos

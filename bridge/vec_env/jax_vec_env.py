@@ -7,17 +7,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
+from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.arguments import lanes_of
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
@@ -27,14 +25,10 @@ from bridge.vec_env.spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv
 from jaxenvs.arguments import function, instance
-from jaxenvs.arguments import seed as as_seed
 from jaxenvs.compilation import require_usable
 
-# More pictures than this would make a frame nobody can see anything in, and a video of gigabytes.
-MAX_IMAGES = 16
 
-
-class JaxVecEnv(VecEnv):
+class JaxVecEnv(AllLanesVecEnv):
     """`num_envs` JAX environments, stepped by one compiled program, where Stable-Baselines3 expects a VecEnv.
 
     Every array that `reset` and `step` return is a NumPy array of its own, writable, never written to again.
@@ -78,14 +72,6 @@ class JaxVecEnv(VecEnv):
             self.seed(seed)
 
     # --- Stepping -----------------------------------------------------------------------------------------------
-
-    def seed(self, seed: int | None = None) -> Sequence[Any]:
-        """Lane i starts from `seed + i` at the next reset; from a seed that NumPy's global generator draws if None.
-
-        Raises:
-          ValueError: it is no int, or negative.
-        """
-        return super().seed(None if seed is None else as_seed("seed", seed))
 
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
         """Start an episode in every lane: the first of the seeds if `seed` was called, else the next one.
@@ -235,13 +221,6 @@ class JaxVecEnv(VecEnv):
             method(state, *method_args, **method_kwargs)
             for method, state in zip(methods, self._lane_states(lanes), strict=True)
         ]
-
-    def env_is_wrapped(
-        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
-        """True for Monitor alone, whose `episode` every info of an ended episode has."""
-        instance("wrapper_class", wrapper_class, type, "a class")
-        return [issubclass(wrapper_class, Monitor) for _ in lanes_of(indices, self.num_envs)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""

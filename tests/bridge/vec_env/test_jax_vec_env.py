@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.vec_env.jax_vec_env import MAX_IMAGES
+from bridge.vec_env.all_lanes import MAX_IMAGES
 from jaxenvs import AutoresetMode, CartPole, TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv
 from tests.environments import Counter

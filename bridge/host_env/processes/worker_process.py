@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bridge.host_env import process_worker
-from bridge.host_env.process_worker import ANSWER, START, Channel
+from bridge.host_env.processes import process_worker
+from bridge.host_env.processes.process_worker import ANSWER, START, Channel
 
 # How often one looks whether a worker that says nothing still runs. One that died closes its socket at once, unless a
 # process that its environment started has that too.

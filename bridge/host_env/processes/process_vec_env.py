@@ -37,12 +37,11 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.host_env.batches import concatenate
-from bridge.host_env.episodes import Episodes
-from bridge.host_env.lane_group import LaneGroup, LaneStep
-from bridge.host_env.process_worker import CALL, RESET, SHARE, STEP, Told, dumps
-from bridge.host_env.serial_vec_env import infos_of_step
-from bridge.host_env.step_memory import StepMemory, anonymous_file
-from bridge.host_env.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
+from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.processes.lane_group import LaneGroup, LaneStep
+from bridge.host_env.processes.process_worker import CALL, RESET, SHARE, STEP, Told, dumps
+from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
+from bridge.host_env.processes.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
 from bridge.vec_env.arguments import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
 

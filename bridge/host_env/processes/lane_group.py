@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge.host_env.batches import concatenate
-from bridge.host_env.process_worker import Told
-from bridge.host_env.worker_process import WorkerProcess
+from bridge.host_env.processes.process_worker import Told
+from bridge.host_env.processes.worker_process import WorkerProcess
 
 
 @dataclasses.dataclass(eq=False)

@@ -85,11 +85,7 @@ class Lanes:
             for lane, (env, seed, option) in enumerate(zip(self.envs, seeds, options)):
                 observation, info = env.reset(seed=seed, options=option) if option else env.reset(seed=seed)
                 infos.append(info)
-                if plain is not None:
-                    plain[lane] = observation
-                else:
-                    for key, array in observations.items():
-                        array[lane] = observation[key]
+                _write(observations, plain, lane, observation)
         except Exception:
             self.failed = lane
             raise
@@ -127,15 +123,23 @@ class Lanes:
                     observation, info = env.reset()
                     if info:
                         told.begun[lane] = info
-                if plain is not None:
-                    plain[lane] = observation
-                else:
-                    for key, array in observations.items():
-                        array[lane] = observation[key]
+                _write(observations, plain, lane, observation)
         except Exception:
             self.failed = lane
             raise
         return told
+
+
+def _write(observations: Observations, plain: np.ndarray | None, lane: int, observation: Any) -> None:
+    """
+    Args:
+      plain: the one array of observations, if it is one.
+    """
+    if plain is not None:
+        plain[lane] = observation
+    else:
+        for key, array in observations.items():
+            array[lane] = observation[key]
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
