@@ -6,14 +6,15 @@ from typing import Any
 
 import stable_baselines3
 
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm, constructor_like
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
 from jaxenvs import learn
 
 
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     """`stable_baselines3.A2C` with the same arguments, and `engine` and `pipeline`."""
 
-    __init__ = constructor_like(stable_baselines3.A2C)
+    __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.A2C)
 
     def _settings(self) -> learn.A2C:
         return learn.A2C(

@@ -8,65 +8,45 @@ finds and does what it would with SB3.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import inspect
 import logging
-import os
-from collections.abc import Callable
-from concurrent.futures import Future, wait
-from pathlib import Path
+import math
+from concurrent.futures import wait
 from typing import Any, Self
 
-import gymnasium
 import numpy as np
-import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import is_wrapped
-from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
-import jaxenvs
+from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
 from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine import stepping, tensors
-from bridge.engine.callbacks import looks_at_steps, show_steps
+from bridge.engine import iterations, stepping, tensors
+from bridge.engine.callbacks import looks_at_steps, quiet_steps, show_steps
 from bridge.engine.channels_last import channels_last
-from bridge.engine.collecting import Discounts, Steps, run_rollout
-from bridge.engine.compilation import compile_seconds, release_freed_memory
+from bridge.engine.collecting import Collected, Discounts, Steps, run_rollout
+from bridge.engine.pace import Pace
 from bridge.engine.plan import Plan, make_plan, require_engine
-from bridge.engine.predicting import Predictor
-from bridge.engine.updating import Update
-from bridge.factory import make_vec_env
-from bridge.files import replacing
-from bridge.host_env.serial_vec_env import SerialVecEnv
-from bridge.randomness import get_random_state, key_data
+from bridge.engine.updating import Update, is_large
+from bridge.randomness import get_random_state
 from bridge.translate.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import Environment, VectorEnv
+from bridge.wrappers import Chain
 from jaxenvs.arguments import boolean
 from jaxenvs.learn import OnPolicySettings
 
 log = logging.getLogger("bridge")
 
-# Of a model, what belongs to this process alone: neither saved nor pickled.
-NOT_SAVED = ("_plan", "_predictor", "_compiling", "_compiled_before", "_compiled_so_far", "_random_before_rollout")
 
-
-class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
+class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
 
-    engine: str
     pipeline: bool = False  # of a model that was pickled before there was one
-    key: np.ndarray
     _plan: Plan | None = None
-    _predictor: Predictor | None = None
-    _compiling: Future[Any] | None = None
-    _compiled_before = 0.0
-    _compiled_so_far = 0.0
+    _compiling_for: Plan | None = None
     _random_before_rollout: Any = None
 
     def __init__(
@@ -84,7 +64,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             what it would do without. Where that cannot be, the plan and the log say why.
         """
         self.engine, self.pipeline = require_engine(engine), boolean("pipeline", pipeline)
-        super().__init__(policy, _as_vec_env(env), *args, **kwargs)
+        super().__init__(policy, as_vec_env(env), *args, **kwargs)
 
     # --- Each algorithm's own -----------------------------------------------------------------------------------
 
@@ -134,15 +114,15 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             plan = make_plan(*now)
             if (plan.reasons or plan.not_pipelined) and (self._plan is None or str(plan) != str(self._plan)):
                 log.warning("%s", plan)
-            self._plan = plan
-            self._compile_update(plan)
+            self._plan, self._compiling_for = plan, None
         return self._plan
 
     def _compile_update(self, plan: Plan) -> None:
         """Begin to compile the update, beside what the first rollout compiles or takes."""
         # A buffer that SB3 has flattened has other shapes than the one that will be there.
-        if plan.updates and not self.rollout_buffer.generator_ready:
+        if self._compiling_for is not plan and plan.updates and not self.rollout_buffer.generator_ready:
             self._compiling = self._update(plan).compile_meanwhile()
+        self._compiling_for = plan
 
     def _update(self, plan: Plan) -> Update:
         assert plan.network is not None
@@ -160,11 +140,107 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
     # --- In SB3's place -----------------------------------------------------------------------------------------
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
-        self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
         if type(self.rollout_buffer) is TensorRolloutBuffer and self.rollout_buffer_class is not TensorRolloutBuffer:
             # It was put there for an engine, which may be another now.
             self.rollout_buffer = self._make_rollout_buffer()
         return super()._setup_learn(*args, **kwargs)
+
+    def learn(self, *args: Any, **kwargs: Any) -> Self:
+        """SB3's; but iterations run together in one program as long as no callback and no log looks in between.
+
+        Args:
+          args, kwargs: SB3's.
+        """
+        arguments = inspect.signature(super().learn).bind(*args, **kwargs)
+        arguments.apply_defaults()
+        shown = {"self": self, **arguments.arguments, "iteration": 0}
+        log_interval = arguments.arguments.pop("log_interval")
+        total_timesteps, callback = self._setup_learn(**arguments.arguments)
+        callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
+        iteration, pace = 0, Pace()
+        while self.num_timesteps < total_timesteps:
+            assert self.env is not None
+            until_log = log_interval - iteration % log_interval if log_interval is not None else math.inf
+            count = pace.next(self._quiet_iterations(callback, total_timesteps, until_log))
+            with pace.running(count):
+                together = self._iterate(callback, total_timesteps, count) if count else None
+            if together is None:
+                count = 1
+                if not self.collect_rollouts(self.env, callback, self.rollout_buffer, n_rollout_steps=self.n_steps):
+                    break
+            iteration += count
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            if until_log <= count:
+                self.dump_logs(iteration)
+            if together is None:
+                self.train()
+            else:
+                self._update_learning_rate(self.policy.optimizer)
+                self._record_updates(together.metrics)
+        callback.on_training_end()
+        return self
+
+    def _quiet_iterations(self, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
+        """How many of the next iterations nobody looks into, neither a callback nor a log; 0: they do not run so."""
+        cls, ours, buffer = type(self), CompiledOnPolicyAlgorithm, self.rollout_buffer
+        if (cls.collect_rollouts, cls.train) != (
+            ours.collect_rollouts,
+            ours.train,
+        ) or buffer.buffer_size != self.n_steps:
+            return 0
+        plan = self._current_plan(self.env)
+        if plan.network is None or plan.optimizer is None or plan.chain is None or not plan.chain.goes_on:
+            return 0
+        if is_large(plan.network, buffer, self._settings()):
+            return 0
+        of_all = self.n_steps * self.n_envs
+        quiet = quiet_steps(callback, self.num_timesteps, self.n_envs) // self.n_steps
+        left = -(-(total_timesteps - self.num_timesteps) // of_all)
+        # The log of an iteration comes between its rollout and its update, so there is no other beside it.
+        unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
+        return int(min(quiet, left, unlogged, iterations.most_iterations(self.n_steps, self.n_envs)))
+
+    def _iterate(self, callback: BaseCallback, total_timesteps: int, count: int) -> iterations.Iterated | None:
+        """Run so many iterations, but for their logs. None, and nothing changed, if each has to run by itself."""
+        plan, buffer = self._current_plan(self.env), self.rollout_buffer
+        assert plan.chain is not None
+        discounts = Discounts(self.gamma, buffer.gamma, buffer.gae_lambda)
+        arguments = (self._settings_ahead(total_timesteps, count), self._steps_of_same_noise(), discounts)
+        together = iterations.run_iterations(plan, self.policy.optimizer, self._last_obs, self.key, *arguments)
+        if together is None:
+            return None
+        for _ in range(count if self.use_sde else 0):
+            # For `predict`, whose noise is PyTorch's, to have the present deviation.
+            self.policy.reset_noise(self.n_envs)
+        if self.policy.training:
+            self.policy.set_training_mode(False)
+        iterations.write_learner(plan, self.policy.optimizer, together.learner)
+        starts = together.steps.dones[-self.n_steps - 1] if count > 1 else self._last_episode_starts
+        write_rollout(buffer, together.rollout, starts, together.steps.dones[-self.n_steps :])
+        self._leave(plan.chain, together)
+        self._record_compile_time()
+        show_steps(self, plan.chain, callback, buffer, together.steps, watched=False)
+        return together
+
+    def _settings_ahead(self, total_timesteps: int, count: int) -> list[OnPolicySettings]:
+        """The settings of the next updates, as they will be at the progress of each."""
+        progress, settings = self._current_progress_remaining, []
+        for i in range(1, count + 1):
+            self._update_current_progress_remaining(
+                self.num_timesteps + i * self.n_steps * self.n_envs, total_timesteps
+            )
+            learning_rate = self.lr_schedule(self._current_progress_remaining)
+            settings.append(self._settings().replace(learning_rate=learning_rate))
+        self._current_progress_remaining = progress
+        return settings
+
+    def _record_updates(self, all_metrics: list[dict[str, Any]]) -> None:
+        """Log updates, the last of which learnt from what is in the rollout buffer."""
+        # On the host, where NaN is a number: it is what SB3 logs if the returns do not vary.
+        buffer = self.rollout_buffer
+        all_metrics[-1]["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+        for metrics in all_metrics:
+            self._record(metrics)
 
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
@@ -172,6 +248,7 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         """SB3's, as one program if the policy and the environments allow it."""
         # Here, and not before callbacks have begun: what these change counts.
         plan = self._current_plan(env)
+        self._compile_update(plan)
         if plan.tensors and isinstance(env, JaxVecEnv):
             if not isinstance(rollout_buffer, TensorRolloutBuffer):
                 rollout_buffer = self.rollout_buffer = TensorRolloutBuffer.like(rollout_buffer)
@@ -189,9 +266,10 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         if self.policy.training:
             self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        steps = self._collect(plan, rollout_buffer, n_rollout_steps, watched=looks_at_steps(callback))
+        watched = looks_at_steps(callback)
+        steps = self._collect(plan, rollout_buffer, n_rollout_steps, watched)
         self._record_compile_time()
-        if not show_steps(self, plan.chain, callback, rollout_buffer, steps):
+        if not show_steps(self, plan.chain, callback, rollout_buffer, steps, watched):
             return False
         callback.on_rollout_end()
         return True
@@ -234,12 +312,16 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
         )
         chain.check(collected.steps.wrapper_outputs)
         write_rollout(buffer, collected.rollout, self._last_episode_starts, collected.steps.dones)
-        chain.base.write_back(collected.env_state)
-        chain.write_back(collected.wrapper_states)
-        self.key = collected.key
-        self._last_obs = collected.observation
-        self._last_episode_starts = np.array(collected.steps.dones[-1])
+        self._leave(chain, collected)
         return collected.steps
+
+    def _leave(self, chain: Chain, ran: Collected | iterations.Iterated) -> None:
+        """Leave the environments, and where the model is in them, where a program ended."""
+        chain.base.write_back(ran.env_state)
+        chain.write_back(ran.wrapper_states)
+        self.key = ran.key
+        self._last_obs = ran.observation
+        self._last_episode_starts = np.array(ran.steps.dones[-1])
 
     def train(self) -> None:
         """SB3's, as one program if the policy and its optimiser allow it."""
@@ -254,131 +336,9 @@ class CompiledOnPolicyAlgorithm(OnPolicyAlgorithm):
             self._compiling = None
         self.key, metrics = self._update(plan).run()
         self._record_compile_time()
-        # On the host, where NaN is a number: it is what SB3 logs if the returns do not vary.
-        buffer = self.rollout_buffer
-        metrics["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
-        self._record(metrics)
-
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
-    ) -> tuple[Any, Any]:
-        """SB3's, as one program where the policy has one. Of tensors and JAX arrays, actions are such too.
-
-        Args:
-          observation: SB3's; or a tensor or a JAX array, or a dict of them, on whose device the actions will be.
-          state, episode_start: SB3's, for recurrent policies alone.
-          deterministic: the most likely actions; otherwise they are drawn, from PyTorch's generator.
-
-        Raises:
-          ValueError: a tensor or a JAX array is not of the shape of the observations.
-        """
-        if self._predictor is None or not self._predictor.is_current(self.policy):
-            self._predictor = Predictor(self.policy, compiles=self.engine != "torch")
-        actions = self._predictor.predict(observation, deterministic)
-        if actions is None:
-            actions, state = super().predict(observation, state, episode_start, deterministic)
-        return actions, state
-
-    # --- Random numbers, files, pickles -------------------------------------------------------------------------
-
-    def set_random_seed(self, seed: int | None = None) -> None:
-        """SB3's, and the key from which compiled programs draw.
-
-        Without a seed the key follows from the state of PyTorch's generator, so that whoever has seeded that gets the
-        same run again, and nothing is drawn from anybody's generator.
-        """
-        super().set_random_seed(seed)
-        if seed is None:
-            seed = int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:4], "little")
-        self.key = key_data(seed)
-
-    def _setup_model(self) -> None:
-        key = vars(self).get("key")  # of a zip that is being loaded
-        super()._setup_model()
-        if key is not None:
-            self.key = key
-
-    @classmethod
-    def load(cls, path: Any, *args: Any, **kwargs: Any) -> Self:
-        """SB3's. The random numbers go on from where they were when the model was saved, but for a `seed` given here.
-
-        Args:
-          path, args, kwargs: SB3's.
-        """
-        model = super().load(path, *args, **kwargs)
-        if kwargs.get("seed") is not None:
-            model.set_random_seed(kwargs["seed"])
-        return model
-
-    def save(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before.
-
-        Args:
-          path, args, kwargs: SB3's.
-        """
-        # SB3 keeps it as an attribute, which tells `evaluate` of a model without its environments.
-        self.normalized_observations = _normalizes_observations(self)
-        if not isinstance(path, str | os.PathLike) or os.path.isdir(path):
-            return super().save(path, *args, **kwargs)
-        # As SB3 names it: what looks like a suffix is one.
-        with replacing(path if Path(path).suffix else f"{os.fspath(path)}.zip") as unfinished:
-            super().save(unfinished, *args, **kwargs)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), *NOT_SAVED]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
-
-    @staticmethod
-    def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        env = _as_vec_env(env)
-        if isinstance(env, gymnasium.Env):
-            # A DummyVecEnv that takes less time, in the place where SB3 would put one.
-            lane = env if not monitor_wrapper or is_wrapped(env, Monitor) else Monitor(env)
-            env = SerialVecEnv([lambda: lane])
-        return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
-
-    # --- Logs ---------------------------------------------------------------------------------------------------
+        self._record_updates([metrics])
 
     def _record_std(self) -> None:
         log_std = getattr(self.policy, "log_std", None)
         if log_std is not None:
             self.logger.record("train/std", log_std.detach().exp().mean().item())
-
-    def _record_compile_time(self) -> None:
-        seconds = compile_seconds() - self._compiled_before
-        if seconds > self._compiled_so_far:
-            self._compiled_so_far = seconds
-            release_freed_memory()
-        self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
-
-
-def constructor_like(sb3: type[OnPolicyAlgorithm]) -> Callable[..., None]:
-    """`CompiledOnPolicyAlgorithm.__init__` with the parameters of an SB3 algorithm spelled out, and our own."""
-
-    @functools.wraps(CompiledOnPolicyAlgorithm.__init__)
-    def __init__(self: CompiledOnPolicyAlgorithm, *args: Any, **kwargs: Any) -> None:
-        CompiledOnPolicyAlgorithm.__init__(self, *args, **kwargs)
-
-    signature = inspect.signature(sb3.__init__)
-    ours = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type(default))
-        for name, default in (("engine", "auto"), ("pipeline", False))
-    ]
-    vars(__init__)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *ours])
-    return __init__
-
-
-def _as_vec_env(env: Any) -> Any:
-    """JAX environments where SB3 would make Gymnasium's; anything else as it is."""
-    if isinstance(env, str) and env in jaxenvs.registered():
-        return make_vec_env(env)
-    return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env
-
-
-def _normalizes_observations(model: OnPolicyAlgorithm) -> bool:
-    normalize = model.get_vec_normalize_env()
-    if normalize is None:
-        return bool(getattr(model, "normalized_observations", False))
-    return bool(normalize.norm_obs)

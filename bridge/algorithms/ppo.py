@@ -6,14 +6,15 @@ from typing import Any
 
 import stable_baselines3
 
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm, constructor_like
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
 from jaxenvs import learn
 
 
 class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
     """`stable_baselines3.PPO` with the same arguments, and `engine` and `pipeline`."""
 
-    __init__ = constructor_like(stable_baselines3.PPO)
+    __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.PPO)
 
     def _settings(self) -> learn.PPO:
         clip_range, clip_range_vf = self._clip_ranges()

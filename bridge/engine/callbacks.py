@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,16 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    ConvertCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    LogEveryNTimesteps,
+    ProgressBarCallback,
+)
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
@@ -28,8 +38,36 @@ def looks_at_steps(callback: BaseCallback) -> bool:
     return type(callback) is not ProgressBarCallback
 
 
+def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int) -> int:
+    """For how many of the next steps a callback neither looks at locals nor does anything.
+
+    Known are SB3's own: by exact type, because subclasses may do anything.
+
+    Args:
+      num_timesteps: so many there were, of all environments together.
+    """
+    if not looks_at_steps(callback):
+        return sys.maxsize
+    if type(callback) is CallbackList:
+        return min(quiet_steps(part, num_timesteps, num_envs) for part in callback.callbacks)
+    if type(callback) is EvalCallback:
+        return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize
+    if type(callback) is CheckpointCallback:
+        return callback.save_freq - 1 - callback.n_calls % callback.save_freq
+    if type(callback) in (EveryNTimesteps, LogEveryNTimesteps):
+        assert isinstance(callback, EveryNTimesteps)
+        left = callback.n_steps - (num_timesteps - callback.last_time_trigger)
+        return max(0, -(-left // num_envs) - 1)
+    return 0
+
+
 def show_steps(
-    algorithm: OnPolicyAlgorithm, chain: Chain, callback: BaseCallback, buffer: RolloutBuffer, steps: Steps
+    algorithm: OnPolicyAlgorithm,
+    chain: Chain,
+    callback: BaseCallback,
+    buffer: RolloutBuffer,
+    steps: Steps,
+    watched: bool,
 ) -> bool:
     """Count the steps of a rollout, call the callback for each, with SB3's locals, and keep the episodes that ended.
 
@@ -38,12 +76,12 @@ def show_steps(
       chain: its environments.
       callback: called as by SB3.
       buffer: holds the rollout.
-      steps: the rest of it, on the host.
+      steps: the rest of it, on the host. More than the rollout, if nobody looks at them.
+      watched: whether the callback may look at them.
 
     Returns:
       False as soon as the callback does.
     """
-    watched = looks_at_steps(callback)
     history = algorithm.ep_info_buffer
     assert history is not None
     n_steps, num_envs = steps.dones.shape

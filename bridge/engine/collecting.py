@@ -48,6 +48,47 @@ class Discounts:
     gae_lambda: float
 
 
+def collect_steps(
+    wrapper_types: tuple[type, ...],
+    network: ExportedPolicy,
+    n_steps: int,
+    sde_sample_freq: int,
+    keep_final_observation: bool,
+    venv: VectorEnv,
+    discounts: Discounts,
+    params: jax.Array,
+    start: CollectorState,
+    key: jax.Array,
+) -> tuple[CollectorState, Rollout, Steps]:
+    """A rollout, within a program.
+
+    Args:
+      start: `env_state` is that of the environments and those of the wrappers.
+    """
+
+    def step(state: Any, action: jax.Array) -> Any:
+        env_state, wrapper_states = state
+        env_state, timestep = venv.step(env_state, action)
+        wrapper_states, timestep, wrapper_outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
+        outputs = Outputs.of(timestep)._replace(observation=())
+        if not keep_final_observation:
+            outputs = outputs._replace(final_observation=())
+        return (env_state, wrapper_states), timestep, Steps(outputs, wrapper_outputs)
+
+    return collect(
+        network,  # type: ignore[arg-type]
+        params,
+        step,
+        start,
+        key,
+        n_steps,
+        gamma=discounts.gamma,
+        gae_lambda=discounts.gae_lambda,
+        gae_gamma=discounts.buffer_gamma,
+        sde_sample_freq=sde_sample_freq,
+    )
+
+
 def _collect(
     packing: Packing,
     wrapper_types: tuple[type, ...],
@@ -64,28 +105,9 @@ def _collect(
     key_data: jax.Array,
 ) -> Any:
     key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-
-    def step(state: Any, action: jax.Array) -> Any:
-        env_state, wrapper_states = state
-        env_state, timestep = venv.step(env_state, action)
-        wrapper_states, timestep, wrapper_outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
-        outputs = Outputs.of(timestep)._replace(observation=())
-        if not keep_final_observation:
-            outputs = outputs._replace(final_observation=())
-        return (env_state, wrapper_states), timestep, Steps(outputs, wrapper_outputs)
-
-    end, rollout, steps = collect(
-        network,  # type: ignore[arg-type]
-        params,
-        step,
-        CollectorState((packing.unpack(packed_state), wrapper_states), observation),
-        draw,
-        n_steps,
-        gamma=discounts.gamma,
-        gae_lambda=discounts.gae_lambda,
-        gae_gamma=discounts.buffer_gamma,
-        sde_sample_freq=sde_sample_freq,
-    )
+    start = CollectorState((packing.unpack(packed_state), wrapper_states), observation)
+    arguments = (wrapper_types, network, n_steps, sde_sample_freq, keep_final_observation, venv, discounts)
+    end, rollout, steps = collect_steps(*arguments, params, start, draw)
     env_state, wrapper_states = end.env_state
     return packing.pack(env_state), (jax.random.key_data(key), wrapper_states, end.observation, rollout, steps)
 

@@ -66,10 +66,7 @@ class Update:
         key: np.ndarray,
     ) -> None:
         self._torch_optimizer, self._parameters = torch_optimizer, parameters
-        size = buffer.buffer_size * buffer.n_envs
-        rows = min(getattr(settings, "batch_size", size), size)
-        is_large = rows * network.num_parameters >= LARGE_UPDATE
-        self._program = _programs().large if is_large else _programs().small
+        self._program = _programs().large if is_large(network, buffer, settings) else _programs().small
         self._arguments = (
             network,
             optimizer,
@@ -103,6 +100,12 @@ class Update:
         write_parameters(self._parameters, state.params)
         write_optimizer(self._torch_optimizer, state.optimizer_state)
         return np.array(key), {name: value.item() for name, value in metrics.items()}
+
+
+def is_large(network: ExportedPolicy, buffer: RolloutBuffer, settings: OnPolicySettings) -> bool:
+    """Whether kernels of the update are large enough to run side by side."""
+    size = buffer.buffer_size * buffer.n_envs
+    return min(getattr(settings, "batch_size", size), size) * network.num_parameters >= LARGE_UPDATE
 
 
 def _described(metrics: dict[str, Any]) -> str:

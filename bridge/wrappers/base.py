@@ -33,6 +33,14 @@ class CompiledWrapper(Generic[W]):
         """
         self.wrapper = wrapper
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a rollout may begin, bit for bit, with the state that the last one ended with, and has no `check`.
+
+        Then several run in one program, and `write_back` and `infos` are called once for all of them.
+        """
+        return False
+
     def state(self) -> Any:
         """The state with which a rollout starts: a pytree of NumPy arrays. Leave out what `step` does not need."""
         return ()

@@ -142,6 +142,11 @@ class Chain:
         """Whether some wrapper wants to hear of every episode that ends."""
         return any(wrapper.infos is not CompiledWrapper.infos for wrapper in self.types)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether rollouts may follow each other in one program."""
+        return all(wrapper.goes_on for wrapper in self.wrappers)
+
     def state(self) -> tuple[Any, ...]:
         """The states of the wrappers, with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)

@@ -20,6 +20,10 @@ class ExtractState:
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
     """VecExtractDictObs."""
 
+    @property
+    def goes_on(self) -> bool:
+        return True
+
     def state(self) -> ExtractState:
         return ExtractState(self.wrapper.key)
 

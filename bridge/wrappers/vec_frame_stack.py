@@ -28,6 +28,10 @@ class FrameStackState:
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     """VecFrameStack."""
 
+    @property
+    def goes_on(self) -> bool:
+        return True
+
     def state(self) -> FrameStackState:
         stacks, structure = jax.tree.flatten(self._stacks())
         frames = jax.tree.unflatten(structure, [stack.stacked_obs for stack in stacks])

@@ -25,6 +25,10 @@ class MonitorState:
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
     """VecMonitor, which sees rewards as the wrapper inside of it gives them."""
 
+    @property
+    def goes_on(self) -> bool:
+        return True
+
     def state(self) -> MonitorState:
         return MonitorState(self.wrapper.episode_returns, self.wrapper.episode_lengths)
 

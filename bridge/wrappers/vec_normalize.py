@@ -29,6 +29,10 @@ class NormalizeState:
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
     """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
 
+    @property
+    def goes_on(self) -> bool:
+        return not self.wrapper.training  # else a rollout's sums join those before it in float64, on the host
+
     def state(self) -> NormalizeState:
         env = self.wrapper
         normalizer = Normalizer(

@@ -21,6 +21,10 @@ class TransposeState:
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     """VecTransposeImage."""
 
+    @property
+    def goes_on(self) -> bool:
+        return True
+
     def state(self) -> TransposeState:
         if self.wrapper.skip:
             return TransposeState(())

@@ -24,7 +24,7 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine import collecting, updating
+from bridge.engine import collecting, iterations, updating
 from bridge.translate.modules import read_parameters
 from bridge.translate.policies import NotCompilable
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
@@ -257,8 +257,10 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
     np.testing.assert_array_equal(resumed.key, whole.key)
 
 
-@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
-def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
+@pytest.mark.parametrize(
+    ("wrap", "program"), [(lambda env: env, iterations), (VecNormalize, collecting)], ids=["bare", "VecNormalize"]
+)
+def test_a_program_that_was_interrupted_did_not_take_place(wrap, program, monkeypatch):
     """As when Ctrl-C comes while the program runs: nobody has its results yet."""
     whole = make(wrap(make_env())).learn(3 * ROLLOUT)
     model = make(wrap(make_env())).learn(ROLLOUT)
@@ -267,7 +269,7 @@ def test_a_rollout_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(collecting, "to_host", interrupted)
+        patch.setattr(program, "to_host", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.learn(ROLLOUT, reset_num_timesteps=False)
     assert model.num_timesteps == ROLLOUT
@@ -339,7 +341,7 @@ def test_the_update_compiles_while_the_first_rollout_does():
     before = updating._programs().small._cache_size()
     model = make(n_steps=9, batch_size=12)
     with compilations() as compiled:
-        model.learn(9 * N_ENVS)
+        model.learn(9 * N_ENVS, callback=Recorder())
     assert compiled.count("jit(_update)") == 1
     assert updating._programs().small._cache_size() == before + 1
 

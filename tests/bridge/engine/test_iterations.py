@@ -1,0 +1,180 @@
+"""Iterations that run together in one program: as if each had been two programs of its own."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+)
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
+
+import bridge
+from bridge.engine import iterations
+from bridge.engine.callbacks import quiet_steps
+from bridge.engine.pace import SECONDS, Pace
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
+
+TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
+
+
+class One(bridge.PPO):
+    """Iterations one by one, each a rollout and an update."""
+
+    def collect_rollouts(self, *args, **kwargs):
+        return super().collect_rollouts(*args, **kwargs)
+
+
+class OneA2C(bridge.A2C):
+    def collect_rollouts(self, *args, **kwargs):
+        return super().collect_rollouts(*args, **kwargs)
+
+
+def pair(together, one_by_one, **settings):
+    return make(algorithm=together, **settings), make(algorithm=one_by_one, **settings)
+
+
+def counts_of(model, monkeypatch):
+    """How many iterations each program of a model runs, as it is trained."""
+    counts, iterate = [], type(model)._iterate
+
+    def counting(self, callback, total_timesteps, count):
+        counts.append(count)
+        return iterate(self, callback, total_timesteps, count)
+
+    monkeypatch.setattr(type(model), "_iterate", counting)
+    return counts
+
+
+def assert_equal(model, other):
+    for name, value in other.policy.state_dict().items():
+        assert torch.equal(model.policy.state_dict()[name], value), name
+    states = model.policy.optimizer.state_dict()["state"], other.policy.optimizer.state_dict()["state"]
+    for index, entry in states[1].items():
+        for name, value in entry.items():
+            assert torch.equal(torch.as_tensor(states[0][index][name]), torch.as_tensor(value)), name
+    for name in ("observations", "actions", "rewards", "values", "advantages", "episode_starts"):
+        assert np.array_equal(getattr(model.rollout_buffer, name), getattr(other.rollout_buffer, name)), name
+    assert np.array_equal(model.key, other.key)
+    assert np.array_equal(model._last_obs, other._last_obs)
+    assert np.array_equal(model._last_episode_starts, other._last_episode_starts)
+    assert (model.num_timesteps, model._n_updates) == (other.num_timesteps, other._n_updates)
+    assert [(each["r"], each["l"]) for each in model.ep_info_buffer] == [
+        (each["r"], each["l"]) for each in other.ep_info_buffer
+    ]
+
+
+def test_iterations_together_are_those_one_by_one_bit_for_bit(monkeypatch):
+    together, one_by_one = pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left, clip_range=lambda left: left)
+    counts = counts_of(together, monkeypatch)
+    for model in (together, one_by_one):
+        model.learn(9 * ROLLOUT)
+    assert sum(counts) == 9
+    assert max(counts) > 1
+    assert_equal(together, one_by_one)
+
+
+def test_a2c_through_wrappers_too(monkeypatch):
+    settings = {"n_steps": N_STEPS, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
+    models = [
+        cls("MlpPolicy", VecMonitor(VecFrameStack(make_env(), 2)), learning_rate=lambda left: 1e-3 * left, **settings)
+        for cls in (bridge.A2C, OneA2C)
+    ]
+    counts = counts_of(models[0], monkeypatch)
+    for model in models:
+        model.learn(5 * ROLLOUT)
+        model.learn(3 * ROLLOUT, reset_num_timesteps=False)
+    assert max(counts) > 1
+    assert_equal(*models)
+    for name in ("episode_returns", "episode_lengths", "episode_count"):
+        assert np.array_equal(*(getattr(model.env, name) for model in models)), name
+
+
+def test_statistics_that_are_summed_up_on_the_host_keep_iterations_apart(monkeypatch):
+    model = make(VecNormalize(make_env()))
+    counts = counts_of(model, monkeypatch)
+    model.learn(3 * ROLLOUT)
+    assert counts == []
+
+
+@pytest.mark.parametrize("log_interval", [1, 3])
+def test_logs_are_those_of_iterations_one_by_one(tmp_path, log_interval):
+    rows = []
+    for name, model in zip(("together", "one"), pair(bridge.PPO, One, learning_rate=lambda left: 1e-3 * left)):
+        model.set_logger(configure(str(tmp_path / name), ["csv"]))
+        model.learn(7 * ROLLOUT, log_interval=log_interval)
+        with open(tmp_path / name / "progress.csv") as file:
+            rows.append([{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)])
+    assert len(rows[0]) == 7 // log_interval
+    assert rows[0] == rows[1]
+
+
+def test_a_callback_that_acts_at_a_step_sees_the_weights_of_that_step(monkeypatch):
+    class Weights(BaseCallback):
+        def _on_step(self):
+            parameters = torch.nn.utils.parameters_to_vector(self.model.policy.parameters())
+            seen.append((self.num_timesteps, parameters.detach().clone()))
+            return True
+
+    both = []
+    for model in pair(bridge.PPO, One):
+        seen = []
+        counts = counts_of(model, monkeypatch)
+        model.learn(12 * ROLLOUT, callback=EveryNTimesteps(5 * ROLLOUT + N_ENVS, Weights()))
+        both.append(seen)
+        assert (max(counts, default=0) > 1) == (type(model) is bridge.PPO)
+    assert [step for step, _ in both[0]] == [step for step, _ in both[1]] == [5 * ROLLOUT + N_ENVS, 10 * ROLLOUT + 8]
+    assert all(torch.equal(ours, theirs) for (_, ours), (_, theirs) in zip(*both))
+
+
+def test_steps_that_are_quiet_are_known_of_sb3s_callbacks_alone():
+    evaluation = EvalCallback(make_env(), eval_freq=100)
+    evaluation.n_calls = 130
+    every = EveryNTimesteps(100, Recorder())
+    every.last_time_trigger = 40
+    assert quiet_steps(evaluation, 0, N_ENVS) == 69
+    assert quiet_steps(CheckpointCallback(10, "."), 0, N_ENVS) == 9
+    assert quiet_steps(every, 44, N_ENVS) == 23
+    assert quiet_steps(CallbackList([evaluation, every]), 44, N_ENVS) == 23
+    assert quiet_steps(Recorder(), 0, N_ENVS) == 0
+
+
+def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
+    def learning_rate(left):
+        return 1e-3 if left > 0.5 else float("nan")
+
+    failed = []
+    for model in pair(bridge.PPO, One, learning_rate=learning_rate):
+        with pytest.raises(ValueError, match="weights NaN") as error:
+            model.learn(8 * ROLLOUT)
+        failed.append((str(error.value), model.num_timesteps))
+    assert failed[0] == failed[1]
+    assert failed[0][1] == 4 * ROLLOUT
+
+
+def test_a_program_has_room_for_the_steps_that_it_may_run():
+    assert iterations.most_iterations(5, 8) == 100
+    assert iterations.most_iterations(256, 8) == 8
+    assert iterations.most_iterations(256, 1024) == 1
+
+
+def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("bridge.engine.pace.time.perf_counter", lambda: now)
+    pace, counts = Pace(), []
+    for _ in range(8):
+        count = pace.next(1000)
+        counts.append(count)
+        with pace.running(count):
+            now += 0.01 * count
+    assert counts == [1, 2, 4, 8, 8, 8, 8, 8]
+    with pace.running(8):
+        now += 2 * SECONDS
+    assert pace.next(1000) == 4
+    assert pace.next(3) == 3
