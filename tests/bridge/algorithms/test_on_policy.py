@@ -27,7 +27,7 @@ from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine import collecting, iterations, updating
 from bridge.translate.modules import read_parameters
 from bridge.translate.policies import NotCompilable
-from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
 
 # --- The constructor ------------------------------------------------------------------------------------------------
