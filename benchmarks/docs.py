@@ -13,6 +13,9 @@ CHECKOUT = Path(__file__).parent.parent
 README, PAGE = CHECKOUT / "README.md", CHECKOUT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- speed: python -m benchmarks.docs -->\n", "<!-- end of speed -->\n"
 
+# Of results that are not named as what makes them.
+COMMANDS = {"learning_off_policy": "learning --off-policy"}
+
 Rows = list[dict[str, Any]]
 
 
@@ -103,8 +106,11 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
         "never_slower": ("What changing the import costs", _never_slower),
         "host": ("Environments on the host", _all_tables),
         "training": ("Training", _training),
+        "off_policy": ("Off-policy training", _all_tables),
+        "replay": ("Replay buffers", _all_tables),
         "sweep": ("Many seeds in one program", _sweep),
         "learning": ("What is learnt", _learning),
+        "learning_off_policy": ("What is learnt off-policy", _learning_off_policy),
         "vec_env": ("VecEnv", _vec_env),
         "raw_stepping": ("Stepping", _raw_stepping),
         "soak": ("Ten minutes in one process", _all_tables),
@@ -131,7 +137,8 @@ def _about(name: str, result: dict[str, Any]) -> str:
         where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     notes = "\n".join(f"- {note}" for note in result["notes"])
-    return f"{_fill(f'`python -m benchmarks.{name}`, on {where}: {versions}.')}\n\n{notes}"
+    command = COMMANDS.get(name, name)
+    return f"{_fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"
 
 
 def _training(tables: dict[str, Rows]) -> list[str]:
@@ -158,7 +165,7 @@ def _training(tables: dict[str, Rows]) -> list[str]:
 
 
 def _sweep(tables: dict[str, Rows]) -> list[str]:
-    return [markdown([_without(row, "setting") for row in tables["sweep"]])]
+    return [markdown(tables["sweep"])]
 
 
 def _learning(tables: dict[str, Rows]) -> list[str]:
@@ -166,6 +173,10 @@ def _learning(tables: dict[str, Rows]) -> list[str]:
         "Seeds of MountainCarContinuous-v0 solve it or get stuck, on both sides, so that ten of them say little.",
         markdown([_without(row, "met") for row in tables["learning"]]),
     ]
+
+
+def _learning_off_policy(tables: dict[str, Rows]) -> list[str]:
+    return [markdown([_without(row, "met") for row in tables["learning"]])]
 
 
 def _vec_env(tables: dict[str, Rows]) -> list[str]:

@@ -20,17 +20,30 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.peers import client
-from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, OURS, STOCK, Cell
+from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, STOCK, Cell
 
 ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
 FLAT = ("MlpPolicy 64-64", "MlpPolicy 256-256")
 PICTURES = ("CnnPolicy 4x84x84", "CnnPolicy 84x84x3", "MultiInputPolicy")
 NORMALIZED = ((GYMNASIUM, 8), (JAX, 8))
 
+OFF_POLICY_ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 1), (JAX, 8))
+OFF_POLICY_FLAT = {
+    "DQN": FLAT,
+    "SAC": ("MlpPolicy 256-256, Pendulum-v1",),
+    "TD3": ("MlpPolicy 400-300, Pendulum-v1",),
+    "DDPG": ("MlpPolicy 400-300, Pendulum-v1",),
+}
+OFF_POLICY_PICTURES = ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")
+
 A2C_STEPS, PPO_STEPS = 5, 2048
 # Of one iteration of PPO over all environments, where SB3's default for each of them would take minutes.
 PPO_ROLLOUT, PPO_IMAGES_ROLLOUT = 2048, 128
 NAMED_SETTINGS = {"batch_size": 256, "n_epochs": 4}
+# Of what counts as one iteration off-policy, over all environments: more than there are before learning starts. Of
+# pictures, batches of 256 would take seconds each, and a million of them 56 GB.
+OFF_POLICY_ITERATION, OFF_POLICY_IMAGES_ITERATION = 128, 32
+PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 16}
 
 # A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
 SHORTEST_RUN_SECONDS, ROUNDS_SECONDS = 0.5, 6.0
@@ -44,7 +57,9 @@ NOTES = [
     "CartPole-v1 for MlpPolicy, else pictures that cost next to nothing, the same in both worlds",
     f"SB3's defaults, but for PPO's rollouts: {PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} of "
     f"pictures, and at least two of each environment) instead of {PPO_STEPS} of each, on both sides, because those "
-    "would take minutes and, of pictures, up to 15 GB; and what a cell's name says",
+    "would take minutes and, of pictures, up to 15 GB; and what a cell's name says. Off-policy, what counts as an "
+    f"iteration are {OFF_POLICY_ITERATION} steps over all environments ({OFF_POLICY_IMAGES_ITERATION} of pictures), "
+    "and their updates",
     "each side is a process of its own, from start to end; JAX's persistent cache is off; the two take turns, each "
     "going on with its own training, and while one runs the other waits; figures are of the median run; at_worst is "
     "our slowest run beside the fastest of stock SB3",
@@ -65,6 +80,10 @@ class Options:
 
 def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
     """One with SB3's defaults, and the rollouts that the notes tell."""
+    if algorithm in OFF_POLICY:
+        is_flat = network.startswith("MlpPolicy")
+        steps = (OFF_POLICY_ITERATION if is_flat else OFF_POLICY_IMAGES_ITERATION) // n_envs
+        return Cell(algorithm, network, environments, n_envs, steps, settings={} if is_flat else PICTURES_SETTINGS)
     if algorithm == "A2C":
         return Cell(algorithm, network, environments, n_envs, A2C_STEPS, normalize)
     rollout = PPO_ROLLOUT if network.startswith("MlpPolicy") else PPO_IMAGES_ROLLOUT
@@ -89,6 +108,18 @@ def all_cells() -> list[Cell]:
         for algorithm in ("A2C", "PPO")
         for network in FLAT
         for environments, n_envs in NORMALIZED
+    ]
+    cells += [
+        make_cell(algorithm, network, environments, n_envs)
+        for algorithm in OFF_POLICY
+        for network in OFF_POLICY_FLAT[algorithm]
+        for environments, n_envs in OFF_POLICY_ENVIRONMENTS
+    ]
+    cells += [
+        make_cell(algorithm, network, environments, 1)
+        for algorithm in OFF_POLICY
+        for network in (PICTURES if algorithm == "DQN" else OFF_POLICY_PICTURES)
+        for environments in (GYMNASIUM, JAX)
     ]
     # Images and the environments of the host leave the least to be gained, and the fewest of them the most to be lost.
     cells.sort(key=lambda cell: (not cell.has_images, cell.environments == JAX, cell.n_envs))

@@ -1,6 +1,6 @@
-"""What many seeds cost in one program: 20 trainings of PPO on CartPole-v1 side by side, and one.
+"""What many seeds cost in one program: 20 trainings side by side, and one: PPO on CartPole-v1, SAC on Pendulum-v1.
 
-    python -m benchmarks.sweep [--rounds 9] [--quick]
+    python -m benchmarks.sweep [--algorithms PPO SAC] [--rounds 9] [--quick]
 
 In a process of its own, because XLA gets more threads here than the other benchmarks have.
 """
@@ -16,35 +16,33 @@ from typing import Any
 
 import jax
 
+import jaxenvs
 from benchmarks import common
 from benchmarks.training import COMPILED_ITERATIONS, ENV_ID, QUICK, SMALL, learner
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn.sweep import compile_sweep, reserve_threads
 
+ALGORITHMS = ("PPO", "SAC")
+SAC_ENV_ID = "Pendulum-v1"
+
 NOTES = [
-    "jaxenvs.learn.train, the whole training as one pure function, in SB3's usual setting; not all of it, but so many "
-    "iterations that a run takes long enough to be timed",
+    "jaxenvs.learn.train, the whole training as one pure function, PPO in SB3's usual setting, SAC with SB3's "
+    "defaults; not all of it, but so many iterations that a run takes long enough to be timed",
+    "SAC: a store with room for the training, as jaxenvs train --seeds has it",
     "vmap: jax.vmap of it, on one core; sweep: jaxenvs.learn.sweep, one by one on every core",
 ]
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 1")
-    parser.add_argument("--seeds", type=int, help="default 20; quick: 3")
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
-    reserve_threads()  # before JAX runs anything
-    quick, num_seeds = options.quick, options.seeds or (3 if options.quick else 20)
-    setting, rounds = (QUICK, 1) if quick else (SMALL, 9)
-    rounds = options.rounds or rounds
-    if not quick:
-        jax.config.update("jax_enable_compilation_cache", False)  # compile times are figures here
+def sac(num_steps: int) -> learn.Training:
+    """SAC with SB3's defaults, but for a store that has room for no more than this training."""
+    venv = jaxenvs.make_vec(SAC_ENV_ID, 1)
+    settings = learn.SAC(buffer_size=num_steps)
+    return learn.Training(venv, learn.SACPolicy.of(venv.env), settings, total_timesteps=num_steps)
 
-    report = common.Report("sweep", {"env": ENV_ID, "rounds": rounds, "seeds": num_seeds, "quick": quick}, NOTES)
-    settings = learner(setting, COMPILED_ITERATIONS[setting])
+
+def measure(report: common.Report, setting: str, settings: learn.Training, num_seeds: int, rounds: int) -> float:
+    """The rows of a training. How much longer all seeds take in a sweep than one."""
 
     def train(key: jax.Array) -> learn.Result:
         return learn.train(key, settings)
@@ -59,28 +57,50 @@ def main(argv: list[str] | None = None) -> None:
         f"{num_seeds} seeds, vmap": (functools.partial(compiled, jax.vmap(train), keys), keys, num_seeds),
     }
     sides, compile_seconds = {}, {}
+    timesteps = settings.num_iterations * settings.algorithm.steps_per_iteration * settings.venv.num_envs
     for name, (make, argument, count) in makers.items():
         start = time.perf_counter()
         program = make()
         compile_seconds[name] = time.perf_counter() - start
-        steps = count * settings.num_iterations * setting.rollout
-        sides[name] = common.Side(functools.partial(program, argument), steps, lambda _: 0)
+        sides[name] = common.Side(functools.partial(program, argument), count * timesteps, lambda _: 0)
     timings = common.interleave(sides, rounds)
     one = statistics.median(timings["one seed"].seconds)
     rows = []
     for name, timing in timings.items():
         seconds = statistics.median(timing.seconds)
-        row: dict[str, Any] = {
-            "setting": str(setting),
-            "side": name,
-            "seconds": seconds,
-            "times_one_seed": seconds / one,
-        }
+        row: dict[str, Any] = {"setting": setting, "side": name, "seconds": seconds, "times_one_seed": seconds / one}
         rows.append(row | {"steps_per_second": timing.steps_per_second, "compile_seconds": compile_seconds[name]})
     report.add("sweep", rows)
+    ratio: float = rows[1]["times_one_seed"]
+    return ratio
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
+    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 1")
+    parser.add_argument("--seeds", type=int, help="default 20; quick: 3")
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it works")
+    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
+    options = parser.parse_args(argv)
+    reserve_threads()  # before JAX runs anything
+    quick, num_seeds = options.quick, options.seeds or (3 if options.quick else 20)
+    rounds = options.rounds or (1 if quick else 9)
     if not quick:
-        ratio = rows[1]["times_one_seed"]
-        report.require(f"{setting}: time of {num_seeds} seeds / of one", ratio, "<= 12", ratio <= 12)
+        jax.config.update("jax_enable_compilation_cache", False)  # compile times are figures here
+
+    settings = {"algorithms": " ".join(options.algorithms), "rounds": rounds, "seeds": num_seeds, "quick": quick}
+    report = common.Report("sweep", settings, NOTES)
+    ppo, steps = QUICK if quick else SMALL, 110 if quick else 400
+    trainings = {
+        "PPO": (f"PPO, {ENV_ID}, {ppo}", learner(ppo, COMPILED_ITERATIONS[ppo])),
+        "SAC": (f"SAC, {SAC_ENV_ID}, {steps} steps", sac(steps)),
+    }
+    for algorithm in options.algorithms:
+        setting, training = trainings[algorithm]
+        ratio = measure(report, setting, training, num_seeds, rounds)
+        if not quick:
+            report.require(f"{setting}: time of {num_seeds} seeds / of one", ratio, "<= 12", ratio <= 12)
     report.finish(options.output or (None if quick else common.RESULTS))
 
 

@@ -9,7 +9,11 @@ except ImportError as error:
     ) from error
 
 from bridge.algorithms.a2c import A2C
+from bridge.algorithms.dqn import DQN
 from bridge.algorithms.ppo import PPO
+from bridge.algorithms.sac import SAC
+from bridge.algorithms.td3 import DDPG, TD3
+from bridge.buffers.replay import ReplayBuffer
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.configuration import configure, set_up_process
 from bridge.dlpack import to_jax, to_torch
@@ -27,7 +31,11 @@ from bridge.wrappers import CompiledWrapper, register_wrapper
 
 __all__ = [
     "A2C",
+    "DDPG",
+    "DQN",
     "PPO",
+    "SAC",
+    "TD3",
     "Buffers",
     "CompiledWrapper",
     "Evaluation",
@@ -37,6 +45,7 @@ __all__ = [
     "NativeVectorEnv",
     "NotCompilable",
     "ProcessVecEnv",
+    "ReplayBuffer",
     "RolloutCheckpoint",
     "SerialVecEnv",
     "WorkerDied",

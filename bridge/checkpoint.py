@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import pickle
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -18,14 +21,17 @@ from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
+REPLAY_BUFFER = "replay_buffer.pkl"  # in the zip
 
 
 def save_checkpoint(model: BaseAlgorithm, path: str | Path) -> None:
     """Save a model with all that its training depends on: an SB3 zip that also holds the state of the
-    environments, of the wrappers around them and of the random generators of PyTorch (CUDA's too), NumPy and Python.
+    environments, of the wrappers around them, of the random generators of PyTorch (CUDA's too), NumPy and Python, and
+    the replay buffer, if there is one.
 
-    Call it between rollouts, as RolloutCheckpoint does: a rollout buffer that is half full is not saved, nor is a
-    replay buffer. The file is replaced at once or not at all, so that being killed here loses nothing.
+    Call it between rollouts, as RolloutCheckpoint does: a rollout buffer that is half full is not saved. The file is
+    replaced at once or not at all, so that being killed here loses nothing; but of a replay buffer in files it holds
+    their folder alone, where these may be newer.
 
     Args:
       path: of the file; ".zip" is added if it is not there.
@@ -48,11 +54,13 @@ def _save_checkpoint(model: BaseAlgorithm, path: str | Path, random_state: dict[
         "env": base.get_state(),
         "wrappers": [_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
         "random": random_state,
+        "action_space": model.action_space.np_random.bit_generator.state,
     }
     vars(model)["_checkpoint"] = checkpoint  # SB3 saves every attribute that it does not know
     try:
         with replacing(zip_path(path)) as unfinished:
             model.save(unfinished)
+            _add_replay_buffer(model, unfinished)
     finally:
         del vars(model)["_checkpoint"]
 
@@ -87,11 +95,20 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     if isinstance(random_state, tuple):  # as 0.2.0 wrote it
         random_state = dict(zip(("torch", "numpy", "python"), random_state))
     set_random_state(random_state)
+    if "action_space" in checkpoint:
+        model.action_space.np_random.bit_generator.state = checkpoint["action_space"]
+    _load_replay_buffer(model, path)
+    if getattr(model, "action_noise", None) is not None:
+        vars(model)["_noise_of_checkpoint"] = copy.deepcopy(vars(model)["action_noise"])
     return model
 
 
 class RolloutCheckpoint(BaseCallback):
-    """Save a checkpoint before every n-th rollout, over the one before."""
+    """Save a checkpoint before every n-th rollout, over the one before.
+
+    A rollout of an off-policy model is `train_freq` steps, and its checkpoint holds the replay buffer: let `every` be
+    some thousands.
+    """
 
     def __init__(self, path: str | Path, every: int = 1, verbose: int = 0) -> None:
         """
@@ -116,6 +133,23 @@ class RolloutCheckpoint(BaseCallback):
 
     def _on_step(self) -> bool:
         return True
+
+
+def _add_replay_buffer(model: Any, path: Path) -> None:
+    """Beside what SB3 reads of a zip, and not among it: that is text, which takes more room than memory may have."""
+    buffer = getattr(model, "replay_buffer", None)
+    if buffer is not None:
+        with zipfile.ZipFile(path, "a") as archive, archive.open(REPLAY_BUFFER, "w", force_zip64=True) as file:
+            pickle.dump(buffer, file, pickle.HIGHEST_PROTOCOL)
+
+
+def _load_replay_buffer(model: Any, path: str | Path) -> None:
+    name = next(each for each in (Path(path), zip_path(path)) if each.is_file())
+    with zipfile.ZipFile(name) as archive:
+        if REPLAY_BUFFER in archive.namelist():
+            # SB3 takes no other kind of file.
+            with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:
+                model.load_replay_buffer(buffered, truncate_last_traj=False)
 
 
 def _require_path(path: Any) -> None:

@@ -11,24 +11,29 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import stable_baselines3
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
 
 import jaxenvs
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.algorithms.base import CompiledAlgorithm
+from bridge.algorithms.dqn import DQN
 from bridge.evaluation_on_host import run_episodes
 from bridge.translate.modules import read_parameters
+from bridge.translate.off_policy import acting_part, export_acting
+from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
 from bridge.translate.operations import NotCompilable
-from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
+from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import compiler_options, require_usable
 from jaxenvs.learn import ActionHead, Moments, Normalizer
 
+Network = ExportedPolicy | ExportedActor
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 # Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
 POLICY = 2**32 - 1
@@ -68,7 +73,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: BaseAlgorithm | ActorCriticPolicy,
+    model: BaseAlgorithm | BasePolicy,
     env: str | Environment[Any] | VectorEnv | VecEnv | gymnasium.Env[Any, Any],
     n_episodes: int,
     *,
@@ -89,14 +94,14 @@ def evaluate(
     and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
 
     Args:
-      model: PPO, A2C or another SB3 algorithm with an ActorCriticPolicy, bridge's or SB3's own; or such a policy.
-        On the host, any SB3 model.
+      model: PPO, A2C, DQN, SAC, TD3, DDPG or another SB3 algorithm with a policy of one of these, bridge's or SB3's
+        own; or such a policy. On the host, any SB3 model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize,
         VecMonitor or VecTransposeImage; or one on the host. Of JAX environments only the parameters are used. If lanes
         have parameters of their own, episode i has those of lane i modulo their number.
       n_episodes: how many.
       deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
-        matrix for each episode.
+        matrix for each episode; of a DQN model, at random as often as its `exploration_rate` says.
       seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
       max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
       max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it.
@@ -117,7 +122,7 @@ def evaluate(
     arguments.boolean("deterministic", deterministic)
     policy: Any = model.policy if isinstance(model, BaseAlgorithm) else model
     if not isinstance(policy, BasePolicy):
-        raise TypeError(f"model must be an SB3 algorithm or an ActorCriticPolicy, got a {type(model).__name__}.")
+        raise TypeError(f"model must be an SB3 algorithm or a policy of one, got a {type(model).__name__}.")
     if _is_on_host(env):
         if max_steps is not None:
             raise ValueError(
@@ -126,11 +131,6 @@ def evaluate(
             )
         trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
         return Evaluation(*run_episodes(model, env, n_episodes, deterministic, seed, trained_in))
-    if not isinstance(policy, ActorCriticPolicy):
-        raise NotCompilable(
-            f"model must have an ActorCriticPolicy, as PPO and A2C have, got a {type(model).__name__} with a "
-            f"{type(policy).__name__}. {EVALUATE_POLICY} takes any model."
-        )
     try:
         venv, normalize = _environments(env)
         if normalize is None and isinstance(model, BaseAlgorithm):
@@ -143,8 +143,7 @@ def evaluate(
                 )
         if isinstance(model, BaseAlgorithm):
             _require_known_predict(model)
-        require_sb3s_predict(policy)
-        network = export_policy(policy)
+        network = export_acting(policy)
         normalizer = _normalizer(normalize, network)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
@@ -155,7 +154,8 @@ def evaluate(
 
     # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
     num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length())
-    parameters = read_parameters(policy.parameters())
+    parameters = read_parameters(acting_part(policy).parameters())
+    exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
     _require_numbers(parameters, normalizer)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
@@ -164,7 +164,8 @@ def evaluate(
         seeds = ((seed + first) % 2**32 + np.arange(num_lanes)).astype(np.uint32)
         lanes = _lanes(venv, episode)
         wanted = episode < n_episodes
-        parts.append(_program()(network, deterministic, lanes, parameters, normalizer, seeds, wanted, limit))
+        given = (lanes, parameters, normalizer, seeds, wanted, limit, np.float32(exploration_rate))
+        parts.append(_program()(network, deterministic, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
@@ -175,7 +176,7 @@ def evaluate(
 
 
 def _run(
-    network: ExportedPolicy,
+    network: Network,
     deterministic: bool,
     venv: VectorEnv,
     parameters: jax.Array,
@@ -183,6 +184,7 @@ def _run(
     seeds: jax.Array,
     wanted: jax.Array,
     max_steps: jax.Array,
+    exploration_rate: jax.Array,
 ) -> tuple[jax.Array, ...]:
     """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,)."""
     lane_keys = jax.vmap(jax.random.key)(seeds)
@@ -191,8 +193,14 @@ def _run(
 
     # One lane at a time, so that what a lane draws does not depend on how many there are.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
-        distribution, _ = network.apply(named, network.as_seen(jax.tree.map(lambda leaf: leaf[None], observation)))
-        if deterministic:
+        seen = network.as_seen(jax.tree.map(lambda leaf: leaf[None], observation))
+        distribution: Any = network.distribution(named, seen)
+        if isinstance(network, ExportedQNetwork) and not deterministic:
+            key, which = jax.random.split(jax.random.fold_in(key, step))
+            random = jax.random.randint(key, (1,), 0, network.head.size, jnp.int32)
+            explores = jax.random.uniform(which) < exploration_rate
+            return network.to_env(jnp.where(explores, random, distribution.mode()))[0]
+        if deterministic or isinstance(distribution, Deterministic):
             return network.to_env(distribution.mode())[0]
         if network.exploration is None:
             key = jax.random.fold_in(key, step)
@@ -271,12 +279,12 @@ def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
 
 def _require_known_predict(model: BaseAlgorithm) -> None:
     """Refuse actions that are not SB3's choice, nor bridge's."""
-    known = (BaseAlgorithm.predict, CompiledOnPolicyAlgorithm.predict)
+    known = (BaseAlgorithm.predict, CompiledAlgorithm.predict, stable_baselines3.DQN.predict, DQN.predict)
     if type(model).predict not in known or "predict" in vars(model):
         raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
 
 
-def _normalizer(env: VecNormalize | None, network: ExportedPolicy) -> Normalizer | None:
+def _normalizer(env: VecNormalize | None, network: Network) -> Normalizer | None:
     """What VecNormalize does to observations, as its statistics are now."""
     if env is None or not env.norm_obs:
         return None
@@ -310,7 +318,7 @@ def _require_numbers(parameters: np.ndarray, normalizer: Normalizer | None) -> N
         raise ValueError("The statistics of the VecNormalize are NaN.")
 
 
-def _require_spaces(policy: ActorCriticPolicy, network: ExportedPolicy, env: Environment[Any]) -> None:
+def _require_spaces(policy: BasePolicy, network: Network, env: Environment[Any]) -> None:
     if not _fits(env.observation_space, policy.observation_space):
         raise ValueError(
             f"The policy is for observations of {policy.observation_space}, "

@@ -1,5 +1,6 @@
 """The benchmarks run, say what they should, and give both sides the same work."""
 
+import ast
 import contextlib
 import itertools
 import json
@@ -11,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, host, memory, never_slower, raw_stepping, soak, vec_env
+from benchmarks import common, host, memory, never_slower, off_policy, raw_stepping, replay, soak, vec_env
 from benchmarks.peers import images, jax_images
+from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OFF_POLICY, OURS, SBX, STOCK
 
 COMMON_KEYS = {"benchmark", "settings", "notes", "machine", "versions", "tables", "bars"}
 
@@ -160,8 +162,9 @@ def test_the_peak_of_a_process_is_its_own_whoever_started_it():
     assert float(peak.stdout) < 100
 
 
-def test_images_are_the_same_in_both_worlds():
-    ours, theirs = jax_images.Images("image_and_vector"), images.Images("image_and_vector")
+@pytest.mark.parametrize("kind", ["image_and_vector", "wide, Box"])
+def test_images_are_the_same_in_both_worlds(kind):
+    ours, theirs = jax_images.Images(kind), images.Images(kind)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
     state, _ = jax.jit(ours.reset)(jax.random.key(0))
@@ -169,22 +172,25 @@ def test_images_are_the_same_in_both_worlds():
     theirs.phase = int(state.phase)
     step, ended, rewards = jax.jit(ours.step), False, 0.0
     while not ended:
-        action = theirs.count % images.ACTIONS
+        action = np.array([1.0, 0.0], np.float32) if kind.endswith("Box") else np.int32(theirs.count % images.ACTIONS)
         state, timestep = step(state, action)
         observation, reward, ended, _, _ = theirs.step(action)
         jax.tree.map(np.testing.assert_array_equal, timestep.observation, observation)
         assert (timestep.reward, timestep.terminated) == (reward, ended)
         rewards += reward
-    assert rewards in (0, images.LENGTH)
+    assert rewards in ((images.LENGTH / 2,) if kind.endswith("Box") else (0, images.LENGTH))
     assert theirs.count == images.LENGTH
 
 
 def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
     cells = never_slower.all_cells()
-    assert len({str(cell) for cell in cells}) == len(cells) == 50
+    assert len({str(cell) for cell in cells}) == len(cells) == 88
     assert {cell.n_steps for cell in cells if cell.algorithm == "A2C"} == {5}
     assert [cell.n_steps for cell in cells if str(cell) == "PPO MlpPolicy 64-64; 1 Gymnasium"] == [2048]
-    assert all(cell.settings == {} for cell in cells[2:])
+    pictures_off_policy = [cell for cell in cells if cell.algorithm in OFF_POLICY and cell.has_images]
+    assert all(cell.settings == {} for cell in cells[2:] if cell not in pictures_off_policy)
+    assert all(cell.rollout > cell.settings["learning_starts"] for cell in pictures_off_policy)
+    assert {cell.rollout for cell in cells if cell.algorithm in OFF_POLICY} == {128, 32}
     assert all(cell.rollout % 64 == 0 for cell in cells if cell.algorithm == "PPO")
 
 
@@ -192,6 +198,9 @@ def fake_worker(seconds, peak):
     """A class in the place of `client.Worker` that does nothing and says it took long."""
 
     class Worker(contextlib.nullcontext):
+        def __init__(self, module, python=None):
+            super().__init__()
+
         def __enter__(self):
             return self
 
@@ -250,6 +259,47 @@ def test_never_slower_quick_writes_a_row_for_each_cell(tmp_path):
     assert content["bars"] == []
 
 
+def test_off_policy_is_compared_with_each_peer_on_gymnasiums_environments():
+    sac, *_, zoo = off_policy.STEPS
+    options = off_policy.Options(1, quick=False, sbx="python")
+    sides = [(side, cell.environments) for side, cell in off_policy.sides_of(sac, options)]
+    assert sides == [(OURS, JAX), (OURS, HOST), (STOCK, HOST), (SBX, HOST)]
+    options.sbx = None
+    assert [side for side, _ in off_policy.sides_of(sac, options)] == [OURS, OURS, STOCK]
+    assert zoo.cell.settings["gradient_steps"] == 128
+    assert "policy_kwargs" not in zoo.cell.arguments  # the network's name says it
+    assert "n_steps" not in zoo.cell.arguments  # which are those of returns, off-policy
+
+
+def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeypatch):
+    ones = dict.fromkeys((OURS, STOCK, SBX), 1.0)
+    monkeypatch.setattr(off_policy.client, "Worker", fake_worker(ones, ones))
+    ours = {(OURS, JAX, 1): 40.0, (OURS, HOST, 2): 36.0}
+    rates = ours | {(STOCK, HOST, 1): 8.0, (STOCK, HOST, 2): 10.0, (SBX, HOST, 2): 20.0}
+
+    def interleave(sides, rounds, warm_up):
+        return {
+            name: common.Timing(side.steps, [side.steps / rates.get(ast.literal_eval(name), 1.0)])
+            for name, side in sides.items()
+        }
+
+    monkeypatch.setattr(off_policy.common, "interleave", interleave)
+    report = common.Report("off_policy", {}, [])
+    off_policy.measure(report, off_policy.STEPS[0], off_policy.Options(1, quick=False, sbx="python"))
+    assert [round(bar["value"], 6) for bar in report.content["bars"]] == [4, 2, 3.6, 1.8]
+    assert [bar["met"] for bar in report.content["bars"]] == [True] * 4
+    assert {row["environments"] for row in report.content["tables"]["steps"]} == {f"1 {JAX}", f"1 {GYMNASIUM}"}
+
+
+@pytest.mark.slow
+def test_off_policy_quick_writes_every_part(tmp_path):
+    content = run(off_policy, "off_policy", tmp_path)
+    assert set(content["tables"]) == {"steps", "ppo", "memory"}
+    assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
+    assert all(row["steps_per_second"] > 0 for row in content["tables"]["steps"])
+    assert content["bars"] == []
+
+
 def test_a_soak_reads_counts_and_names_what_fails(monkeypatch, capsys):
     clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)  # a second later each time
     monkeypatch.setattr(soak, "time", clock)
@@ -291,3 +341,10 @@ def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
     sources = {row["source"]: row["steps_per_second"] for row in content["tables"]["native"]}
     assert sources["the same in GymVecEnv"] > 0
+
+
+def test_replay_quick_measures_every_part(tmp_path):
+    content = run(replay, "replay", tmp_path)
+    assert set(content["tables"]) == set(replay.PARTS)
+    assert all(row["ms"] > 0 for row in content["tables"]["slices"])
+    assert [row["side"] for row in content["tables"]["memory"]] == [replay.STOCK, replay.OURS]

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 import stable_baselines3
+from stable_baselines3.common.callbacks import EveryNTimesteps
 
 from benchmarks import common, learning, training
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
-from bridge import make_vec_env
+from bridge import DQN, make_vec_env
 from jaxenvs import learn
 
 SETTING = Setting(4, 8, batch_size=16, n_epochs=2)
@@ -161,9 +162,11 @@ def test_sweep_quick_writes_its_table(tmp_path):
     # In a process of its own, as it asks for.
     command = [sys.executable, "-m", "benchmarks.sweep", "--quick", "--output", str(tmp_path)]
     subprocess.run(command, cwd=client.CHECKOUT, check=True)
-    [one, *many] = json.loads((tmp_path / "sweep.json").read_text())["tables"]["sweep"]
-    assert one["times_one_seed"] == 1
-    assert [row["side"] for row in many] == ["3 seeds, sweep", "3 seeds, vmap"]
+    rows = json.loads((tmp_path / "sweep.json").read_text())["tables"]["sweep"]
+    assert [row["setting"].partition(",")[0] for row in rows] == ["PPO"] * 3 + ["SAC"] * 3
+    for one, *many in (rows[:3], rows[3:]):
+        assert one["times_one_seed"] == 1
+        assert [row["side"] for row in many] == ["3 seeds, sweep", "3 seeds, vmap"]
 
 
 @pytest.mark.slow
@@ -236,6 +239,34 @@ def test_trainings_that_are_done_are_not_done_again(tmp_path):
     runs = [learning.Run("CartPole-v1", learning.OURS, seed, 100) for seed in (1, 0)]
     assert learning.train_all(runs, path, processes=1) == records[::-1]
     assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("task", learning.OFF_POLICY_TASKS)
+def test_both_sides_of_the_off_policy_learning_table_have_the_same_settings(task):
+    algorithm, env_id = task.split()
+    runs = [learning.Run(env_id, side, 0, 1, algorithm) for side in (learning.STOCK, learning.OURS_OFF_POLICY)]
+    stock, ours = map(learning.make_model, runs)
+    assert (type(stock).__name__, runs[0].task) == (type(ours).__name__, task)
+    for name in ("train_freq", "gradient_steps", "learning_starts", "batch_size", "buffer_size", "gamma", "tau"):
+        assert getattr(stock, name) == getattr(ours, name)
+    assert repr(stock.action_noise) == repr(ours.action_noise)
+    assert (stock.use_sde, stock.learning_rate) == (ours.use_sde, ours.learning_rate)
+    assert str(stock.policy) == str(ours.policy)
+
+
+def test_evaluations_at_steps_leave_the_steps_between_to_programs():
+    evaluations = learning.EvaluationsAtSteps(lambda: 1.0, every=30)
+    model = DQN("MlpPolicy", make_vec_env("CartPole-v1", 2), learning_starts=200, buffer_size=100)
+    model.learn(100, callback=EveryNTimesteps(30, evaluations))
+    evaluations.measure()
+    assert [timesteps for timesteps, _, _ in evaluations.curve] == [30, 60, 90, 104]
+
+
+def test_records_that_do_not_name_an_algorithm_are_ppos(tmp_path):
+    path = tmp_path / "learning.jsonl"
+    path.write_text(json.dumps(record(0, 500.0, [[10, 1.0, 500.0]])) + "\n")
+    assert learning.train_all([learning.Run("CartPole-v1", learning.OURS, 0, 100, "ppo")], path, processes=1)
+    assert len(path.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One side of a cell of `benchmarks.never_slower`: a process that trains its model with stock SB3 or with bridge.
+"""One side of a cell of `benchmarks.never_slower`: a process that trains its model with stock SB3, bridge or SBX.
 
 It answers commands as `worker` does:
 
@@ -19,7 +19,9 @@ from typing import Any, cast
 from benchmarks.memory import peak_megabytes, resident_megabytes
 from benchmarks.peers.worker import answer
 
-STOCK, OURS = "stock SB3", "bridge"
+STOCK, OURS, SBX = "stock SB3", "bridge", "SBX"
+PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx"}
+OFF_POLICY = ("DQN", "SAC", "TD3", "DDPG")
 GYMNASIUM, JAX, HOST = "Gymnasium", "JAX", "Gymnasium by each side's make_vec_env"
 MEMORY_ITERATIONS = 3
 TRIAL_SECONDS = 0.2
@@ -32,6 +34,11 @@ NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
     "CnnPolicy 84x84x3": ("CnnPolicy", None, "channels_last"),
     "MultiInputPolicy": ("MultiInputPolicy", None, "image_and_vector"),
     "MlpPolicy Pendulum-v1": ("MlpPolicy", [64, 64], "Pendulum-v1"),
+    "MlpPolicy 256-256, Pendulum-v1": ("MlpPolicy", [256, 256], "Pendulum-v1"),
+    "MlpPolicy 400-300, Pendulum-v1": ("MlpPolicy", [400, 300], "Pendulum-v1"),
+    "CnnPolicy 4x84x84, Box actions": ("CnnPolicy", None, "channels_first, Box"),
+    "MultiInputPolicy, Box actions": ("MultiInputPolicy", None, "image_and_vector, Box"),
+    "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
 }
 
@@ -41,11 +48,11 @@ class Cell:
     """A model to train.
 
     Attributes:
-      algorithm: "PPO" or "A2C".
+      algorithm: "PPO", "A2C", or one of OFF_POLICY.
       network: a name in NETWORKS.
       environments: GYMNASIUM, monitored in a DummyVecEnv; JAX, a JaxVecEnv; HOST, Gymnasium's as the make_vec_env of
         the side's package makes them, which is another import that a user changes.
-      n_steps: of a rollout.
+      n_steps: of a rollout; of an off-policy algorithm, so many steps of each environment count as an iteration here.
       normalize: whether the environments are in a VecNormalize.
       settings: where they are not SB3's defaults.
     """
@@ -64,6 +71,11 @@ class Cell:
         return self.n_envs * self.n_steps
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of the algorithm's constructor. Off-policy, `n_steps` is another thing."""
+        return self.settings if self.algorithm in OFF_POLICY else {"n_steps": self.n_steps, **self.settings}
+
+    @property
     def has_images(self) -> bool:
         return NETWORKS[self.network][1] is None
 
@@ -78,13 +90,10 @@ class Side:
 
     def load(self, side: str, environments: str) -> dict[str, Any]:
         """Import what a script of this side imports, for environments of this kind."""
-        import stable_baselines3
         import torch
         from stable_baselines3.common import env_util, vec_env  # noqa: F401
 
-        self.side, self.algorithms = side, cast(Any, stable_baselines3)
-        if side == OURS:
-            self.algorithms = importlib.import_module("bridge")
+        self.side, self.algorithms = side, cast(Any, importlib.import_module(PACKAGES[side]))
         if environments == JAX:
             importlib.import_module("benchmarks.peers.jax_images")
             importlib.import_module("bridge")
@@ -104,11 +113,10 @@ class Side:
         self.model = getattr(self.algorithms, self.cell.algorithm)(
             policy,
             self._environments(),
-            n_steps=self.cell.n_steps,
             policy_kwargs=None if layers is None else {"net_arch": layers},
             seed=0,
             device="cpu",
-            **self.cell.settings,
+            **self.cell.arguments,
         )
         self._learn(1)
         first_seconds = time.perf_counter() - start

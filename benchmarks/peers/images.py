@@ -1,4 +1,7 @@
-"""Environments whose observations are pictures that cost next to nothing, for Gymnasium. For JAX: jax_images."""
+"""Environments whose observations are pictures that cost next to nothing, for Gymnasium. For JAX: jax_images.
+
+The actions of a kind are Discrete, those of the same kind with ", Box" behind it are a Box.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ import numpy as np
 from gymnasium import spaces
 
 PHASES, ACTIONS, LENGTH = 16, 4, 100
+BOX = ", Box"
 
 
 def observation_space(kind: str) -> spaces.Space[Any]:
-    """Of the environments of a kind: "channels_first", "channels_last", "image_and_vector", "vectors" or "small"."""
+    """Of a kind: "channels_first", "channels_last", "image_and_vector", "vectors", "wide" or "small"."""
     channels_first = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     return {
         "channels_first": channels_first,
@@ -22,7 +26,18 @@ def observation_space(kind: str) -> spaces.Space[Any]:
         "small": spaces.Box(0, 255, (1, 36, 36), np.uint8),
         "image_and_vector": spaces.Dict({"image": channels_first, "vector": spaces.Box(-1, 1, (8,), np.float32)}),
         "vectors": spaces.Dict({name: spaces.Box(-1, 1, (4,), np.float32) for name in ("position", "velocity")}),
-    }[kind]
+        "wide": spaces.Box(-1, 1, (128,), np.float32),
+    }[kind.removesuffix(BOX)]
+
+
+def action_space(kind: str) -> spaces.Space[Any]:
+    """Of a kind."""
+    return spaces.Box(-1, 1, (2,), np.float32) if kind.endswith(BOX) else spaces.Discrete(ACTIONS)
+
+
+def fits(action: Any, phase: Any) -> Any:
+    """Whether an action earns something: the one of the phase, or a first number that is positive in every other."""
+    return (action[0] > 0) == (phase % 2 == 1) if action.ndim else action == phase % ACTIONS
 
 
 @functools.cache
@@ -42,10 +57,10 @@ class Images(gymnasium.Env[Any, Any]):
     def __init__(self, kind: str) -> None:
         """
         Args:
-          kind: of observations, as for `observation_space`.
+          kind: of observations, as for `observation_space`, and of actions.
         """
         self.film = film(kind)
-        self.observation_space, self.action_space = observation_space(kind), spaces.Discrete(ACTIONS)
+        self.observation_space, self.action_space = observation_space(kind), action_space(kind)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -53,7 +68,7 @@ class Images(gymnasium.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float(action == self.phase % ACTIONS)
+        reward = float(fits(np.asarray(action), self.phase))
         self.phase, self.count = (self.phase + 1) % PHASES, self.count + 1
         return self._observe(), reward, self.count >= LENGTH, False, {}
 

@@ -31,15 +31,15 @@ class Images(Environment[ImagesState]):
         return images.observation_space(self.kind)
 
     @property
-    def action_space(self) -> spaces.Discrete:
-        return spaces.Discrete(images.ACTIONS)
+    def action_space(self) -> spaces.Space[Any]:
+        return images.action_space(self.kind)
 
     def reset(self, key: jax.Array) -> tuple[ImagesState, TimeStep]:
         state = ImagesState(jax.random.randint(key, (), 0, images.PHASES), jnp.zeros((), jnp.int32))
         return state, TimeStep.create(self._observe(state))
 
     def step(self, state: ImagesState, action: Any) -> tuple[ImagesState, TimeStep]:
-        reward = action == state.phase % images.ACTIONS
+        reward = images.fits(jnp.asarray(action), state.phase)
         state = ImagesState((state.phase + 1) % images.PHASES, state.count + 1)
         return state, TimeStep.create(self._observe(state), reward, state.count >= images.LENGTH)
 

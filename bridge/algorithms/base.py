@@ -30,7 +30,10 @@ from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 
 # Of a model, what belongs to this process alone: neither saved nor pickled.
-NOT_SAVED = ("_plan", "_predictor", "_compiling", "_compiled_before", "_compiled_so_far", "_random_before_rollout")
+NOT_SAVED = (
+    *("_plan", "_updates", "_predictor", "_compiling", "_compiling_for", "_compiled_before", "_compiled_so_far"),
+    *("_random_before_rollout", "_is_trusted", "_is_learning", "_settings_now"),
+)
 
 
 class CompiledAlgorithm(BaseAlgorithm):
@@ -99,6 +102,14 @@ class CompiledAlgorithm(BaseAlgorithm):
             model.set_random_seed(kwargs["seed"])
         return model
 
+    def _show(self) -> None:
+        """Leave all that was learned where SB3 has it, if it is elsewhere."""
+
+    def get_parameters(self) -> Any:
+        """SB3's."""
+        self._show()
+        return super().get_parameters()
+
     def save(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before.
 
@@ -117,6 +128,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return [*super()._excluded_save_params(), *NOT_SAVED]
 
     def __getstate__(self) -> dict[str, Any]:
+        self._show()
         return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
 
     @staticmethod

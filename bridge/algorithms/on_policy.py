@@ -30,7 +30,7 @@ from bridge.engine.channels_last import channels_last
 from bridge.engine.collecting import Collected, Discounts, Steps, run_rollout
 from bridge.engine.pace import Pace
 from bridge.engine.plan import Plan, make_plan, require_engine
-from bridge.engine.updating import Update, is_large
+from bridge.engine.updating import Update, is_large, write_learner
 from bridge.randomness import get_random_state
 from bridge.translate.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -125,17 +125,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         self._compiling_for = plan
 
     def _update(self, plan: Plan) -> Update:
-        assert plan.network is not None
-        assert plan.optimizer is not None
-        return Update(
-            plan.network,
-            plan.optimizer,
-            self.policy.optimizer,
-            plan.parameters,
-            self.rollout_buffer,
-            self._settings(),
-            self.key,
-        )
+        return Update(plan, self.rollout_buffer, self._settings(), self.key)
 
     # --- In SB3's place -----------------------------------------------------------------------------------------
 
@@ -206,7 +196,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         assert plan.chain is not None
         discounts = Discounts(self.gamma, buffer.gamma, buffer.gae_lambda)
         arguments = (self._settings_ahead(total_timesteps, count), self._steps_of_same_noise(), discounts)
-        together = iterations.run_iterations(plan, self.policy.optimizer, self._last_obs, self.key, *arguments)
+        together = iterations.run_iterations(plan, self._last_obs, self.key, *arguments)
         if together is None:
             return None
         for _ in range(count if self.use_sde else 0):
@@ -214,7 +204,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             self.policy.reset_noise(self.n_envs)
         if self.policy.training:
             self.policy.set_training_mode(False)
-        iterations.write_learner(plan, self.policy.optimizer, together.learner)
+        write_learner(plan, together.learner)
         starts = together.steps.dones[-self.n_steps - 1] if count > 1 else self._last_episode_starts
         write_rollout(buffer, together.rollout, starts, together.steps.dones[-self.n_steps :])
         self._leave(plan.chain, together)

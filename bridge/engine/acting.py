@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from bridge.dlpack import to_jax
 from bridge.translate.modules import read_parameters
+from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Rollout
@@ -28,7 +29,9 @@ class Actor:
       network: the policy as a program.
     """
 
-    def __init__(self, network: ExportedPolicy, parameters: list[torch.nn.Parameter]) -> None:
+    network: ExportedPolicy | ExportedActor
+
+    def __init__(self, network: ExportedPolicy | ExportedActor, parameters: list[torch.nn.Parameter]) -> None:
         self.network = network
         self._parameters = parameters
         self._programs = _programs(network)
@@ -55,8 +58,11 @@ class Actor:
             array.unsafe_buffer_pointer() for array in self.params.values()
         ]
 
-    def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray:
-        """The noise of so many steps, in one draw from PyTorch's generator, from which SB3 draws: n_steps in front."""
+    def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> Any:
+        """The noise of so many steps, in one draw from PyTorch's generator, from which SB3 draws: n_steps in front.
+
+        None for a policy that draws nothing, as those of DQN and TD3.
+        """
         if self.network.exploration is None:
             return draw_noise(self.network, (n_steps, num_envs))
         # Of the matrices of state-dependent exploration a key stands for each.
@@ -66,6 +72,10 @@ class Actor:
     def act(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
         """Actions as the policy samples them, and as the environments take them. Neither is for writing.
 
+        Args:
+          observation: a batch.
+          noise: of one step, as `draw_noise` gives it; without, the most likely actions.
+
         Raises:
           ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
         """
@@ -73,6 +83,12 @@ class Actor:
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(_NAN)
         return np.asarray(action), np.asarray(to_env)
+
+
+class JudgingActor(Actor):
+    """An actor with values: that of an actor-critic policy."""
+
+    network: ExportedPolicy
 
     def act_and_judge(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """As `act`; and the values and the logarithms of the probabilities, each (num_envs,)."""
@@ -114,6 +130,8 @@ def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
 
 def is_nan(distribution: Any) -> jax.Array:
     """Whether any number of a distribution is NaN, at which Stable-Baselines3 fails; within a program."""
+    if isinstance(distribution, Deterministic):
+        return jnp.zeros((), bool)
     return jnp.any(jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(distribution)]))
 
 
@@ -121,15 +139,15 @@ _NAN = "The policy gave a distribution of NaN: its weights, the observation or w
 
 
 @functools.lru_cache(maxsize=64)
-def _programs(network: ExportedPolicy) -> SimpleNamespace:
+def _programs(network: Any) -> SimpleNamespace:
     """Of a network each, because to look for it among static arguments would take as long as a step does."""
 
     def sample(distribution: Any, noise: Any) -> Any:
         return distribution.sample(noise if network.exploration is None else jax.random.wrap_key_data(noise))
 
     def act(params: Any, observation: Any, noise: Any) -> Any:
-        distribution, _ = network.apply(params, observation)
-        action = sample(distribution, noise)
+        distribution = network.distribution(params, observation)
+        action = distribution.mode() if noise is None else sample(distribution, noise)
         return action, network.to_env(action), is_nan(distribution)
 
     def act_and_judge(params: Any, observation: Any, noise: Any) -> Any:
@@ -151,8 +169,10 @@ def _programs(network: ExportedPolicy) -> SimpleNamespace:
     return SimpleNamespace(act=jit(act), act_and_judge=jit(act_and_judge), judge=jit(judge))
 
 
-def draw_noise(network: ExportedPolicy, lead: tuple[int, ...]) -> np.ndarray:
+def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> Any:
     """As `Distribution.noise`, from PyTorch's generator, for a policy whose exploration is not state-dependent."""
+    if isinstance(network, ExportedQNetwork | ExportedTD3Actor):
+        return None
     shape = (*lead, network.head.size)
     if network.head.kind == "box":
         return torch.randn(shape).numpy()

@@ -28,6 +28,9 @@ from bridge.engine.collecting import Steps
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers.chain import Chain
 
+# Of SB3's callbacks, those that do nothing but at steps that one can tell.
+ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)
+
 
 def looks_at_steps(callback: BaseCallback) -> bool:
     """Whether a callback may look at locals. Any may, but SB3's progress bar and its stand-in for no callback."""
@@ -36,6 +39,13 @@ def looks_at_steps(callback: BaseCallback) -> bool:
     if type(callback) is ConvertCallback:
         return callback.callback is not None
     return type(callback) is not ProgressBarCallback
+
+
+def looks_at_each_step(callback: BaseCallback) -> bool:
+    """Whether a callback may look at locals in every step, rather than in those that `quiet_steps` tells."""
+    if type(callback) is CallbackList:
+        return any(looks_at_each_step(part) for part in callback.callbacks)
+    return looks_at_steps(callback) and type(callback) not in ACT_AT_STEPS
 
 
 def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int) -> int:

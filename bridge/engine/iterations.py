@@ -13,8 +13,8 @@ import numpy as np
 from bridge.engine.collecting import Discounts, Steps, collect_steps
 from bridge.engine.compilation import to_host
 from bridge.engine.plan import Plan
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import ExportedOptimizer, read_optimizer, write_optimizer
+from bridge.engine.updating import optimizer_settings, read_learner
+from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers.chain import in_dtypes_of
@@ -118,7 +118,6 @@ class Iterated:
 
 def run_iterations(
     plan: Plan,
-    torch_optimizer: Any,
     observation: Any,
     key: np.ndarray,
     settings: list[OnPolicySettings],
@@ -152,8 +151,8 @@ def run_iterations(
         base.venv,
         discounts,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
-        plan.optimizer.settings(torch_optimizer),
-        LearnerState(read_parameters(plan.parameters), read_optimizer(torch_optimizer)),
+        optimizer_settings(plan),
+        read_learner(plan),
         base.packed_state,
         chain.state(),
         chain.observation(observation),
@@ -172,9 +171,3 @@ def run_iterations(
         steps=jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps),
         metrics=[{name: each[i].item() for name, each in metrics.items()} for i in range(count)],
     )
-
-
-def write_learner(plan: Plan, torch_optimizer: Any, learner: LearnerState) -> None:
-    """Leave parameters and moments in the policy and its optimiser."""
-    write_parameters(plan.parameters, learner.params)
-    write_optimizer(torch_optimizer, learner.optimizer_state)

@@ -12,10 +12,11 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine.acting import Actor
+from bridge.engine.acting import JudgingActor
 from bridge.engine.pipelining import why_not as why_not_pipelined
+from bridge.translate.learning_state import LearningState
 from bridge.translate.operations import NotCompilable
-from bridge.translate.optimizers import ExportedOptimizer, export_optimizer, read_optimizer
+from bridge.translate.optimizers import ExportedOptimizer, export_optimizer
 from bridge.translate.policies import ExportedPolicy, export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -23,6 +24,9 @@ from bridge.wrappers import Chain
 from jaxenvs.compilation import is_usable, require_usable
 
 ENGINES = ("auto", "xla", "torch")
+
+# Under this name a plan has the one network that PPO and A2C train.
+POLICY = "policy"
 
 # Those that a compiled rollout fills and a compiled update reads.
 BUFFERS = (RolloutBuffer, DictRolloutBuffer)
@@ -37,6 +41,7 @@ class Plan:
       chain: the environments and the wrappers around them as a program; None if they have none.
       actor: the policy as one program a step, for environments on the host; None if they or it are no such.
       optimizer: what its update does; None if the update is SB3's.
+      learning: then, where PyTorch has what it changes: of one network, POLICY.
       parameters: of the policy, in the order in which the network takes them.
       tensors: whether collecting is that of the torch policy, on tensors that stay on the device.
       reasons: why not everything is compiled, a sentence each.
@@ -46,8 +51,9 @@ class Plan:
 
     network: ExportedPolicy | None = None
     chain: Chain | None = None
-    actor: Actor | None = None
+    actor: JudgingActor | None = None
     optimizer: ExportedOptimizer | None = None
+    learning: LearningState | None = None
     parameters: list[torch.nn.Parameter] = dataclasses.field(default_factory=list)
     tensors: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
@@ -126,14 +132,15 @@ def _compiled_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, b
         return plan
     if type(buffer) not in BUFFERS:
         plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}, not SB3's.")
-    elif _compiles(plan.reasons):
+    elif compiles(plan.reasons):
         plan._snapshot = Snapshot(policy)
         try:
             if engine == "auto" and is_slower_compiled(policy):
                 raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
             plan.network, plan.parameters = export_policy(policy), plan._snapshot.parameters
             require_trainable(policy, plan.network)
-            read_optimizer(policy.optimizer)  # which may hold what has no translation
+            plan.learning = LearningState({POLICY: plan.parameters}, {}, {POLICY: policy.optimizer})
+            plan.learning.read()  # which may find what has no translation
             plan.optimizer = export_optimizer(policy.optimizer)
         except NotCompilable as reason:
             plan.reasons.append(str(reason))
@@ -142,7 +149,7 @@ def _compiled_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, b
         except NotCompilable as reason:
             plan.reasons.append(str(reason))
             if plan.network is not None:
-                plan.actor = Actor(plan.network, plan.parameters)
+                plan.actor = JudgingActor(plan.network, plan.parameters)
     if engine == "xla" and plan.reasons:
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(plan.reasons)}')
     # On a CPU NumPy arrays are tensors without a copy, and SB3's own loop is the faster one.
@@ -151,7 +158,7 @@ def _compiled_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, b
     return plan
 
 
-def is_slower_compiled(policy: ActorCriticPolicy) -> bool:
+def is_slower_compiled(policy: torch.nn.Module) -> bool:
     """Whether a policy acts and learns slower in XLA than in PyTorch: with convolutions on a CPU, and with no others.
 
     A gradient step of 256 images of Atari takes 172 ms, 117 ms in PyTorch, and 91 ms in PyTorch with
@@ -172,7 +179,7 @@ def require_engine(engine: str) -> str:
     return engine
 
 
-def _compiles(reasons: list[str]) -> bool:
+def compiles(reasons: list[str]) -> bool:
     """Whether JAX can run programs here. After a fork it cannot, and SB3's code still can."""
     try:
         require_usable()

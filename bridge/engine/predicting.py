@@ -5,22 +5,21 @@ from __future__ import annotations
 import collections
 import functools
 from concurrent.futures import Future, wait
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_where_jax_computes
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
+from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.operations import NotCompilable
-from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import compiler_options, is_usable, require_usable
 
@@ -37,19 +36,19 @@ class Predictor:
       compiles: whether by a program, where the policy has a translation.
     """
 
-    def __init__(self, policy: ActorCriticPolicy, compiles: bool) -> None:
+    def __init__(self, policy: BasePolicy, compiles: bool) -> None:
         self._policy = policy
-        self._snapshot = Snapshot(policy)
+        self._snapshot = Snapshot(policy, [acting_part(policy)])
         self._actor = _actor_of(policy, self._snapshot) if compiles else None
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[Any]] = {}
         self._compiled: set[Any] = set()
-        self._programs = None if self._actor is None else _programs(self._actor.network)
+        self._program = None if self._actor is None else _program(self._actor.network)
         space = policy.observation_space
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
 
-    def is_current(self, policy: ActorCriticPolicy) -> bool:
+    def is_current(self, policy: BasePolicy) -> bool:
         """Whether the policy still is this one, whatever its weights are."""
         works = self._actor is None or is_usable()  # not after a fork
         return works and policy is self._policy and self._snapshot.is_current(learns=False)
@@ -121,12 +120,9 @@ class Predictor:
     def _arguments(self, batch: Any, deterministic: bool) -> tuple[Any, ...]:
         """A program and what it takes."""
         assert self._actor is not None
-        assert self._programs is not None
         self._actor.refresh()
-        network, params = self._actor.network, self._actor.params
-        if deterministic:
-            return self._programs.mode, params, batch
-        return self._programs.sample, params, batch, draw_noise(network, (len(jax.tree.leaves(batch)[0]),))
+        noise = None if deterministic else draw_noise(self._actor.network, (len(jax.tree.leaves(batch)[0]),))
+        return self._program, self._actor.params, batch, noise
 
     def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
@@ -159,32 +155,25 @@ class Predictor:
         return low + 0.5 * (action + 1) * (high - low) if policy.squash_output else torch.clamp(action, low, high)
 
 
-def _actor_of(policy: ActorCriticPolicy, snapshot: Snapshot) -> Actor | None:
+def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
     """None where the policy has no translation, or is slower compiled."""
     try:
         require_usable()
         if is_slower_compiled(policy):
             return None
-        require_sb3s_predict(policy)
-        return Actor(export_policy(policy), snapshot.parameters)
+        return Actor(export_acting(policy), snapshot.parameters)
     except (NotCompilable, RuntimeError):
         return None
 
 
 @functools.lru_cache(maxsize=64)
-def _programs(network: ExportedPolicy) -> SimpleNamespace:
-    def mode(params: Any, observation: Any) -> Any:
-        distribution, _ = network.apply(params, observation)
-        return network.to_env(distribution.mode()), is_nan(distribution)
+def _program(network: Any) -> Any:
+    def act(params: Any, observation: Any, noise: Any) -> Any:
+        distribution = network.distribution(params, observation)
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        return network.to_env(action), is_nan(distribution)
 
-    def sample(params: Any, observation: Any, noise: Any) -> Any:
-        distribution, _ = network.apply(params, observation)
-        return network.to_env(distribution.sample(noise)), is_nan(distribution)
-
-    options = compiler_options()
-    return SimpleNamespace(
-        mode=jax.jit(mode, compiler_options=options), sample=jax.jit(sample, compiler_options=options)
-    )
+    return jax.jit(act, compiler_options=compiler_options())
 
 
 def _for_jax(tensor: torch.Tensor) -> jax.Array:

@@ -17,7 +17,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.rollout import read_rollout
-from bridge.engine.acting import Actor, as_sb3_gives
+from bridge.engine.acting import JudgingActor, as_sb3_gives
 from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.pipelining import Act, Pipeline, Taken
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
@@ -29,7 +29,7 @@ MOST_ROWS = 256
 
 def collect_rollouts(
     algorithm: OnPolicyAlgorithm,
-    actor: Actor,
+    actor: JudgingActor,
     still_acts: Callable[[], bool],
     env: VecEnv,
     callback: BaseCallback,

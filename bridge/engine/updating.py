@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
-import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.compilation import compile_meanwhile, to_host
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import ExportedOptimizer, read_optimizer, write_optimizer
+from bridge.engine.plan import POLICY, Plan
+from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OnPolicySettings, Rollout
@@ -25,57 +23,36 @@ from jaxenvs.learn import LearnerState, OnPolicySettings, Rollout
 LARGE_UPDATE = 8_000_000
 
 
-def _update(
-    network: ExportedPolicy,
-    optimizer: ExportedOptimizer,
-    settings: OnPolicySettings,
-    optimizer_settings: dict[str, Any],
-    state: LearnerState,
-    rollout: Rollout,
-    key_data: jax.Array,
-) -> Any:
-    key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-    transformation: Any = optimizer.transformation(optimizer_settings)
-    state, metrics = settings.update(network, transformation, state, rollout, draw)  # type: ignore[arg-type]
-    # The advantages and the values are on the host, and there is no NaN on a device that somebody might look for.
-    metrics.pop("explained_variance")
-    return state, jax.random.key_data(key), metrics
+@functools.lru_cache(maxsize=64)
+def _program(network: ExportedPolicy, optimizer: ExportedOptimizer, in_order: bool) -> Any:
+    """Of a policy each, because to look for it among static arguments would take as long as a small update does."""
 
+    def update(
+        settings: OnPolicySettings,
+        optimizer_settings: dict[str, Any],
+        state: LearnerState,
+        rollout: Rollout,
+        key_data: jax.Array,
+    ) -> Any:
+        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+        transformation: Any = optimizer.transformation(optimizer_settings)
+        state, metrics = settings.update(network, transformation, state, rollout, draw)  # type: ignore[arg-type]
+        # The advantages and the values are on the host, and there is no NaN on a device that somebody might look for.
+        metrics.pop("explained_variance")
+        return state, jax.random.key_data(key), metrics
 
-@functools.cache
-def _programs() -> SimpleNamespace:
-    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
-
-    def jit(in_order: bool) -> Any:
-        return jax.jit(_update, static_argnums=(0, 1), compiler_options=compiler_options(in_order=in_order))
-
-    return SimpleNamespace(small=jit(in_order=True), large=jit(in_order=False))
+    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
 
 
 class Update:
     """One update of a model, from what is there now. It changes nothing before its results are all there."""
 
-    def __init__(
-        self,
-        network: ExportedPolicy,
-        optimizer: ExportedOptimizer,
-        torch_optimizer: torch.optim.Optimizer,
-        parameters: list[torch.nn.Parameter],
-        buffer: RolloutBuffer,
-        settings: OnPolicySettings,
-        key: np.ndarray,
-    ) -> None:
-        self._torch_optimizer, self._parameters = torch_optimizer, parameters
-        self._program = _programs().large if is_large(network, buffer, settings) else _programs().small
-        self._arguments = (
-            network,
-            optimizer,
-            settings,
-            optimizer.settings(torch_optimizer),
-            LearnerState(read_parameters(self._parameters), read_optimizer(torch_optimizer)),
-            read_rollout(buffer),
-            key,
-        )
+    def __init__(self, plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray) -> None:
+        assert plan.network is not None
+        assert plan.optimizer is not None
+        self._plan = plan
+        self._program = _program(plan.network, plan.optimizer, not is_large(plan.network, buffer, settings))
+        self._arguments = (settings, optimizer_settings(plan), read_learner(plan), read_rollout(buffer), key)
 
     def compile_meanwhile(self) -> Future[Any]:
         """Begin to compile the program, so that `run` on arguments of these shapes finds it compiled."""
@@ -97,9 +74,28 @@ class Update:
                 f"The update made {count} of {state.params.size} weights NaN, with which Stable-Baselines3 would fail "
                 f"at its next step. The weights from before it are kept. Its losses: {_described(metrics)}."
             )
-        write_parameters(self._parameters, state.params)
-        write_optimizer(self._torch_optimizer, state.optimizer_state)
+        write_learner(self._plan, state)
         return np.array(key), {name: value.item() for name, value in metrics.items()}
+
+
+def optimizer_settings(plan: Plan) -> dict[str, float]:
+    """The numbers of the optimiser as they are now, but for the learning rate."""
+    assert plan.optimizer is not None
+    assert plan.learning is not None
+    return plan.optimizer.settings(plan.learning.optimizers[POLICY])
+
+
+def read_learner(plan: Plan) -> LearnerState:
+    """Parameters and moments, from where PyTorch has them."""
+    assert plan.learning is not None
+    params, _, states = plan.learning.read()
+    return LearnerState(params[POLICY], states[POLICY])
+
+
+def write_learner(plan: Plan, learner: LearnerState) -> None:
+    """Leave them there."""
+    assert plan.learning is not None
+    plan.learning.write({POLICY: learner.params}, {}, {POLICY: learner.optimizer_state})
 
 
 def is_large(network: ExportedPolicy, buffer: RolloutBuffer, settings: OnPolicySettings) -> bool:

@@ -100,7 +100,11 @@ def require_no_forward_hooks(module: nn.Module) -> None:
 
 
 def require_same_gradients(
-    module: nn.Module, exported: ExportedModule, optimizer: torch.optim.Optimizer, elsewhere: Collection[str] = ()
+    module: nn.Module,
+    exported: ExportedModule,
+    optimizer: torch.optim.Optimizer,
+    elsewhere: Collection[str] = (),
+    shared: Collection[str] = (),
 ) -> None:
     """Refuse modules to whose parameters PyTorch's gradient steps do something else than steps in JAX would.
 
@@ -108,6 +112,7 @@ def require_same_gradients(
       module, exported: the module with the parameters of the exported one.
       optimizer: it must train all of these parameters, in their order.
       elsewhere: names of parameters that get a gradient in another way than through the exported program.
+      shared: names of parameters that get none here: another module trains them. The optimizer may hold them or not.
 
     Raises:
       NotCompilable: something would be different.
@@ -121,10 +126,13 @@ def require_same_gradients(
     for name, parameter in parameters.items():
         if not parameter.requires_grad or parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise NotCompilable(f"The parameter {name} is frozen or has hooks.")
-        if name not in differentiated and name not in elsewhere:
+        if name not in differentiated and name not in elsewhere and name not in shared:
             raise NotCompilable(f"The parameter {name} has no part in what the networks compute.")
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if list(map(id, trained)) != list(map(id, parameters.values())):
+    untouched = {id(parameter) for name, parameter in parameters.items() if name in shared}
+    trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if [each for each in trained if each not in untouched] != [
+        id(parameter) for parameter in parameters.values() if id(parameter) not in untouched
+    ]:
         raise NotCompilable("The optimizer must train all parameters of the networks, in their order.")
     if exported.depends_on_training:
         raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")

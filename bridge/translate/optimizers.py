@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -128,22 +128,22 @@ def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
     )
 
 
-def read_optimizer(optimizer: torch.optim.Optimizer) -> Any:
+def read_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None) -> Any:
     """The state of the exported optimiser: NumPy arrays of their own memory. Where PyTorch has none yet, the initial.
+
+    Args:
+      parameters: if not all of those that the optimizer holds.
 
     Raises:
       NotCompilable: as for `export_optimizer`; or parameters differ in the number of steps they took.
     """
-    parameters = optimizer.param_groups[0]["params"]
+    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
     entries = [optimizer.state.get(parameter, {}) for parameter in parameters]
     names, initial, structure = _layout(export_optimizer(optimizer), *_size(parameters))
     leaves = []
     for name, leaf in zip(_torch_names(optimizer, names), initial):
         if name == "step":
-            counts = sorted({int(entry.get(name, 0)) for entry in entries})
-            if len(counts) > 1:
-                raise NotCompilable(f"All parameters must have taken the same number of optimizer steps, got {counts}.")
-            leaves.append(np.full_like(leaf, counts[0]))
+            leaves.append(np.full_like(leaf, one_count([int(entry.get(name, 0)) for entry in entries])))
         else:
             kept = [entry.get(name) for entry in entries]
             if any(part is None for part in kept):
@@ -152,22 +152,36 @@ def read_optimizer(optimizer: torch.optim.Optimizer) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
-def write_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would."""
-    parameters = optimizer.param_groups[0]["params"]
+def one_count(counts: Sequence[int]) -> int:
+    """How many steps all parameters took.
+
+    Raises:
+      NotCompilable: they differ in that.
+    """
+    if counts.count(counts[0]) != len(counts):
+        counts = sorted(set(counts))
+        raise NotCompilable(f"All parameters must have taken the same number of optimizer steps, got {counts}.")
+    return counts[0]
+
+
+def write_optimizer(
+    optimizer: torch.optim.Optimizer, state: Any, parameters: Sequence[torch.Tensor] | None = None
+) -> None:
+    """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would.
+
+    Args:
+      parameters: if not all of those that the optimizer holds.
+    """
+    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
     names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
     # Looking one up makes it, and an optimiser that keeps nothing has none.
     entries = [optimizer.state[parameter] for parameter in parameters if names]
     for name, leaf in zip(_torch_names(optimizer, names), jax.tree.leaves(state)):
         if name == "step":
-            is_number = isinstance(optimizer, RMSpropTFLike)
-            for entry in entries:
-                if is_number:
-                    entry[name] = int(leaf)
-                elif name in entry:
-                    entry[name].fill_(int(leaf))
-                else:
-                    entry[name] = torch.tensor(float(leaf))
+            if not isinstance(optimizer, RMSpropTFLike):  # which counts by a number
+                for entry in entries:
+                    entry.setdefault(name, torch.tensor(0.0))
+            write_count(entries, int(leaf))
             continue
         for parameter, entry in zip(parameters, entries):
             if entry.get(name) is None:
@@ -175,7 +189,23 @@ def write_optimizer(optimizer: torch.optim.Optimizer, state: Any) -> None:
         copy_into([entry[name] for entry in entries], _split(leaf, parameters))
 
 
-def _split(vector: np.ndarray, parameters: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def state_layout(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[tuple[str, ...], Any]:
+    """The leaves of what `read_optimizer` gives, named as in PyTorch, where "step" is a number; and the structure."""
+    names, _, structure = _layout(export_optimizer(optimizer), *_size(parameters))
+    return tuple(_torch_names(optimizer, names)), structure
+
+
+def write_count(entries: Sequence[dict[str, Any]], count: int) -> None:
+    """Leave in all entries of an optimiser's state that so many steps were taken."""
+    if isinstance(entries[0].get("step"), torch.Tensor):
+        for entry in entries:
+            entry["step"].fill_(count)
+    else:
+        for entry in entries:
+            entry["step"] = count
+
+
+def _split(vector: np.ndarray, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The parts of a vector, on the host."""
     # Copied first, because torch warns of arrays that are read-only, as JAX's are.
     return torch.split(torch.from_numpy(np.array(vector)), [parameter.numel() for parameter in parameters])
@@ -185,7 +215,7 @@ def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> li
     return [NAMES[KINDS[type(optimizer)]][name] for name in names]
 
 
-def _size(parameters: list[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
+def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
     return sum(parameter.numel() for parameter in parameters), parameters[0].detach().cpu().numpy().dtype
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -20,17 +21,24 @@ class Snapshot:
     Of attributes that are lists, sets or dicts a snapshot has what is in them; of other objects, which they are.
 
     Attributes:
-      parameters: in the order of `module.named_parameters()`, and at hand: to find them takes longer than all this.
+      parameters: in the order of `named_parameters()`, and at hand: to find them takes longer than all this.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        attributes = [vars(part) for part in module.modules()]
+    def __init__(self, module: nn.Module, parts: Sequence[nn.Module] | None = None) -> None:
+        """
+        Args:
+          module: what will be watched.
+          parts: those of its parts that matter, and all within them; if not given, all.
+        """
+        parts = [module] if parts is None else parts
+        watched = dict.fromkeys([module, *(each for part in parts for each in part.modules())])
+        attributes = [vars(each) for each in watched]
         inside = [value for each in attributes for value in each.values() if type(value) in CONTAINERS]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
         self._now: list[Any] = [*attributes, *inside, *hooks]
         self._then = [dict(each) if isinstance(each, dict) else type(each)(each) for each in self._now]
         self._modes = list(zip(attributes, self._then))
-        self.parameters = list(module.parameters())
+        self.parameters = [parameter for part in parts for parameter in part.parameters()]
         self._settings = self._read_settings()
 
     def is_current(self, learns: bool = True) -> bool:

@@ -87,14 +87,15 @@ def train(
     Args:
       algorithm: A key of ALGORITHMS.
       env_id: An id of `jaxenvs list`; or module:id, where the module, also of the current directory, registers the id.
-      num_envs: Environments side by side. If not given, what is tuned for the environment, or 8.
+      num_envs: Environments side by side. If not given, what is tuned for the environment, or 8; or, off-policy, 1.
       total_timesteps: Steps of all of them together. If not given, what is tuned for it, or 100000.
       seed: Of the environments and the weights. If not given, 0.
       seeds: Train so many agents in one program, of seed, seed + 1, ...; their zips are in seed-0, seed-1, ...
       engine: auto compiles what it can, xla refuses to do without, torch trains with PyTorch. If not given, auto.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ falls to 0;
-        normalize=True adds a VecNormalize. The others are those tuned for the environment, or SB3's.
+        normalize=True adds a VecNormalize; noise_type=normal noise_std=0.1 is an action noise. The others are those
+        tuned for the environment, or SB3's.
       config: The config.json of a run: do the same again. Other arguments change what they name.
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,

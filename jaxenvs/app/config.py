@@ -22,14 +22,16 @@ from bridge.engine.plan import ENGINES
 from jaxenvs.app import environments
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.files import replacing
-from jaxenvs.app.hyperparameters import ALGORITHMS, BOUNDS, SCHEDULED, TUNED, check_bounds
+from jaxenvs.app.hyperparameters import ACTIONS, ALGORITHMS, BOUNDS, NOISE, OFF_POLICY, SCHEDULED, TUNED, check_bounds
 
-# For environments without an entry in TUNED.
-DEFAULT_NUM_ENVS = 8
+# For environments without an entry in TUNED. Off-policy, as the Zoo: there is an update for each step of each.
+DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1
 DEFAULT_TOTAL_TIMESTEPS = 100_000
 
 # The rest of a constructor's arguments is not for the user to give: the run itself decides them.
 NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "pipeline", "_init_setup_model")
+# What JSON does not hold. Of action noise there are names: NOISE.
+NOT_JSON = ("action_noise", "replay_buffer_class", "replay_buffer_kwargs")
 LAST_SEED = 2**32 - 1  # NumPy's
 PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 
@@ -44,7 +46,8 @@ class TrainingConfig:
       env_kwargs: parameters of the environment.
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
-        goes around the environments. They are JSON: a schedule is a string, as "lin_0.001".
+        goes around the environments. They are JSON: a schedule is a string, as "lin_0.001", and action noise is
+        `noise_type` and `noise_std`.
       engine: of the algorithm.
       num_seeds: so many agents, of seed, seed + 1, ...
     """
@@ -82,9 +85,11 @@ class TrainingConfig:
         if algorithm not in ALGORITHMS:
             raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm, ALGORITHMS)}")
         env_kwargs, given = env_kwargs or {}, hyperparameters or {}
-        space = environments.make(env_id, env_kwargs).observation_space
+        env = environments.make(env_id, env_kwargs)
+        _check_actions(algorithm, env_id, env.action_space)
         tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
-        tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS)
+        is_off_policy = algorithm in OFF_POLICY
+        tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
@@ -100,11 +105,13 @@ class TrainingConfig:
         if num_seeds > 1 and engine == "torch":
             raise UserError("--seeds trains compiled agents, --engine torch compiles nothing: leave out one of them.")
 
-        defaults = {"policy": _policy(space), "normalize": False, **_default_arguments(algorithm_class(algorithm))}
+        defaults = {"policy": _policy(env.observation_space), "normalize": False, **_default_arguments(algorithm)}
         for name, value in given.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         resolved = {**defaults, **tuned, **given}
-        if "n_steps" in resolved:
+        if is_off_policy:
+            _check_learns(resolved, total_timesteps)
+        else:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
         return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, resolved, engine, num_seeds)
 
@@ -159,9 +166,22 @@ def _policy(space: gymnasium.Space[Any]) -> str:
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
 
 
-def _default_arguments(algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
-    parameters = inspect.signature(algorithm).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.name not in NOT_HYPERPARAMETERS}
+def _default_arguments(algorithm: str) -> dict[str, Any]:
+    parameters = inspect.signature(algorithm_class(algorithm)).parameters
+    defaults = {
+        name: each.default for name, each in parameters.items() if name not in (*NOT_HYPERPARAMETERS, *NOT_JSON)
+    }
+    return defaults | (NOISE if "action_noise" in parameters else {})
+
+
+def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:
+    expected, kind = ACTIONS.get(algorithm), type(space).__name__
+    if expected not in (None, kind):
+        others = [name for name in ALGORITHMS if ACTIONS.get(name, kind) == kind]
+        raise UserError(
+            f"{algorithm} needs an environment with {expected} actions, those of {env_id} are {kind}: take one of "
+            f"{', '.join(others)}."
+        )
 
 
 def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[str, Any]) -> None:
@@ -170,7 +190,8 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
     default = defaults[name]
     is_schedule = name in SCHEDULED and isinstance(value, str)
     is_off = default is None and value is None
-    if not is_schedule and not is_off and (isinstance(default, bool | int | float) or name in BOUNDS):
+    is_number = (isinstance(default, bool | int | float) or name in BOUNDS) and name != "train_freq"  # or a pair
+    if not is_schedule and not is_off and is_number:
         # A whole number is a float too; True is not a number.
         kind = float if default is None else type(default)
         if type(value) is not kind and not (kind is float and type(value) is int):
@@ -179,6 +200,15 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
         check_bounds(name, value)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None:
+    learning_starts = hyperparameters["learning_starts"]
+    if learning_starts >= total_timesteps:
+        raise UserError(
+            f"learning_starts={learning_starts} must be less than --total-timesteps {total_timesteps}, or nothing is "
+            "learnt: take fewer or train longer."
+        )
 
 
 def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> None:

@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
-ALGORITHMS = {"a2c": "A2C", "ppo": "PPO"}
+ON_POLICY = {"a2c": "A2C", "ppo": "PPO"}
+OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "sac": "SAC", "td3": "TD3"}
+ALGORITHMS = ON_POLICY | OFF_POLICY
 
-# Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/ppo.yml of DLR-RM/rl-baselines3-zoo).
-# Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize, and
-# "lin_0.001" falls linearly from 0.001 to 0 over the training.
+# The one kind of actions of those that do not take all.
+ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "sac": "Box", "td3": "Box"}
+
+# Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of DLR-RM/rl-baselines3-zoo).
+# Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
+# "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
         "CartPole-v1": {
@@ -78,8 +83,83 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "use_sde": True,
             "sde_sample_freq": 4,
         },
-    }
+    },
+    "dqn": {
+        "CartPole-v1": {
+            "n_timesteps": 50_000,
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1000,
+            "gamma": 0.99,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+        "MountainCar-v0": {
+            "n_timesteps": 120_000,
+            "learning_rate": 4e-3,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "learning_starts": 1000,
+            "gamma": 0.98,
+            "target_update_interval": 600,
+            "train_freq": 16,
+            "gradient_steps": 8,
+            "exploration_fraction": 0.2,
+            "exploration_final_eps": 0.07,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+        "Acrobot-v1": {
+            "n_timesteps": 100_000,
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "gamma": 0.99,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
+    },
+    "sac": {
+        "Pendulum-v1": {"n_timesteps": 20_000, "learning_rate": 1e-3},
+        "MountainCarContinuous-v0": {
+            "n_timesteps": 50_000,
+            "learning_rate": 3e-4,
+            "buffer_size": 50_000,
+            "batch_size": 512,
+            "ent_coef": 0.1,
+            "train_freq": 32,
+            "gradient_steps": 32,
+            "gamma": 0.9999,
+            "tau": 0.01,
+            "learning_starts": 0,
+            "use_sde": True,
+            "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
+        },
+    },
 }
+# The two have the same.
+for _name in ("td3", "ddpg"):
+    TUNED[_name] = {
+        "Pendulum-v1": {
+            "n_timesteps": 20_000,
+            "gamma": 0.98,
+            "buffer_size": 200_000,
+            "learning_starts": 10_000,
+            "noise_type": "normal",
+            "noise_std": 0.1,
+            "learning_rate": 1e-3,
+        },
+        "MountainCarContinuous-v0": {"n_timesteps": 300_000, "noise_type": "ornstein-uhlenbeck", "noise_std": 0.5},
+    }
 
 # The arguments of SB3's algorithms that may be schedules.
 SCHEDULED = ("learning_rate", "clip_range", "clip_range_vf")
@@ -99,14 +179,42 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "rms_prop_eps": (0, math.inf),
     "sde_sample_freq": (-1, math.inf),
     "stats_window_size": (1, math.inf),
+    "buffer_size": (1, math.inf),
+    "learning_starts": (0, math.inf),
+    "tau": (0, 1),
+    "gradient_steps": (-1, math.inf),
+    "target_update_interval": (1, math.inf),
+    "exploration_fraction": (0, 1),
+    "exploration_initial_eps": (0, 1),
+    "exploration_final_eps": (0, 1),
+    "noise_std": (0, math.inf),
+    "policy_delay": (1, math.inf),
+    "target_policy_noise": (0, math.inf),
+    "target_noise_clip": (0, math.inf),
 }
+
+# In the place of an `action_noise`, with their defaults.
+NOISE: dict[str, Any] = {"noise_type": None, "noise_std": 0.0}
+NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
+TRAIN_FREQ_UNITS = ("step", "episode")
 
 
 def check_bounds(name: str, value: Any) -> None:
     """
     Raises:
-      ValueError: a number, or the start of a schedule, that is infinite, NaN or out of its bounds.
+      ValueError: a number, or the start of a schedule, that is infinite, NaN or out of its bounds; or none of the words
+        that a setting takes.
     """
+    if name == "noise_type" and value not in (None, *NOISE_TYPES):
+        raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {value!r}.")
+    if name == "train_freq" and not _is_train_freq(value):
+        expected = "an int of at least 1, or a pair of it and a unit, as (1,'episode')"
+        raise ValueError(f"train_freq must be {expected}, got {value!r}.")
+    if name in ("ent_coef", "target_entropy") and isinstance(value, str) and value != "auto":
+        is_start = name == "ent_coef" and value.startswith("auto_") and _is_positive(value.removeprefix("auto_"))
+        if not is_start:
+            words = "'auto' or as 'auto_0.1'" if name == "ent_coef" else "'auto'"
+            raise ValueError(f"{name} must be a number, {words}, got {value!r}.")
     if isinstance(value, str) and name in SCHEDULED:
         value = to_schedule(value)(1.0)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -117,6 +225,19 @@ def check_bounds(name: str, value: Any) -> None:
     if not low <= value <= high:
         expected = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
         raise ValueError(f"{name} must be {expected}, got {value}.")
+
+
+def _is_train_freq(value: Any) -> bool:
+    if isinstance(value, list | tuple):  # as JSON and Python have a pair
+        return len(value) == 2 and type(value[0]) is int and value[0] >= 1 and value[1] in TRAIN_FREQ_UNITS
+    return type(value) is int and value >= 1
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.noise import ActionNoise, NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge import load_checkpoint, make_vec_env
@@ -17,7 +19,7 @@ from jaxenvs.app import environments
 from jaxenvs.app.config import TrainingConfig, algorithm_class, load_config
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.files import replacing, writing
-from jaxenvs.app.hyperparameters import SCHEDULED, to_schedule
+from jaxenvs.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # what was learnt, for SB3 to load
@@ -84,8 +86,12 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
       UserError: the algorithm does not accept the config.
     """
     use_few_threads(config)
-    arguments = {name: value for name, value in config.hyperparameters.items() if name != "normalize"}
+    arguments = {name: value for name, value in config.hyperparameters.items() if name not in ("normalize", *NOISE)}
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
+    if isinstance(arguments.get("train_freq"), list):  # of a config.json
+        arguments["train_freq"] = tuple(arguments["train_freq"])
+    if config.hyperparameters.get("noise_type") is not None:
+        arguments["action_noise"] = action_noise(config.hyperparameters, env)
     try:
         algorithm: Any = algorithm_class(config.algorithm)
         with without_dynamo():
@@ -93,6 +99,14 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
         return model
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
+
+
+def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
+    """What `noise_type` and `noise_std` mean, as the Zoo has it."""
+    shape = env.action_space.shape or ()
+    mean, sigma = np.zeros(shape), np.full(shape, hyperparameters["noise_std"])
+    is_normal = hyperparameters["noise_type"] == "normal"
+    return NormalActionNoise(mean, sigma) if is_normal else OrnsteinUhlenbeckActionNoise(mean, sigma)
 
 
 def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, VecEnv]:
@@ -145,7 +159,9 @@ def save_model(model: BaseAlgorithm, folder: Path) -> None:
 
 def use_few_threads(config: TrainingConfig) -> None:
     """Threads gain nothing on networks this small, and where cores are busy they wait for each other."""
-    if config.hyperparameters["policy"] == "MlpPolicy":
+    # Those of SB3's off-policy algorithms are not that small.
+    is_large = config.algorithm in OFF_POLICY and config.engine == "torch"
+    if config.hyperparameters["policy"] == "MlpPolicy" and not is_large:
         torch.set_num_threads(1)
 
 

@@ -5,34 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
-from bridge.engine.plan import make_plan
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import write_optimizer
 from jaxenvs.app.callbacks import Interrupt, Timer, progress_bar
 from jaxenvs.app.config import TrainingConfig
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.evaluation import describe_seeds, evaluate_model
 from jaxenvs.app.files import CannotWrite, make_folder, replacing
-from jaxenvs.app.hyperparameters import to_schedule
+from jaxenvs.app.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, folders_of_models, make_env, make_model, save_model
 from jaxenvs.app.training import Interrupted, announce
 from jaxenvs.arrays import from_arrays, to_arrays
-from jaxenvs.learn import Moments, Training, TrainingState, advance
+from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance
 from jaxenvs.learn.sweep import compile_sweep, sweep
 
 # Between two calls of the program progress is shown, a checkpoint written, and Ctrl-C heard.
 SECONDS_PER_CALL = 1.0
-MOST_ITERATIONS_PER_CALL = 256
+MOST_ROWS_PER_CALL = 256
+# A row of metrics is of one rollout; off-policy, where an iteration may be one step, of some of them.
+MOST_ITERATIONS_PER_ROW = 64
+KEPT = ("timesteps", "episodes", "episode_return", "epochs")  # of the metrics
 METRICS = "metrics/"  # before their names in a checkpoint
 
 Metrics = dict[str, np.ndarray]
@@ -55,9 +53,9 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     folders = folders_of_models(out, config)
     envs = [make_env(each) for _, each in folders]
     models = [_make_model(each, env) for (_, each), env in zip(folders, envs)]
-    training = _training(config, models[0])
+    training = training_of(config, models[0])
     keys = jnp.stack([jax.random.key(each.seed) for _, each in folders])
-    params = jnp.stack([jnp.asarray(read_parameters(model.policy.parameters())) for model in models])
+    params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(parameters_of, models))
     make_folder(out)
     config.save(out / CONFIG)
     path = out / SEEDS_CHECKPOINT
@@ -72,7 +70,7 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             _write(path, state, metrics)
             for i, (model, (folder, each)) in enumerate(zip(models, folders)):
                 own_state, own_metrics = jax.tree.map(lambda leaf, i=i: leaf[i], (jax.device_get(state), metrics))
-                _take_over(model, own_state, own_metrics, each.total_timesteps)
+                take_over(model, own_state, own_metrics, each.total_timesteps)
                 make_folder(folder)
                 save_model(model, folder)
             if metrics:
@@ -92,16 +90,17 @@ def _train(
     done, timer = int(state.iteration[0]), Timer()
     if done >= training.num_iterations:
         return state, metrics
-    timesteps = training.algorithm.n_steps * config.num_envs
-    program, count = _program(training, state), 1
-    with progress_bar(config.total_timesteps, done * timesteps) as bar:
+    in_a_row = _iterations_in_a_row(training, training.num_iterations - done)
+    timesteps = in_a_row * training.algorithm.steps_per_iteration * config.num_envs
+    program, count = _program(training, state, in_a_row), 1
+    with progress_bar(config.total_timesteps, int(metrics["timesteps"][0, -1]) if metrics else 0) as bar:
         while done < training.num_iterations and not interrupt.came:
-            count = min(count, training.num_iterations - done, MOST_ITERATIONS_PER_CALL)
+            count = min(count, (training.num_iterations - done) // in_a_row, MOST_ROWS_PER_CALL)
             start = time.monotonic()
             state, new = program(state, jnp.full(config.num_seeds, count))
             rows = {name: np.asarray(row)[:, :count] for name, row in new.items()}
             metrics = {name: np.concatenate([metrics.get(name, row[:, :0]), row], 1) for name, row in rows.items()}
-            done += count
+            done += count * in_a_row
             bar.update(count * timesteps)
             # At most twice as many as before, as the first calls are slower than the rest.
             count = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
@@ -111,18 +110,34 @@ def _train(
     return state, metrics
 
 
-def _program(training: Training, state: TrainingState) -> Callable[..., tuple[TrainingState, dict[str, jax.Array]]]:
-    """States and a number of iterations to states and metrics: as `advance`, whose number is part of the program."""
+def _iterations_in_a_row(training: Training, left: int) -> int:
+    """Of how many iterations a row of metrics is: a number that divides those that are left."""
+    if not isinstance(training.algorithm, OffPolicySettings):
+        return 1
+    return next(count for count in range(min(MOST_ITERATIONS_PER_ROW, left), 0, -1) if left % count == 0)
 
-    def run(state: TrainingState, num_iterations: jax.Array) -> Any:
+
+def _program(
+    training: Training, state: TrainingState, in_a_row: int
+) -> Callable[..., tuple[TrainingState, dict[str, jax.Array]]]:
+    """States and a number of rows to states and metrics: as `advance`, whose number is part of the program."""
+
+    def advance_a_row(state: TrainingState) -> tuple[TrainingState, dict[str, jax.Array]]:
+        state, metrics = advance(training, state, in_a_row)
+        episodes = metrics["episodes"]
+        row = {name: values[-1] if name == "timesteps" else values.sum() for name, values in metrics.items()}
+        row["episode_return"] = (metrics["episode_return"] * episodes).sum() / jnp.maximum(episodes.sum(), 1)
+        return state, {name: row[name] for name in KEPT if name in row}
+
+    def run(state: TrainingState, num_rows: jax.Array) -> Any:
         def iterate(i: jax.Array, carry: Any) -> Any:
             state, metrics = carry
-            state, row = advance(training, state, 1)
-            return state, jax.tree.map(lambda rows, row: rows.at[i].set(row[0]), metrics, row)
+            state, row = advance_a_row(state)
+            return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), metrics, row)
 
-        shapes = jax.eval_shape(lambda state: advance(training, state, 1)[1], state)
-        metrics = jax.tree.map(lambda leaf: jnp.zeros((MOST_ITERATIONS_PER_CALL, *leaf.shape[1:]), leaf.dtype), shapes)
-        return jax.lax.fori_loop(0, num_iterations, iterate, (state, metrics))
+        shapes = jax.eval_shape(lambda state: advance_a_row(state)[1], state)
+        metrics = jax.tree.map(lambda leaf: jnp.zeros(MOST_ROWS_PER_CALL, leaf.dtype), shapes)
+        return jax.lax.fori_loop(0, num_rows, iterate, (state, metrics))
 
     return compile_sweep(run, state, jnp.ones(len(state.iteration), int))
 
@@ -139,74 +154,34 @@ def _read(path: Path, like: Any) -> tuple[TrainingState, Metrics]:
             arrays = dict(file)
         names = [name for name in arrays if name.startswith(METRICS)]
         metrics = {name.removeprefix(METRICS): arrays.pop(name) for name in names}
-        return from_arrays(like, arrays), metrics
+        return from_arrays(like, _in_larger_store(like, arrays)), metrics
     except Exception as error:  # whatever reading a damaged file ends in
         raise UserError(f"Cannot go on from {path}: {type(error).__name__}: {error}") from error
 
 
-def _make_model(config: TrainingConfig, env: VecEnv) -> CompiledOnPolicyAlgorithm:
+def _in_larger_store(like: Any, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays with a replay store as large as that of `like`: a larger budget has a larger one."""
+    replay = getattr(like, "replay", None)
+    if replay is None or arrays[".replay.tag"].shape[1] >= replay.tag.shape[1]:
+        return arrays
+    grown = dict(arrays)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(replay):
+        name = f".replay{jax.tree_util.keystr(path)}"
+        more = [(0, new - old) for new, old in zip(leaf.shape, arrays[name].shape)]
+        # No end, and slots without a past: see Replay.create.
+        empty = -1 if name in (".replay.tag", ".replay.end_slot") else 0
+        grown[name] = np.pad(arrays[name], more, constant_values=empty)
+    # It had room for the budget, so if it was full, it had just become so.
+    was_full = (arrays[".replay.position"] == 0) & (arrays[".iteration"] > 0)
+    rows = np.int32(arrays[".replay.tag"].shape[1])
+    grown[".replay.position"] = np.where(was_full, rows, arrays[".replay.position"])
+    return grown
+
+
+def _make_model(config: TrainingConfig, env: VecEnv) -> Model:
     model = make_model(config, env)
-    assert isinstance(model, CompiledOnPolicyAlgorithm)
+    assert isinstance(model, Model)
     return model
-
-
-def _training(config: TrainingConfig, model: CompiledOnPolicyAlgorithm) -> Training:
-    """The settings of the model, with a value of each schedule for each iteration.
-
-    Raises:
-      UserError: not everything can be compiled.
-    """
-    env = model.get_env()
-    plan = make_plan(model.engine, model.policy, env, model.rollout_buffer)
-    reasons = list(plan.reasons)
-    if isinstance(env, VecTransposeImage):
-        reasons.append("The channels of its images come last.")
-    if plan.chain is None or plan.network is None or plan.optimizer is None or reasons:
-        raise UserError(f"--seeds cannot train this in one program: {' '.join(reasons)}")
-    training = Training(
-        plan.chain.base.venv,
-        cast(Any, plan.network),
-        model._settings(),
-        config.total_timesteps,
-        optimizer=plan.optimizer.transformation(plan.optimizer.settings(model.policy.optimizer)),
-        normalize=isinstance(env, VecNormalize),
-    )
-    rollout = model.n_steps * config.num_envs
-    # SB3 looks at what remains after collecting a rollout, when it learns from it.
-    remaining = 1 - rollout * np.arange(1, training.num_iterations + 1) / config.total_timesteps
-    schedules: dict[str, Any] = {}
-    for name in training.algorithm.SCHEDULED:
-        schedule = to_schedule(config.hyperparameters[name])
-        if callable(schedule):
-            schedules[name] = jnp.array([schedule(progress) for progress in remaining])
-        else:
-            schedules[name] = schedule
-    return training.replace(**schedules)
-
-
-def _take_over(model: CompiledOnPolicyAlgorithm, state: TrainingState, metrics: Metrics, total_timesteps: int) -> None:
-    """Leave the model as its own training would have."""
-    write_parameters(model.policy.parameters(), state.learner.params)
-    write_optimizer(model.policy.optimizer, state.learner.optimizer_state)
-    epochs = metrics.get("epochs")
-    model._n_updates = int(state.iteration) if epochs is None else int(epochs.sum())
-    model.num_timesteps = int(state.iteration) * model.n_steps * model.n_envs
-    model._total_timesteps = total_timesteps
-    model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
-    env, normalizer = model.get_env(), state.normalizer
-    if isinstance(env, VecNormalize) and normalizer is not None:
-        moments, all_rms = normalizer.observation, env.obs_rms
-        if isinstance(all_rms, dict):
-            for name, rms in all_rms.items():
-                _set(rms, moments[name])
-        else:
-            _set(all_rms, moments)
-        _set(env.ret_rms, normalizer.reward)
-
-
-def _set(rms: RunningMeanStd, moments: Moments) -> None:
-    rms.mean, rms.var = (np.asarray(part, np.float64) for part in (moments.mean, moments.variance))
-    rms.count = float(moments.count)
 
 
 def _plot(config: TrainingConfig, metrics: Metrics, path: Path) -> None:

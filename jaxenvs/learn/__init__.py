@@ -7,36 +7,63 @@ from jaxenvs.learn.distributions import (
     DiagonalGaussian,
     Distribution,
     MultiCategorical,
+    SquashedGaussian,
     StateDependentGaussian,
 )
+from jaxenvs.learn.dqn import DQN
 from jaxenvs.learn.networks import ActionHead, ActorCritic, Network
+from jaxenvs.learn.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.normalization import Moments, Normalizer
-from jaxenvs.learn.on_policy import Result, Training, TrainingState, advance, train
+from jaxenvs.learn.off_policy import OffPolicyTrainingState
+from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState
+from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
 from jaxenvs.learn.ppo import PPO
+from jaxenvs.learn.replay import Replay, Transitions
 from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
-from jaxenvs.learn.settings import LearnerState, OnPolicySettings
+from jaxenvs.learn.sac import SAC
+from jaxenvs.learn.settings import LearnerState, OnPolicySettings, Settings
+from jaxenvs.learn.td3 import DDPG, TD3
+from jaxenvs.learn.training import Result, Training, advance, train
+from jaxenvs.learn.training_state import TrainingState
 
 __all__ = [
     "A2C",
+    "DDPG",
+    "DQN",
     "PPO",
+    "SAC",
+    "TD3",
     "ActionHead",
     "ActorCritic",
     "Bernoulli",
     "Categorical",
     "CollectorState",
+    "DQNPolicy",
     "DiagonalGaussian",
     "Distribution",
     "LearnerState",
     "Moments",
     "MultiCategorical",
     "Network",
+    "NormalActionNoise",
     "Normalizer",
+    "OffPolicyPolicy",
+    "OffPolicySettings",
+    "OffPolicyState",
+    "OffPolicyTrainingState",
     "OnPolicySettings",
+    "OrnsteinUhlenbeckActionNoise",
+    "Replay",
     "Result",
     "Rollout",
+    "SACPolicy",
+    "Settings",
+    "SquashedGaussian",
     "StateDependentGaussian",
+    "TD3Policy",
     "Training",
     "TrainingState",
+    "Transitions",
     "advance",
     "advantages",
     "collect",

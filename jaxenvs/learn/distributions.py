@@ -141,18 +141,62 @@ class DiagonalGaussian:
 
 
 @struct
+class SquashedGaussian:
+    """The tanh of independent normal numbers. `mean`, `log_std`: (batch, n). Actions: in (-1, 1), float (batch, n)."""
+
+    mean: jax.Array
+    log_std: jax.Array
+    epsilon: float = static(default=1e-6)  # SB3's, which keeps logarithms finite
+
+    def noise(self, key: jax.Array, num: int) -> jax.Array:
+        return self._gaussian().noise(key, num)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return jnp.tanh(self._gaussian().sample(noise))
+
+    def mode(self) -> jax.Array:
+        return jnp.tanh(self.mean)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return self._gaussian().log_prob(_arctanh(action)) - self._correction(action)
+
+    def sample_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A batch of actions and `log_prob` of each, without the arctanh, which loses digits near the bounds."""
+        action = self.sample(noise)
+        log_prob = -jnp.sum(0.5 * noise**2 + self.log_std + HALF_LOG_TWO_PI, axis=-1)
+        return action, log_prob - self._correction(action)
+
+    def entropy(self) -> None:
+        return None
+
+    def _gaussian(self) -> DiagonalGaussian:
+        return DiagonalGaussian(self.mean, self.log_std)
+
+    def _correction(self, action: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.log(1 - action**2 + self.epsilon), axis=-1)
+
+
+def _arctanh(action: jax.Array) -> jax.Array:
+    """Finite at the bounds, too."""
+    limit = 1 - np.finfo(action.dtype).eps
+    return jnp.arctanh(jnp.clip(action, -limit, limit))
+
+
+@struct
 class StateDependentGaussian:
     """Generalized state-dependent exploration (Raffin, Kober & Stulp 2021, https://arxiv.org/abs/2005.05719).
 
     The noise of an action is `latent @ matrix` with a random matrix, so that it is a smooth function of the state for
-    as long as the matrix stays. The noise here is therefore a key: that of the matrices, one for each row of the batch.
+    as long as the matrix stays. The noise here is therefore a key: that of the matrices, one for each row of the batch;
+    or, as `matrix_noise` draws it, one matrix for all rows.
 
     Attributes:
       mean: (batch, n).
-      latent: (batch, features). No gradient flows through it.
+      latent: (batch, features).
       log_std: of the entries of the matrix, (features, n) or (features, 1).
       squash: actions are the tanh of the Gaussian.
       expln: the standard deviation grows like a logarithm above 1, instead of exponentially.
+      learn_features: whether gradients flow through the latent.
     """
 
     mean: jax.Array
@@ -160,15 +204,23 @@ class StateDependentGaussian:
     log_std: jax.Array
     squash: bool = static(default=False)
     expln: bool = static(default=False)
+    learn_features: bool = static(default=False)
     epsilon: float = static(default=1e-6)  # SB3's, which keeps square roots, logarithms and the arctanh finite
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return jax.random.split(key, num)
 
+    def matrix_noise(self, key: jax.Array, num: int) -> jax.Array:
+        """The noise of `num` batches, each with one matrix for all of its rows: (num, features, n)."""
+        return jax.random.normal(key, (num, self.latent.shape[-1], self.mean.shape[-1]), self.mean.dtype)
+
     def sample(self, noise: jax.Array) -> jax.Array:
         std = jnp.broadcast_to(self._std(), (self.latent.shape[-1], self.mean.shape[-1]))
-        matrices = std * jax.random.normal(noise, (self.mean.shape[0], *std.shape), self.mean.dtype)
-        gaussian = self.mean + jnp.einsum("bf,bfn->bn", self.latent, matrices)
+        if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
+            matrices = std * jax.random.normal(noise, (self.mean.shape[0], *std.shape), self.mean.dtype)
+            gaussian = self.mean + jnp.einsum("bf,bfn->bn", self._latent(), matrices)
+        else:
+            gaussian = self.mean + jnp.matmul(self._latent(), std * noise)
         return jnp.tanh(gaussian) if self.squash else gaussian
 
     def mode(self) -> jax.Array:
@@ -177,13 +229,20 @@ class StateDependentGaussian:
     def log_prob(self, action: jax.Array) -> jax.Array:
         if not self.squash:
             return self._gaussian().log_prob(action)
-        limit = 1 - np.finfo(self.mean.dtype).eps
-        gaussian = jnp.arctanh(jnp.clip(action, -limit, limit))
+        gaussian = _arctanh(action)
         correction = jnp.log(1 - jnp.tanh(gaussian) ** 2 + self.epsilon)
         return self._gaussian().log_prob(gaussian) - jnp.sum(correction, axis=-1)
 
+    def sample_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A batch of actions and `log_prob` of each."""
+        action = self.sample(noise)
+        return action, self.log_prob(action)
+
     def entropy(self) -> jax.Array | None:
         return None if self.squash else self._gaussian().entropy()
+
+    def _latent(self) -> jax.Array:
+        return self.latent if self.learn_features else jax.lax.stop_gradient(self.latent)
 
     def _std(self) -> jax.Array:
         if not self.expln:
@@ -192,6 +251,6 @@ class StateDependentGaussian:
         return jnp.where(self.log_std > 0, jnp.log1p(positive) + 1, jnp.exp(self.log_std))
 
     def _gaussian(self) -> DiagonalGaussian:
-        latent = jax.lax.stop_gradient(self.latent)
+        latent = self._latent()
         variance = jnp.matmul(latent**2, jnp.broadcast_to(self._std() ** 2, (latent.shape[-1], self.mean.shape[-1])))
         return DiagonalGaussian(self.mean, 0.5 * jnp.log(variance + self.epsilon))

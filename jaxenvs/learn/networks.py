@@ -92,6 +92,12 @@ class ActionHead:
         action = action + self.start if self.start else action
         return action.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
 
+    def unscale(self, action: jax.Array) -> jax.Array:
+        """A batch of numbers in [-1, 1] as members of a Box, in its dtype."""
+        low, high = (jnp.asarray(bound, action.dtype) for bound in (self.low, self.high))
+        unscaled = low + 0.5 * (action + 1) * (high - low)
+        return unscaled.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
+
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -149,7 +155,7 @@ class ActorCritic:
         observation = observation.reshape(observation.shape[0], -1).astype(weights.dtype)
         actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), observation)
         critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), observation)
-        numbers, value = _linear(params, "action_net", actor), _linear(params, "value_net", critic)
+        numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
         return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
@@ -158,7 +164,7 @@ class ActorCritic:
 
     def _hidden(self, params: dict[str, jax.Array], name: str, depth: int, x: jax.Array) -> jax.Array:
         for layer in range(depth):
-            x = self.activation(_linear(params, f"{name}.{2 * layer}", x))
+            x = self.activation(linear(params, f"{name}.{2 * layer}", x))
         return x
 
     def _layers(self) -> list[tuple[str, int, int, float]]:
@@ -171,6 +177,7 @@ class ActorCritic:
         return [*layers, ("action_net", last_actor, self.head.size, 0.01), ("value_net", last_critic, 1, 1.0)]
 
 
-def _linear(params: dict[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+def linear(params: dict[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+    """A layer with PyTorch's names and layout of weights, (outputs, inputs)."""
     product = jax.lax.dot_general(x, params[f"{name}.weight"], (((1,), (1,)), ((), ())))
     return product + params[f"{name}.bias"]

@@ -106,6 +106,13 @@ class Normalizer:
         moments = _combine(self.observation, self.observation_seen)
         return _map_normalized(self._normalize, moments, observation, lambda leaf: leaf)
 
+    def normalize_reward(self, reward: jax.Array) -> jax.Array:
+        """By the statistics so far, clipped; as it is, where rewards are not scaled."""
+        if not self.norm_reward:
+            return reward
+        variance = self.reward.combine(self.reward_seen).variance
+        return jnp.clip(reward / jnp.sqrt(variance + self.epsilon), -self.clip_reward, self.clip_reward)
+
     def step(self, timestep: VectorTimeStep) -> tuple[Normalizer, VectorTimeStep]:
         """The TimeStep with observation, final observation and reward normalised, after it was added to what is known.
 
@@ -117,14 +124,10 @@ class Normalizer:
             normalizer = normalizer.replace(reward_seen=self.reward_seen.combine(Moments.of(returns)))
         else:
             returns = self.discounted_return
-        reward = timestep.reward
-        if self.norm_reward:
-            variance = normalizer.reward.combine(normalizer.reward_seen).variance
-            reward = jnp.clip(reward / jnp.sqrt(variance + self.epsilon), -self.clip_reward, self.clip_reward)
         timestep = timestep.replace(
             observation=normalizer.normalize_observation(timestep.observation),
             final_observation=normalizer.normalize_observation(timestep.final_observation),
-            reward=reward,
+            reward=normalizer.normalize_reward(timestep.reward),
         )
         return normalizer.replace(discounted_return=jnp.where(timestep.done, 0, returns)), timestep
 

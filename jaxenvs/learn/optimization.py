@@ -40,11 +40,12 @@ def descend(
     state: Any,
     gradient: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """One step against the gradient, which is first scaled down to the norm `max_grad_norm` if it is longer.
+    """One step against the gradient, which is first scaled down to the norm `max_grad_norm`, if any, if it is longer.
 
     The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of what Stable-Baselines3 computes.
     """
-    norm = jnp.sqrt(jnp.sum(gradient**2))
-    gradient = gradient * jnp.minimum(1, max_grad_norm / (norm + 1e-6))
+    if max_grad_norm is not None:
+        norm = jnp.sqrt(jnp.sum(gradient**2))
+        gradient = gradient * jnp.minimum(1, max_grad_norm / (norm + 1e-6))
     direction, state = optimizer.update(gradient, state, params)
     return params - learning_rate * direction, state

@@ -1,4 +1,4 @@
-"""The settings that on-policy algorithms share, and the state that their updates change."""
+"""What the settings of all algorithms share, and those of on-policy algorithms; the state that their updates change."""
 
 from __future__ import annotations
 
@@ -32,66 +32,45 @@ class LearnerState:
 
 
 @struct
-class OnPolicySettings:
-    """Settings, with SB3's names. Numbers are traced, so that `vmap` sweeps them; the rest is the program.
+class Settings:
+    """Settings of an algorithm, with SB3's names.
 
-    Attributes:
-      n_steps: of each environment in one rollout.
-      learning_rate: a float; or, for a Training, an array with one for each iteration.
-      gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
-      ent_coef, vf_coef: weights of entropy and value loss.
-      max_grad_norm: longer gradients are scaled down to it.
-      normalize_advantage: to mean 0 and deviation 1, in each batch.
-      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+    Numbers are traced, so that `vmap` sweeps them; the rest is the program.
     """
 
     # Those that may be arrays with one value for each iteration.
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     # Numbers, their least and their greatest values.
-    RANGES: ClassVar[dict[str, tuple[float, float]]] = {
-        "learning_rate": (0, math.inf),
-        "gamma": (0, 1),
-        "gae_lambda": (0, 1),
-        "ent_coef": (-math.inf, math.inf),
-        "vf_coef": (-math.inf, math.inf),
-        "max_grad_norm": (0, math.inf),
-    }
-    COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
-    # Without a learning rate, by which `descend` multiplies.
-    OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = {"learning_rate": (0, math.inf), "gamma": (0, 1)}
+    # Positive integers.
+    COUNTS: ClassVar[tuple[str, ...]] = ()
 
-    n_steps: int = static(default=2048)
+    # All have these, with defaults of their own.
     learning_rate: Any = 3e-4
     gamma: Any = 0.99
-    gae_lambda: Any = 0.95
-    ent_coef: Any = 0.0
-    vf_coef: Any = 0.5
-    max_grad_norm: Any = 0.5
-    normalize_advantage: bool = static(default=True)
-    sde_sample_freq: int = static(default=1)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of each environment in one iteration of a training."""
+        raise NotImplementedError(f"{type(self).__name__} does not define steps_per_iteration.")
+
+    def check_network(self, network: Any) -> None:
+        """
+        Raises:
+          TypeError: the algorithm cannot train this.
+        """
+        if not callable(getattr(network, "apply", None)):
+            raise TypeError(f"network must be a Network, as learn.ActorCritic, got a {type(network).__name__}.")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed."""
         return dataclasses.replace(self, **changes)
 
-    def update(
-        self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
-        state: LearnerState,
-        rollout: Rollout,
-        key: jax.Array,
-    ) -> tuple[LearnerState, dict[str, Any]]:
-        """Learn from one rollout. A pure function of the settings and its arguments.
-
-        Args:
-          network: parameters and observations to a distribution over actions and values.
-          optimizer: without a learning rate, on vectors.
-
-        Returns:
-          The next state, and metrics with SB3's names and meanings.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define update.")
+    def at(self, iteration: jax.Array) -> Self:
+        """The settings of one iteration."""
+        values = {name: getattr(self, name) for name in self.SCHEDULED}
+        schedules = {name: value for name, value in values.items() if value is not None and jnp.ndim(value) == 1}
+        return self.replace(**{name: jnp.asarray(schedule)[iteration] for name, schedule in schedules.items()})
 
     def check(self) -> None:
         """Refuse what nobody can train with, as far as values are known: traced ones pass.
@@ -127,3 +106,62 @@ class OnPolicySettings:
                     f"{name} must be a number, or have one value for each of the {num_iterations} iterations, got an "
                     f"array of shape {shape}."
                 )
+
+
+@struct
+class OnPolicySettings(Settings):
+    """What on-policy algorithms share.
+
+    Attributes:
+      n_steps: of each environment in one rollout.
+      learning_rate: a float; or, for a Training, an array with one for each iteration.
+      gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
+      ent_coef, vf_coef: weights of entropy and value loss.
+      max_grad_norm: longer gradients are scaled down to it.
+      normalize_advantage: to mean 0 and deviation 1, in each batch.
+      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+    """
+
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {
+        "gae_lambda": (0, 1),
+        "ent_coef": (-math.inf, math.inf),
+        "vf_coef": (-math.inf, math.inf),
+        "max_grad_norm": (0, math.inf),
+    }
+    COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
+    # Without a learning rate, by which `descend` multiplies.
+    OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
+
+    n_steps: int = static(default=2048)
+    learning_rate: Any = 3e-4
+    gamma: Any = 0.99
+    gae_lambda: Any = 0.95
+    ent_coef: Any = 0.0
+    vf_coef: Any = 0.5
+    max_grad_norm: Any = 0.5
+    normalize_advantage: bool = static(default=True)
+    sde_sample_freq: int = static(default=1)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of each environment in one rollout."""
+        return self.n_steps
+
+    def update(
+        self,
+        network: Network,
+        optimizer: optax.GradientTransformation,
+        state: LearnerState,
+        rollout: Rollout,
+        key: jax.Array,
+    ) -> tuple[LearnerState, dict[str, Any]]:
+        """Learn from one rollout. A pure function of the settings and its arguments.
+
+        Args:
+          network: parameters and observations to a distribution over actions and values.
+          optimizer: without a learning rate, on vectors.
+
+        Returns:
+          The next state, and metrics with SB3's names and meanings.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define update.")

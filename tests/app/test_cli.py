@@ -140,6 +140,16 @@ def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
         (["ppo", "CartPole-v1", "--engine", "cuda"], "torch"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["ppo", "CartPole-v1", "--total-timesteps", "100"], "rollouts of 256 steps"),
+        (["sac", "CartPole-v1"], "sac needs an environment with Box actions, those of CartPole-v1 are Discrete"),
+        (["dqn", "Pendulum-v1"], "dqn needs an environment with Discrete actions, those of Pendulum-v1 are Box"),
+        (["sac", "Pendulum-v1", "--total-timesteps", "100"], "learning_starts=100 must be less than --total-timesteps"),
+        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=auto_0"], "'auto' or as 'auto_0.1', got 'auto_0'"),
+        (["sac", "Pendulum-v1", "--hyperparameters", "tau=2"], "tau must be between 0 and 1, got 2"),
+        (["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(1,'epoch')"], "as (1,'episode'), got (1, 'epoch')"),
+        (["td3", "Pendulum-v1", "--hyperparameters", "noise_type=pink"], "normal, ornstein-uhlenbeck, got 'pink'"),
+        (["dqn", "CartPole-v1", "--hyperparameters", "gradient_steps=-2"], "gradient_steps must be at least -1"),
+        (["dqn", "CartPole-v1", "--hyperparameters", "noise_std=1"], "dqn has no hyper-parameter 'noise_std'"),
+        (["dqn", "CartPole-v1", "--seeds", "2", "--hyperparameters", "train_freq=(1,'episode')"], "in episodes"),
         (["--config", "absent.json"], "absent.json"),
         (["ppo", "CartPole-v1", "--config", "absent.json"], "not both"),
         (["--resume", "absent"], "absent"),
@@ -204,6 +214,12 @@ def test_a_batch_size_that_was_not_given_fits_the_rollout():
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=3).hyperparameters["batch_size"] == 96
 
 
+def test_off_policy_settings_are_not_fitted_to_rollouts():
+    sac = TrainingConfig.resolve("sac", "Pendulum-v1", num_envs=3)
+    assert (sac.hyperparameters["n_steps"], sac.hyperparameters["batch_size"]) == (1, 256)
+    assert TrainingConfig.resolve("dqn", "CartPole-v1").num_envs == 1
+
+
 @pytest.mark.parametrize(("algorithm", "env_id"), [(name, env_id) for name in TUNED for env_id in TUNED[name]])
 def test_tuned_hyperparameters_resolve(algorithm, env_id):
     resolved = TrainingConfig.resolve(algorithm, env_id)
@@ -227,5 +243,5 @@ def test_linear_schedule_falls_to_zero():
 
 
 def test_unknown_algorithm_lists_the_known_ones():
-    with pytest.raises(UserError, match="a2c, ppo"):
+    with pytest.raises(UserError, match="a2c, ppo, ddpg, dqn, sac, td3"):
         TrainingConfig.resolve("quux", "CartPole-v1")

@@ -307,12 +307,17 @@ class OwnPredict(ActorCriticPolicy):
         return super().predict(*args, **kwargs)
 
 
+class OwnDQN(stable_baselines3.DQN):
+    def predict(self, *args, **kwargs):
+        return super().predict(*args, **kwargs)
+
+
 @pytest.mark.parametrize(
     ("model", "what"),
     [
         (untranslatable, "hooks"),
         (lambda: policy_for(Counter(), OwnPredict), "OwnPredict has a method predict of its own"),
-        (lambda: stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1), "got a DQN with a DQNPolicy"),
+        (lambda: OwnDQN("MlpPolicy", "CartPole-v1", buffer_size=1), "OwnDQN has a method predict of its own"),
     ],
     ids=["layers", "policy", "algorithm"],
 )
@@ -324,7 +329,7 @@ def test_what_cannot_be_translated_is_referred_to_evaluate_policy(model, what):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": print}, "model must be an SB3 algorithm or an ActorCriticPolicy, got a builtin_function_or_method"),
+        ({"model": print}, "model must be an SB3 algorithm or a policy of one, got a builtin_function_or_method"),
         ({"seed": float("nan")}, "seed must be an int, got nan"),
         ({"deterministic": "abc"}, "deterministic must be a bool, got 'abc'"),
         ({"n_episodes": 0}, "n_episodes must be a positive int, got 0"),

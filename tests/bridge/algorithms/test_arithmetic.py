@@ -1,8 +1,5 @@
 """The arithmetic of Stable-Baselines3: the same weights, rollout and order of minibatches give the same update."""
 
-import functools
-from types import SimpleNamespace
-
 import jax
 import numpy as np
 import pytest
@@ -102,14 +99,17 @@ def same_order(monkeypatch):
         of_sb3 = iter(env * N_STEPS + step)
         monkeypatch.setattr(np.random, "permutation", lambda _: next(of_sb3))
 
-        @functools.partial(jax.jit, static_argnums=(0, 1))
-        def update(network, optimizer, settings, optimizer_settings, state, rollout, key):
-            transformation = optimizer.transformation(optimizer_settings)
-            state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
-            metrics.pop("explained_variance")
-            return state, key, metrics
+        def program(network, optimizer, in_order):
+            @jax.jit
+            def update(settings, optimizer_settings, state, rollout, key):
+                transformation = optimizer.transformation(optimizer_settings)
+                state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
+                metrics.pop("explained_variance")
+                return state, key, metrics
 
-        monkeypatch.setattr("bridge.engine.updating._programs", lambda: SimpleNamespace(small=update))
+            return update
+
+        monkeypatch.setattr("bridge.engine.updating._program", program)
 
     return set_order
 

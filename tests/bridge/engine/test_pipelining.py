@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge import ProcessVecEnv, SerialVecEnv, WorkerDied, WorkerError
-from bridge.engine.acting import Actor
+from bridge.engine.acting import JudgingActor
 from tests.bridge.host_env.host_environments import Counting
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
@@ -100,7 +100,7 @@ def test_one_group_steps_while_the_other_acts(shared, watched, monkeypatch):
         return noticed
 
     for name in ("act", "act_and_judge"):
-        monkeypatch.setattr(Actor, name, noticing(getattr(Actor, name)))
+        monkeypatch.setattr(JudgingActor, name, noticing(getattr(JudgingActor, name)))
     trained(shared, Recorder() if watched else None, ROLLOUT, pipeline=True)
     neither, first, second = [False, False], [True, False], [False, True]
     assert stepping == ([neither, first] * N_STEPS if watched else [neither, *[first, second] * (N_STEPS - 1), first])

@@ -1,0 +1,232 @@
+"""Off-policy training beside stock SB3 and SBX; and A2C and PPO, whose iterations run together as long as nobody looks.
+
+    python -m benchmarks.off_policy [--parts steps images on_policy memory] [--rounds 5] [--quick]
+
+steps: SAC, TD3 and DQN on JAX environments and on Gymnasium's. images: DQN's CnnPolicy. on_policy: A2C beside stock
+SB3, PPO beside jaxenvs.learn. memory: a training with a million transitions. Many seeds of SAC: benchmarks.sweep. What
+is learnt: benchmarks.learning --off-policy.
+
+A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+
+import bridge
+from benchmarks import common, training
+from benchmarks.never_slower import SHORTEST_RUN_SECONDS
+from benchmarks.peers import client
+from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
+from jaxenvs.app.hyperparameters import TUNED
+
+PARTS = ("steps", "images", "on_policy", "memory")
+
+DEFAULTS, ZOO = "SB3's defaults", "RL-Zoo's setting"
+# Of the Zoo's: what belongs to the run, and what the name of a network says.
+NOT_SETTINGS = ("n_timesteps", "policy_kwargs")
+ZOO_DQN = {name: value for name, value in TUNED["dqn"]["CartPole-v1"].items() if name not in NOT_SETTINGS}
+# Of SBX's defaults, that one which is not SB3's.
+DQN_TARGETS = {"target_update_interval": 10_000}
+# 56 GB of pictures with SB3's.
+IMAGES_BUFFER = {"buffer_size": 4000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What is compared, and what must be reached.
+
+    Attributes:
+      cell: what our side trains, on JAX environments.
+      name: of the setting.
+      bars: of ours on these environments, times stock SB3 and times SBX, on Gymnasium's; None: no bar.
+    """
+
+    cell: Cell
+    name: str
+    bars: dict[str, tuple[float, float | None]]
+
+
+def _cell(algorithm: str, network: str, n_steps: int, n_envs: int = 1, **settings: Any) -> Cell:
+    return Cell(algorithm, network, JAX, n_envs, n_steps, settings=settings)
+
+
+# As many steps of an iteration as take stock SB3 about a second, and more than 100, when learning starts.
+STEPS = (
+    Comparison(_cell("SAC", "MlpPolicy 256-256, Pendulum-v1", 128), DEFAULTS, {JAX: (4, 2), HOST: (3, 1.5)}),
+    Comparison(_cell("TD3", "MlpPolicy 400-300, Pendulum-v1", 128), DEFAULTS, {JAX: (4, 2), HOST: (3, 1.5)}),
+    Comparison(_cell("DQN", "MlpPolicy 64-64", 1024, **DQN_TARGETS), DEFAULTS, {JAX: (15, None), HOST: (5, None)}),
+    Comparison(_cell("DQN", "MlpPolicy 256-256", 1280, **ZOO_DQN), ZOO, {JAX: (4, 1.8)}),
+)
+IMAGES = (Comparison(_cell("DQN", "CnnPolicy 4x84x84", 128, **IMAGES_BUFFER), DEFAULTS, {JAX: (1.2, None)}),)
+A2C = Comparison(_cell("A2C", "MlpPolicy 64-64", 5, n_envs=8), DEFAULTS, {JAX: (15, None)})
+QUICK = Comparison(_cell("DQN", "MlpPolicy 64-64", 128, buffer_size=1000), DEFAULTS, {JAX: (1, None)})
+PPO_TO_PURE, STORES = 0.95, 1.3
+
+# A million transitions of 128 numbers, so that the store is what takes memory: full after MEMORY_ITERATIONS.
+MEMORY_LANES, CAPACITY = 8, 1_000_000
+BYTES = 4 * (128 + 1 + 1 + 1)  # an observation, an action, a reward and a tag
+SMALL_STORE = 100  # a hundredth of it
+
+NOTES = [
+    "each side is a process of its own, from start to end, as in never_slower; sides take turns, each going on with "
+    "its own training; figures are of the median run",
+    "environments: JAX, a JaxVecEnv; else Gymnasium's as the make_vec_env of the side's package makes them (bridge's "
+    "with backend='serial')",
+    "stock SB3 and bridge run with as many of PyTorch's threads as it takes and with one: bars are held against the "
+    "faster. SBX has SB3's layers and settings here, but no limit to the norm of DQN's gradients",
+    f"images: pictures of 84 x 84 x 4 that cost next to nothing; a buffer of {IMAGES_BUFFER['buffer_size']:,}",
+    "on_policy: A2C with SB3's defaults, 8 environments x 5 steps; PPO with 8 x 256, batch 64, 10 epochs, in one "
+    "process beside jaxenvs.learn.train, with neither callback nor log",
+    f"memory: DQN with a buffer of {CAPACITY:,}, observations of 128 numbers of float32, filled once; what the process "
+    "has at its height beyond its imports, the same with a hundredth of it, and the difference beside the bytes "
+    "stored, each observation once",
+]
+
+
+@dataclasses.dataclass
+class Options:
+    """Of a run. With `quick` no bars; `sbx` is the Python that has it, if there is one."""
+
+    rounds: int
+    quick: bool
+    sbx: Path | None
+
+
+def sides_of(comparison: Comparison, options: Options) -> list[tuple[str, Cell]]:
+    """Side and what it trains: ours on each kind of environments, the others on Gymnasium's."""
+    ours = [(OURS, dataclasses.replace(comparison.cell, environments=kind)) for kind in comparison.bars]
+    others = [STOCK] + [SBX] * (options.sbx is not None and any(bar is not None for _, bar in comparison.bars.values()))
+    return ours + [(side, dataclasses.replace(comparison.cell, environments=HOST)) for side in others]
+
+
+def measure(report: common.Report, comparison: Comparison, options: Options) -> None:
+    """Steps a second of all sides in turns, and the bars."""
+    sides = sides_of(comparison, options)
+    with contextlib.ExitStack() as closing:
+        runs: dict[tuple[str, str, int], common.Side] = {}
+        begun: dict[tuple[str, str], dict[str, Any]] = {}
+        for side, cell in sides:
+            python = {"python": options.sbx} if side == SBX and options.sbx is not None else {}
+            worker = closing.enter_context(client.Worker("benchmarks.peers.cell", **python))
+            threads = worker.ask(do="load", side=side, environments=cell.environments)["threads"]
+            answer = worker.ask(do="begin", cell=dataclasses.asdict(cell))
+            begun[side, cell.environments] = answer
+            count = 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / answer["iteration_seconds"])
+            for number in {1, threads} if side != SBX else {threads}:
+                run = functools.partial(worker.ask, do="run", iterations=count, threads=number)
+                runs[side, cell.environments, number] = common.Side(run, count * cell.rollout, lambda _: 0)
+        timings = common.interleave({str(key): side for key, side in runs.items()}, options.rounds, warm_up=1)
+    speeds: dict[tuple[str, str], float] = {}
+    for key in runs:
+        side, environments, number = key
+        timing = timings[str(key)]
+        speeds[side, environments] = max(speeds.get((side, environments), 0.0), timing.steps_per_second)
+        row: dict[str, Any] = {
+            "algorithm": comparison.cell.algorithm,
+            "network": comparison.cell.network,
+            "setting": comparison.name,
+            "side": side,
+            "environments": f"{comparison.cell.n_envs} {JAX if environments == JAX else GYMNASIUM}",
+            "threads": number,
+        }
+        row |= {what: timing.row()[what] for what in ("steps_per_second", "slowest", "fastest")}
+        report.add("steps", [row | {"first": begun[side, environments]["first_seconds"]}])
+    if options.quick:
+        return
+    what = f"{comparison.cell.algorithm} {comparison.cell.network}, {comparison.name}"
+    for environments, bars in comparison.bars.items():
+        where = "JAX environments" if environments == JAX else "Gymnasium's"
+        for other, at_least in zip((STOCK, SBX), bars):
+            if at_least is not None and (other, HOST) in speeds:
+                ratio = speeds[OURS, environments] / speeds[other, HOST]
+                report.bar(f"{what}: {OURS} on {where} / {other}", ratio, at_least)
+
+
+def measure_ppo(report: common.Report, options: Options) -> None:
+    """PPO beside the pure function that it is, in this process."""
+    setting = training.QUICK if options.quick else training.SMALL
+    iterations = training.COMPILED_ITERATIONS[setting]
+    venv = bridge.make_vec_env(training.ENV_ID, setting.n_envs, seed=0)
+    threads = torch.get_num_threads()
+    trainings = {
+        "bridge.PPO": training.model_training(bridge.PPO, venv, setting, iterations, 1, compiles=True),
+        "jaxenvs.learn": training.pure_training(setting, iterations),
+    }
+    sides = {name: common.Side(each.run, iterations * setting.rollout, lambda _: 0) for name, each in trainings.items()}
+    timings = common.interleave(sides, options.rounds)
+    torch.set_num_threads(threads)
+    rows = [{"setting": f"PPO, {setting}", "side": name} | timing.row() for name, timing in timings.items()]
+    report.add("ppo", [{name: value for name, value in row.items() if not name.startswith("ends")} for row in rows])
+    if not options.quick:
+        ours, pure = (timings[name].steps_per_second for name in sides)
+        report.bar(f"PPO, {setting}: bridge.PPO / jaxenvs.learn, in one process", ours / pure, PPO_TO_PURE)
+
+
+def measure_memory(report: common.Report, options: Options, capacity: int = CAPACITY) -> None:
+    """The height of a training whose store is full in the end, and how much of it is the store's."""
+    for side, kind in ((OURS, JAX), (STOCK, GYMNASIUM)):
+        peaks = [_peak(side, kind, size) for size in (capacity // SMALL_STORE, capacity)]
+        stores = BYTES * capacity * (1 - 1 / SMALL_STORE) / 1e6
+        times = (peaks[1] - peaks[0]) / stores
+        row: dict[str, Any] = {"side": side, "environments": f"{MEMORY_LANES} {kind}", "transitions": f"{capacity:,}"}
+        report.add("memory", [row | {"peak_MB": peaks[1], "with_a_small_store_MB": peaks[0], "times_the_store": times}])
+        if side == OURS and not options.quick:
+            what = f"memory of a training with {capacity:,} transitions, less that with few / of the store once"
+            report.require(what, times, f"<= {STORES:g}", times <= STORES)
+
+
+def _peak(side: str, kind: str, capacity: int) -> float:
+    n_steps = math.ceil(capacity / MEMORY_LANES / MEMORY_ITERATIONS)
+    settings = {"buffer_size": capacity, "train_freq": 64, "gradient_steps": 4}
+    cell = Cell("DQN", "MlpPolicy of 128 numbers", kind, MEMORY_LANES, n_steps, settings=settings)
+    with client.Worker("benchmarks.peers.cell") as worker:
+        worker.ask(do="load", side=side, environments=kind)
+        peak: float = worker.ask(do="begin", cell=dataclasses.asdict(cell))["peak_megabytes"]
+    return peak
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--only", metavar="TEXT", default="", help="comparisons of steps whose algorithm it is")
+    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works; installs nothing")
+    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
+    arguments = parser.parse_args(argv)
+    quick, parts = arguments.quick, arguments.parts
+    if not quick:
+        # Compile times are figures here. In the environment too, for the workers.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        jax.config.update("jax_enable_compilation_cache", False)
+    sbx = client.interpreter("sbx", install=not quick) if "steps" in parts else None
+    options = Options(arguments.rounds or (1 if quick else 5), quick, sbx)
+    settings = {"parts": " ".join(parts), "rounds": options.rounds, "quick": quick}
+    report = common.Report("off_policy", settings, NOTES)
+    comparisons = [QUICK] if quick and "steps" in parts else []
+    if not quick:
+        comparisons += (STEPS if "steps" in parts else ()) + (IMAGES if "images" in parts else ())
+        comparisons += (A2C,) if "on_policy" in parts else ()
+    for comparison in comparisons:
+        if arguments.only in comparison.cell.algorithm:
+            measure(report, comparison, options)
+    if "on_policy" in parts:
+        measure_ppo(report, options)
+    if "memory" in parts:
+        measure_memory(report, options, *([3000] if quick else []))
+    report.finish(arguments.output or (None if quick else common.RESULTS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,409 @@
+"""What bridge.DQN, SAC, TD3 and DDPG share: acting, storing and updating as compiled programs, in the place of SB3's.
+
+On JAX environments all three are one program, over as many steps as nobody looks at. On any other environment acting is
+a program a step, and the updates that fall due together are one. Between programs everything is where SB3 has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import math
+from typing import Any, Self
+
+import numpy as np
+from stable_baselines3.common import buffers
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
+from bridge.buffers.replay import ReplayBuffer
+from bridge.engine import off_policy_running as running
+from bridge.engine import off_policy_stepping as stepping
+from bridge.engine.callbacks import looks_at_each_step, looks_at_steps, quiet_steps
+from bridge.engine.channels_last import channels_last
+from bridge.engine.interrupts import HeldInterrupt
+from bridge.engine.off_policy_plan import OffPolicyPlan, make_off_policy_plan
+from bridge.engine.off_policy_program import Progress
+from bridge.engine.off_policy_updating import Updates
+from bridge.engine.pace import Pace
+from bridge.engine.plan import require_engine
+from bridge.randomness import get_random_state
+from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
+from jaxenvs.learn.off_policy_settings import OffPolicySettings
+
+log = logging.getLogger("bridge")
+
+# In the place of which bridge.ReplayBuffer holds the same in less memory, and gives it faster.
+NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)  # of later versions of SB3
+SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer)
+# So many gradient steps are one program on the host. More are several.
+MOST_TOGETHER = 128
+
+
+class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
+    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+
+    _plan: OffPolicyPlan | None = None
+    _updates: Updates | None = None
+    _settings_now: OffPolicySettings | None = None
+    # Where the training is between two updates: a checkpoint in between goes on from there.
+    _iteration = 0
+    _step_of_iteration = 0
+    _update_is_due = False
+    # Whether nobody can have changed anything since the plan was made or looked at.
+    _is_trusted = _is_learning = False
+    _episodes_before_iteration = 0
+
+    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        """
+        Args:
+          policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
+            VectorEnv. In the place of SB3's own replay buffers there is a bridge.ReplayBuffer.
+          engine: "auto" compiles what it can and falls back for the rest, and logs why: first to acting by a program a
+            step and updates by another, then to SB3's own code. "xla" raises instead of falling back. "torch" compiles
+            nothing.
+        """
+        self.engine = require_engine(engine)
+        super().__init__(policy, as_vec_env(env), *args, **kwargs)
+
+    # --- Each algorithm's own -----------------------------------------------------------------------------------
+
+    def _settings(self) -> OffPolicySettings:
+        """The settings of now, as the compiled engine takes them."""
+        raise NotImplementedError
+
+    def _shared_settings(self) -> dict[str, Any]:
+        frequency: Any = self.train_freq
+        n_steps = getattr(self.replay_buffer, "n_steps", 1)
+        gamma = self.gamma if n_steps == 1 else self.replay_buffer.gamma  # type: ignore[union-attr]
+        return {
+            "buffer_size": self.buffer_size,
+            "learning_starts": self.learning_starts,
+            "batch_size": self.batch_size,
+            "tau": float(self.tau),
+            "gamma": float(gamma),
+            "train_freq": frequency.frequency,
+            "gradient_steps": self.gradient_steps,
+            "n_steps": n_steps,
+            "action_noise": None if self.action_noise is None else export_noise(self.action_noise),
+        }
+
+    def _record(self, metrics: dict[str, Any], num_before: int) -> None:
+        """Log the means of updates, as SB3's `train` does.
+
+        Args:
+          num_before: how many updates there were before these.
+        """
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        num_averaged = self._settings().num_averaged
+        for name, value in metrics.items():
+            if num_averaged(name, num_before, self._n_updates):
+                self.logger.record(f"train/{name}", value)
+
+    def _count_step(self) -> None:
+        """What SB3's `_on_step` counts and logs, but for the targets, which the program has updated."""
+
+    # --- What is compiled ---------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> OffPolicyPlan:
+        """What of the training is compiled, and why the rest is not: `print(model.plan)`.
+
+        Raises:
+          NotCompilable: with `engine="xla"`, if not everything can be compiled.
+        """
+        return self._current_plan()
+
+    def _current_plan(self) -> OffPolicyPlan:
+        """The plan, made anew if something has changed that callbacks and users may change at any time."""
+        if self._plan is None or not (self._is_trusted or self._plan.is_current(self)):
+            self._look_again()
+            plan = make_off_policy_plan(self)
+            if plan.reasons and (self._plan is None or str(plan) != str(self._plan)):
+                log.warning("%s", plan)
+            self._plan, self._updates = plan, None if plan.learning is None else Updates(plan, self.batch_size)
+        self._is_trusted = self._is_learning
+        return self._plan
+
+    def _setup_model(self) -> None:
+        # Before SB3 makes one of its own; it still names the class, so that a zip says nothing of this package.
+        if self.engine != "torch" and self.replay_buffer is None and self.replay_buffer_class in SB3S_BUFFERS:
+            arguments = {}
+            if self.replay_buffer_class is None and getattr(self, "n_steps", 1) > 1:
+                arguments = {"n_steps": self.n_steps, "gamma": self.gamma}
+            elif self.replay_buffer_class is not None and self.replay_buffer_class is NStepReplayBuffer:
+                parameters = inspect.signature(NStepReplayBuffer).parameters
+                arguments = {name: parameters[name].default for name in ("n_steps", "gamma")}
+            self.replay_buffer = ReplayBuffer(
+                self.buffer_size,
+                self.observation_space,
+                self.action_space,
+                device=self.device,
+                n_envs=self.n_envs,
+                optimize_memory_usage=self.optimize_memory_usage,
+                **{**arguments, **self.replay_buffer_kwargs},
+            )
+        super()._setup_model()
+
+    def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
+        """SB3's. Where one of SB3's own buffers was saved, there is a bridge.ReplayBuffer that holds the same.
+
+        Args:
+          path, truncate_last_traj: SB3's.
+        """
+        super().load_replay_buffer(path, truncate_last_traj)
+        assert self.replay_buffer is not None
+        if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
+            self.replay_buffer = ReplayBuffer.from_sb3(self.replay_buffer)
+
+    # --- In one program -----------------------------------------------------------------------------------------
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+        noise = vars(self).pop("_noise_of_checkpoint", None)
+        given = super()._setup_learn(*args, **kwargs)
+        if noise is not None and self.num_timesteps:
+            self.action_noise = noise  # which SB3 lets begin anew
+        return given
+
+    def learn(self, *args: Any, **kwargs: Any) -> Self:
+        """SB3's; but steps and updates are one program as long as no callback and no log looks in between.
+
+        Args:
+          args, kwargs: SB3's.
+        """
+        arguments = inspect.signature(super().learn).bind(*args, **kwargs)
+        arguments.apply_defaults()
+        shown = {"self": self, **arguments.arguments}
+        log_interval = arguments.arguments.pop("log_interval")
+        total_timesteps, callback = self._setup_learn(**arguments.arguments)
+        assert self.replay_buffer is not None
+        # A zip may have been saved before an update; and without what this learns from.
+        if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
+            self._begin_iteration()
+        callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
+        try:
+            self._is_learning = True
+            self._look_again()
+            self._train_until(total_timesteps, callback, log_interval)
+        finally:
+            self._is_learning = False
+            self._look_again()
+        callback.on_training_end()
+        return self
+
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+        pace, goes_on = Pace(), True
+        while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
+            plan = self._current_plan()
+            if plan.chain is not None and self._is_ours():
+                goes_on = self._run_steps(plan, callback, log_interval, pace)
+            else:
+                goes_on = self._iterate(callback, log_interval)
+        if goes_on and self._update_is_due:
+            with HeldInterrupt() as held:
+                host = running.run_steps(self, self._current_plan(), 0, math.inf, looks_at_each_step(callback))
+                self._record_trained(host, 0)
+            held.deliver()
+        self._begin_iteration()
+
+    def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
+        """One iteration of SB3's `learn`."""
+        self._begin_iteration()
+        assert self.env is not None
+        rollout = self.collect_rollouts(
+            self.env,
+            train_freq=self.train_freq,
+            action_noise=self.action_noise,
+            callback=callback,
+            learning_starts=self.learning_starts,
+            replay_buffer=self.replay_buffer,
+            log_interval=log_interval,
+        )
+        if rollout.continue_training and self.num_timesteps > self.learning_starts:
+            gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
+            if gradient_steps > 0:
+                self.train(batch_size=self.batch_size, gradient_steps=gradient_steps)
+        return rollout.continue_training
+
+    def _is_ours(self) -> bool:
+        """Whether nobody has put a method of his own in the place of what the program does."""
+        cls, ours = type(self), CompiledOffPolicyAlgorithm
+        if not cls._on_step.__module__.startswith(("stable_baselines3.", "bridge.algorithms.")):
+            return False
+        return all(
+            getattr(cls, name) is getattr(ours, name)
+            for name in ("collect_rollouts", "train", "_sample_action", "_store_transition")
+        )
+
+    def _run_steps(self, plan: OffPolicyPlan, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
+        """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
+        train_freq, num_envs = self._settings().train_freq, self.n_envs
+        to_end = train_freq - self._step_of_iteration
+        watched = looks_at_each_step(callback)
+        if watched:
+            steps = to_end
+        else:
+            left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
+            # The iteration that reaches the end is finished, as by SB3.
+            steps = to_end + -(-left // train_freq) * train_freq
+            steps = min(steps, quiet_steps(callback, self.num_timesteps, num_envs) + 1, running.most_steps(num_envs))
+            steps = pace.next(steps)
+        # A log looks at the step that ends an episode.
+        is_logged = log_interval is not None and self.logger.output_formats
+        episodes = log_interval - self._episode_num % log_interval if log_interval and is_logged else math.inf
+        begun = self._step_of_iteration
+        if watched and begun == 0:
+            callback.on_rollout_start()
+        with HeldInterrupt() as held:
+            with pace.running(steps):
+                host = running.run_steps(self, plan, steps, episodes, watched)
+            self._record_trained(host, max(0, int(host.count) - 1 - (begun + int(host.count) - 1) % train_freq))
+            goes_on = running.show_steps(self, plan, callback, log_interval, host, watched, held)
+        if looks_at_steps(callback):
+            self._look_again()
+        held.deliver()
+        if not goes_on:
+            return False
+        if watched and self._step_of_iteration == 0:
+            callback.on_rollout_end()
+        return True
+
+    def _record_trained(self, host: Any, last_update: int) -> None:
+        """Log the last update of a program, and leave its learning rate where SB3 leaves that.
+
+        Args:
+          last_update: before which step of the program it was.
+        """
+        self._record_compile_time()
+        if host.num_updated:
+            metrics = {name: value.item() for name, value in host.metrics.items()}
+            progress = self._current_progress_remaining
+            if last_update:
+                num_timesteps = self.num_timesteps + last_update * self.n_envs
+                self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
+            self._update_learning_rate(list(self._current_plan().torch_optimizers.values()))
+            self._current_progress_remaining = progress
+            self._record(metrics, self._n_updates - int(host.num_updated) * self._settings().num_updates(self.n_envs))
+
+    def _begin_iteration(self) -> None:
+        # What was drawn for one that was broken off is not to be drawn again.
+        self._iteration += self._step_of_iteration > 0
+        self._step_of_iteration, self._update_is_due = 0, False
+
+    def _progress(self) -> Progress:
+        """Where the training is, for the program."""
+        return Progress(
+            iteration=np.int32(self._iteration),
+            step=np.int32(self._step_of_iteration),
+            is_due=np.bool_(self._update_is_due),
+            num_timesteps=np.int32(self.num_timesteps),
+            calls=np.int32(getattr(self, "_n_calls", 0)),
+            key=self.key,
+            action_noise=noise_state(self.action_noise, self.n_envs),
+        )
+
+    def _leave_progress(self, progress: Progress) -> None:
+        self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
+        self._update_is_due = bool(progress.is_due)
+        leave_noise_state(self.action_noise, progress.action_noise)
+
+    def _step_of(self, offset: int) -> int:
+        """`num_collected_steps` of a step, so many before the present one."""
+        train_freq = self._settings().train_freq
+        return (self._step_of_iteration + offset - 1) % train_freq + 1
+
+    def _schedules_ahead(self, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+        return running.schedules(self, steps, most)
+
+    # --- On the host --------------------------------------------------------------------------------------------
+
+    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """SB3's, with acting as one program a step if the policy allows it."""
+        plan = self._current_plan()
+        # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
+        self._random_before_rollout = get_random_state() if self.use_sde else None
+        if plan.actor is None or self.use_sde:
+            return super().collect_rollouts(env, callback, *args, **kwargs)
+        plan.actor.refresh()
+        return stepping.collect_rollouts(self, env, callback, *args, **kwargs)
+
+    def _show(self) -> None:
+        if self._updates is not None:
+            self._updates.show()
+
+    def _look_again(self) -> None:
+        """Somebody may have changed anything."""
+        self._is_trusted, self._settings_now = False, None
+        if self._updates is not None:
+            self._updates.look_again()
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        plan = self._plan
+        if self.num_timesteps < learning_starts or plan is None or plan.actor is None or self.use_sde:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        if not self._is_trusted:
+            if not plan.acts_as_planned():
+                return super()._sample_action(learning_starts, action_noise, n_envs)
+            plan.actor.refresh()
+        return self._act(plan.actor, action_noise, n_envs)
+
+    def _act(self, actor: Any, action_noise: Any, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as environments take them, and as they are stored."""
+        noise = actor.draw_noise(n_envs, 1, 1)
+        scaled, action = actor.act(self._last_obs, noise if noise is None else noise[0])
+        if action_noise is not None:
+            scaled = np.clip(scaled + action_noise(), -1, 1)
+            action = self.policy.unscale_action(scaled)
+        return np.array(action), scaled
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: np.ndarray,
+        new_obs: Any,
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: Any,
+    ) -> None:
+        if self._vec_normalize_env is not None or dones.any():
+            return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        # SB3 copies the observation first, for the last ones of episodes that ended, and looks at each lane.
+        replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
+        self._last_original_obs = self._last_obs = new_obs
+        return None
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """SB3's, as one program if the policy and its optimisers allow it."""
+        plan = self._current_plan()
+        if plan.learning is None or self.replay_buffer is None:
+            with channels_last(self.policy) if self.engine == "auto" else contextlib.nullcontext():
+                return super().train(gradient_steps, batch_size)
+        self._update_learning_rate(list(plan.torch_optimizers.values()))
+        learning_rate = next(iter(plan.torch_optimizers.values())).param_groups[0]["lr"]
+        if self._settings_now is None or not self._is_trusted:
+            self._settings_now = self._settings()
+        settings = self._settings_now.replace(learning_rate=learning_rate)
+        # Where their number depends on how long an episode was, each number would be a program of its own.
+        frequency: Any = self.train_freq
+        is_fixed = self.gradient_steps > 0 or frequency.unit is TrainFrequencyUnit.STEP
+        most, num_before = MOST_TOGETHER if is_fixed else 1, self._n_updates
+        sums: dict[str, float] = {}
+        for first in range(0, gradient_steps, most):
+            num = min(most, gradient_steps - first)
+            samples = [self.replay_buffer.sample(batch_size, env=self._vec_normalize_env) for _ in range(num)]
+            assert self._updates is not None
+            before = self._n_updates
+            self.key, metrics = self._updates.run(settings, before, samples, self.action_space, self.key, first)
+            self._n_updates += num
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, self._n_updates)
+        self._record_compile_time()
+        counts = {name: settings.num_averaged(name, num_before, self._n_updates) for name in sums}
+        self._record({name: total / max(counts[name], 1) for name, total in sums.items()}, num_before)
+        return None

@@ -1,0 +1,29 @@
+"""TD3 and DDPG: Stable-Baselines3's, compiled."""
+
+from __future__ import annotations
+
+import stable_baselines3
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from jaxenvs import learn
+
+
+class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
+    """`stable_baselines3.TD3` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.TD3)
+
+    def _settings(self) -> learn.TD3:
+        return learn.TD3(
+            **self._shared_settings(),
+            policy_delay=self.policy_delay,
+            target_policy_noise=float(self.target_policy_noise),
+            target_noise_clip=float(self.target_noise_clip),
+        )
+
+
+class DDPG(TD3, stable_baselines3.DDPG):
+    """`stable_baselines3.DDPG` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.DDPG)

@@ -1,0 +1,78 @@
+"""Columns of the ring: arrays in memory, memory-mapped ones, or tensors on a device, read and written alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from bridge import dlpack
+
+
+def leaves(tree: Any) -> tuple[Any, ...]:
+    """The arrays of an observation: of a dict its values, else itself. `jax.tree` takes longer than a whole `add`."""
+    return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """`function` of each array of an observation, and of those at the same place in others."""
+    if isinstance(tree, dict):
+        return {name: function(leaf, *(other[name] for other in rest)) for name, leaf in tree.items()}
+    return function(tree, *rest)
+
+
+def at(tree: Any, index: Any) -> Any:
+    """`leaf[index]` of each array of an observation."""
+    return map_leaves(lambda leaf: leaf[index], tree)
+
+
+def write(column: Any, index: Any, values: Any) -> None:
+    """`column[index] = values`, wherever both are."""
+    if isinstance(column, np.ndarray):
+        column[index] = values if isinstance(values, np.ndarray) else to_host(values)
+        return
+    if isinstance(index, np.ndarray):
+        index = torch.as_tensor(index, device=column.device)
+    column[index] = torch.as_tensor(values, device=column.device).to(column.dtype)
+
+
+def take(column: Any, slots: np.ndarray) -> Any:
+    """Slots of a column whose first two axes are rows and lanes, in the shape of `slots`, as `take_rows`."""
+    return take_rows(column.reshape(-1, *column.shape[2:]), slots)
+
+
+def take_rows(column: Any, rows: np.ndarray) -> Any:
+    """Rows of a column, in the shape of `rows`, in memory of their own. Those behind the end are the first again."""
+    if isinstance(column, np.ndarray):
+        # Faster than to raise where a row is out of range, for which NumPy makes another copy.
+        return column.take(rows, 0, None, "wrap")
+    taken = column.index_select(0, torch.as_tensor(rows.reshape(-1) % len(column), device=column.device))
+    return taken.reshape(*rows.shape, *column.shape[1:])
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A torch tensor, JAX array or NumPy array as a NumPy array, without a copy where its memory is the host's."""
+    if isinstance(array, torch.Tensor):
+        return array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+def to_tensor(array: Any, device: torch.device) -> Any:
+    """As a tensor on a device. It may share memory: give what nobody else holds."""
+    return (torch.from_numpy(array) if isinstance(array, np.ndarray) else array).to(device)
+
+
+def concrete(tree: Any) -> Any:
+    """Observations of which PyTorch, NumPy or JAX is the owner as NumPy arrays, or tensors where a GPU has them."""
+
+    def leaf(array: Any) -> Any:
+        if isinstance(array, jax.Array):
+            array = dlpack.to_torch(array)
+        if isinstance(array, torch.Tensor):
+            return array.detach() if array.is_cuda else array.detach().numpy()
+        return np.asarray(array)
+
+    return map_leaves(leaf, tree)

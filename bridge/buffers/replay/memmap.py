@@ -1,0 +1,227 @@
+"""A ring in memory-mapped files, consistent whenever its process is killed.
+
+What a flush has written stays what it was until the next one. Observations, actions and rewards are written into the
+files as they come, over the oldest rows; so, before the cursor enters rows that the last flush counts as stored, a
+reservation is on the disk that says how far it may go: what was reserved is not stored when the folder is opened
+again. Tags are in memory, and in their file as of the last flush. Final observations overwrite those of rows that were
+reserved before; when they need more room they move into a new file, and the old one stays until the flush. The tags of
+the newest row, which may yet change, stand in the state file with the cursor; it and the reservation are replaced as a
+whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bridge.buffers.replay.columns import leaves
+from bridge.buffers.replay.ring import Ring
+from bridge.files import replacing
+from jaxenvs.learn import replay_tags
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nobody is kept from opening a folder twice
+    fcntl = None  # type: ignore[assignment]
+
+STATE, RESERVED, LOCK = "state.npz", "reserved.json", "lock"
+# What grows has its number of rows in its name, so that the old file stays while a new one is written.
+GROWING = ("tag", "end_observation")
+# A reservation goes this share of the rows further than needed: so much may a kill cost beyond what was overwritten.
+RESERVED_SHARE = 64
+
+
+class MemoryMapped:
+    """The files of a ring, in a folder of their own."""
+
+    def __init__(self, path: str | os.PathLike[str], layout: dict[str, Any]) -> None:
+        """
+        Args:
+          path: the folder, which is made if there is none.
+          layout: what is stored, by names of columns: a folder of another layout is refused.
+
+        Raises:
+          ValueError: the folder is open elsewhere, or holds something else.
+        """
+        self.path = Path(path).resolve()
+        self.path.mkdir(parents=True, exist_ok=True)
+        strange = [name for name in sorted(os.listdir(self.path)) if not _is_ours(name)]
+        if strange:
+            raise ValueError(
+                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
+            )
+        self._layout = json.loads(json.dumps(layout))
+        self._lock = _locked(self.path)
+        self._maps: dict[Path, np.memmap[Any, Any]] = {}
+        self._flushes = self._flushed_size = self._flushed_ends = self._written = self._reserved = 0
+        self._state = self._read_state()
+
+    @property
+    def num_ends(self) -> int | None:
+        """How many rows the side ring in the folder has; None if the folder is empty."""
+        return None if self._state is None else int(self._state["counts"][4])
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A memory-mapped array: of what the folder holds while it is being opened, else of zeros.
+
+        Raises:
+          OSError: the disk is full. What was there is still there.
+        """
+        file, size = self._file(name, shape[0]), math.prod(shape) * np.dtype(dtype).itemsize
+        if self._state is None:
+            try:
+                with open(file, "wb") as new:
+                    # Now, and not as a signal that ends the process when a page finds no room.
+                    if hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(new.fileno(), 0, size)
+                    else:
+                        new.truncate(size)
+            except OSError as error:
+                file.unlink(missing_ok=True)
+                what = f"path has no room for {size} bytes of {name}: {error.strerror}"
+                raise OSError(error.errno, what, str(file)) from error
+        self._maps[file] = np.memmap(file, dtype, "r+", shape=shape)
+        return np.asarray(self._maps[file])
+
+    def begin(self, ring: Ring) -> None:
+        """Give a new ring what the folder holds of it besides arrays; or an empty folder its first state."""
+        if self._state is None:
+            self.flush(ring)
+            return
+        state, self._state = self._state, None
+        self._flushes, ring.position, ring.size, ring.num_ended, self._flushed_ends = state["counts"].tolist()
+        self._flushed_size = ring.size
+        ring.tag.reshape(-1)[:] = np.fromfile(self._file("tag", self._flushed_ends), np.int32)
+        ring.tag[ring.newest] = state["last_tag"]
+        for index, leaf in enumerate(leaves(ring.last_observation)):
+            leaf[...] = state[f"last_observation.{index}"]
+        reserved = json.loads((self.path / RESERVED).read_text()) if (self.path / RESERVED).exists() else {"flush": -1}
+        if reserved["flush"] == self._flushes:
+            ring.size = min(ring.size, ring.capacity - reserved["rows"])
+        for start, stop in _pieces(ring.position, ring.capacity - ring.size, ring.capacity):
+            ring.tag[start:stop] = 0
+        flat = ring.tag.reshape(-1)
+        slots = replay_tags.is_end(flat).nonzero()[0]
+        ring.end_slot[replay_tags.end_row(flat[slots])] = slots
+        if ring.size < self._flushed_size:
+            self.flush(ring)  # what was reserved is gone for good
+        self._remove_old()
+
+    def reserve(self, ring: Ring, rows: int) -> None:
+        """Put on the disk how far the cursor may go, where it goes beyond what was put there."""
+        self._written = needed = min(self._written + rows, ring.capacity)
+        if needed > max(self._reserved, ring.capacity - self._flushed_size):
+            reserved = min(needed + ring.capacity // RESERVED_SHARE, ring.capacity)
+            with self._replacing(RESERVED) as file:
+                file.write_text(json.dumps({"flush": self._flushes, "rows": reserved}))
+            self._reserved = reserved
+
+    def flush(self, ring: Ring) -> None:
+        """Put all that is stored on the disk."""
+        for mapped in self._maps.values():
+            mapped.flush()
+        num_ends = len(ring.end_slot)
+        is_new = num_ends != self._flushed_ends
+        # One row more than was written: the tags of what was the newest row may have changed.
+        changed = ring.capacity if is_new else min(self._written + 1, ring.capacity)
+        with open(self._file("tag", num_ends), "wb" if is_new else "r+b") as tags:
+            for start, stop in _pieces((ring.position - changed) % ring.capacity, changed, ring.capacity):
+                tags.seek(start * ring.num_envs * ring.tag.itemsize)
+                tags.write(ring.tag[start:stop].data)
+            tags.flush()
+            os.fsync(tags.fileno())
+        last = {f"last_observation.{index}": leaf for index, leaf in enumerate(leaves(ring.last_observation))}
+        counts = [self._flushes + 1, ring.position, ring.size, ring.num_ended, num_ends]
+        layout = np.array(json.dumps(self._layout))
+        with self._replacing(STATE) as file:
+            np.savez(file, layout=layout, counts=np.array(counts), last_tag=ring.tag[ring.newest], **last)
+        self._flushes, self._flushed_size, self._flushed_ends = self._flushes + 1, ring.size, num_ends
+        self._written = self._reserved = 0
+        self._remove_old()
+
+    def close(self) -> None:
+        """Let others open the folder."""
+        self._maps.clear()
+        self._lock.close()
+
+    def discard(self) -> None:
+        """Close after a ring could not be made, and leave nothing of a folder that was empty."""
+        self.close()
+        if not (self.path / STATE).exists():
+            for file in self.path.iterdir():
+                file.unlink()
+
+    def _file(self, name: str, rows: int) -> Path:
+        return self.path / (f"{name}.{rows}.bin" if name.startswith(GROWING) else f"{name}.bin")
+
+    def _read_state(self) -> Any:
+        strange = [name for name in sorted(os.listdir(self.path)) if not _is_ours(name)]
+        if strange:
+            raise ValueError(
+                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
+            )
+        if not (self.path / STATE).exists():
+            return None
+        with np.load(self.path / STATE) as archive:
+            state = dict(archive)
+        theirs = json.loads(str(state["layout"]))
+        for name in sorted({*theirs, *self._layout}):
+            if theirs.get(name) != self._layout.get(name):
+                raise ValueError(
+                    f"path must belong to a buffer like this one, got {self.path}, whose {name} is "
+                    f"{theirs.get(name)} where this one's is {self._layout.get(name)}."
+                )
+        return state
+
+    def _remove_old(self) -> None:
+        """Remove what the state does not name: what has grown since, and what the end of a process left unfinished."""
+        for file in self.path.glob("*.bin"):
+            if file.name.startswith(GROWING) and not file.name.endswith(f".{self._flushed_ends}.bin"):
+                self._maps.pop(file, None)
+                file.unlink()
+        for file in self.path.glob(".*.unfinished.*"):
+            file.unlink()
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Iterator[Path]:
+        with replacing(self.path / name) as file:
+            yield file
+        if hasattr(os, "O_DIRECTORY"):  # the name is on the disk when its folder is
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(folder)
+            os.close(folder)
+
+
+def _is_ours(name: str) -> bool:
+    columns = ("observation", "action", "reward", *GROWING)
+    return (
+        name in (STATE, RESERVED, LOCK) or "unfinished" in name or (name.startswith(columns) and name.endswith(".bin"))
+    )
+
+
+def _pieces(start: int, count: int, capacity: int) -> list[tuple[int, int]]:
+    """So many rows from one on, around the end of the ring, as (start, stop)."""
+    pieces = [(start, min(start + count, capacity)), (0, start + count - capacity)]
+    return [(first, last) for first, last in pieces if first < last]
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file whose lock says that the folder is in use. The system lifts it when the process ends."""
+    file = open(path / LOCK, "wb")  # noqa: SIM115
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"path must not be in use, got {path}, which another replay buffer has open. (To load a model without its "
+            "buffer: DQN.load(..., replay_buffer_kwargs={}).)"
+        ) from None
+    return file

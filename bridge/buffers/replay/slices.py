@@ -1,0 +1,97 @@
+"""Slices: windows of a ring as tensors, with what led up to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bridge.buffers.replay import columns, transitions, windows
+from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.ring import Ring
+from jaxenvs.learn import replay_tags
+
+
+class SliceSamples(NamedTuple):
+    """Slices of episodes: tensors with the leading axes (num_slices, burn_in + slice_len).
+
+    Attributes:
+      observations, actions, rewards: zeros where `mask` is false.
+      next_observations: what each step led to, before any reset.
+      terminated, truncated: whether the episode ended there, and how. One that was left without an end, as the
+        environment was reset by hand, counts as truncated.
+      mask: where there is a step. It is false before the beginning of an episode, which only `burn_in` asks for, and
+        behind the end of one that `strict_length=False` lets be too short.
+      episode_steps: int64, steps since the episode began; 0 for the last step of one of which nothing else is stored.
+      indices: int64, the slots, for `update_priorities`.
+      weights: (num_slices,), importance weights; None without priorities.
+    """
+
+    observations: Any
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_observations: Any
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    mask: torch.Tensor
+    episode_steps: torch.Tensor
+    indices: torch.Tensor
+    weights: torch.Tensor | None = None
+
+
+def gather(
+    ring: Ring,
+    drawn: windows.Windows,
+    slice_len: int,
+    burn_in: int,
+    normalize_observation: Callable[[Any], Any],
+    normalize_reward: Callable[[Any], Any],
+    device: torch.device,
+) -> SliceSamples:
+    """What is in windows, as `SliceSamples`.
+
+    Args:
+      drawn: windows of at most `slice_len` slots.
+    """
+    last, size = drawn
+    first = (last - (size - 1) * ring.num_envs) % ring.num_slots
+    before = np.minimum(windows.ages(ring, first), burn_in) if burn_in else np.zeros_like(size)
+    column = np.arange(-burn_in, slice_len)
+    # A column without a step repeats one that is there, and is set to zero in the end.
+    step = np.clip(column, -before[:, None], size[:, None] - 1)
+    mask = step == column
+    slots = (first[:, None] + step * ring.num_envs) % ring.num_slots
+
+    observation = transitions.observations(ring, slots)
+    final = transitions.next_observations(ring, last, transitions.tags(ring, last))
+    following = map_leaves(_following, observation)
+    for leaf, values in zip(leaves(following), leaves(final)):
+        columns.write(leaf, (np.arange(len(last)), burn_in + size - 1), values)
+    tag = transitions.tags(ring, slots)
+    reward = normalize_reward(columns.take(ring.reward, slots))
+    fields = {
+        "observations": normalize_observation(observation),
+        "actions": columns.take(ring.action, slots),
+        "rewards": reward,
+        "next_observations": normalize_observation(following),
+        "terminated": replay_tags.terminated(tag),
+        "truncated": replay_tags.truncated(tag),
+        "episode_steps": windows.episode_steps(ring, slots).astype(np.int64),
+        "indices": slots,
+    }
+    if not mask.all():
+        absent = ~mask
+        for field in fields.values():
+            for leaf in leaves(field):
+                columns.write(leaf, absent, 0)
+    tensors = {name: map_leaves(lambda leaf: columns.to_tensor(leaf, device), field) for name, field in fields.items()}
+    return SliceSamples(mask=columns.to_tensor(mask, device), **tensors)
+
+
+def _following(observation: Any) -> Any:
+    """What comes one column later; the last column is that of no one."""
+    shifted = torch.empty_like(observation) if isinstance(observation, torch.Tensor) else np.empty_like(observation)
+    shifted[:, :-1] = observation[:, 1:]
+    return shifted

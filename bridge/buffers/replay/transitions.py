@@ -1,0 +1,59 @@
+"""Transitions of a ring: what is at some slots, what they led to, and returns of several steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bridge.buffers.replay import columns
+from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.ring import Ring
+from jaxenvs.learn import replay_tags
+
+
+def tags(ring: Ring, slots: np.ndarray) -> np.ndarray:
+    """The tags of slots, which are numbers row * num_envs + lane."""
+    return ring.tag.reshape(-1).take(slots, mode="wrap")
+
+
+def observations(ring: Ring, slots: np.ndarray) -> Any:
+    """What was observed at slots."""
+    return map_leaves(lambda column: columns.take(column, slots), ring.observation)
+
+
+def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
+    """What slots led to, before any reset.
+
+    Args:
+      slots: (num,).
+      tag: of these slots.
+    """
+    num_envs = ring.num_envs
+    following = observations(ring, slots + num_envs)
+    exceptions, is_end = [], replay_tags.is_end(tag)
+    ended = is_end.nonzero()[0]
+    if len(ended):
+        exceptions.append((ring.end_observation, ended, replay_tags.end_row(tag[ended])))
+    lane = slots - ring.newest * num_envs
+    last = (lane.view(np.uint64) < num_envs).nonzero()[0]  # negative ones are large, so
+    last = last[~is_end[last]]
+    if len(last):
+        exceptions.append((ring.last_observation, last, lane[last]))
+    for source, at, rows in exceptions:
+        for column, values in zip(leaves(following), leaves(source)):
+            columns.write(column, at, columns.take_rows(values, rows))
+    return following
+
+
+def n_step(ring: Ring, slots: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """The slots that come within `n_steps` of some: up to the end of the episode, or to the newest row.
+
+    Returns:
+      (num, n_steps) slots, and how many of them count, from the first on: (num,), at least 1.
+    """
+    following = (slots[:, None] + np.arange(n_steps) * ring.num_envs) % ring.num_slots
+    ended = replay_tags.is_end(tags(ring, following))
+    to_end = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, n_steps)
+    to_newest = (ring.newest - slots // ring.num_envs) % ring.capacity + 1
+    return following, np.minimum(to_end, to_newest)

@@ -1,0 +1,73 @@
+"""Collecting for an off-policy algorithm in environments on the host: SB3's loop, without what nobody looks at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.utils import should_collect_more_steps
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.engine.callbacks import looks_at_each_step, quiet_steps
+from bridge.host_env.step_infos import StepInfos
+
+
+def collect_rollouts(
+    algorithm: Any,
+    env: VecEnv,
+    callback: BaseCallback,
+    train_freq: TrainFreq,
+    replay_buffer: Any,
+    action_noise: Any = None,
+    learning_starts: int = 0,
+    log_interval: int | None = None,
+) -> RolloutReturn:
+    """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
+
+    Args:
+      algorithm: its `_sample_action` acts, its `_look_again` is called after the callback may have changed anything.
+      env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
+    """
+    num_envs = env.num_envs
+    if algorithm.policy.training:
+        algorithm.policy.set_training_mode(False)
+    if num_envs > 1:
+        assert train_freq.unit is TrainFrequencyUnit.STEP, "You must use only one env when doing episodic training."
+    callback.on_rollout_start()
+    num_steps = num_episodes = 0
+    is_watched, continue_training = looks_at_each_step(callback), True
+    shown = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
+    shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
+    shown.update(log_interval=log_interval, continue_training=True)
+    while should_collect_more_steps(train_freq, num_steps, num_episodes):
+        actions, buffer_actions = algorithm._sample_action(learning_starts, action_noise, num_envs)
+        may_look = is_watched or quiet_steps(callback, algorithm.num_timesteps, num_envs) == 0
+        new_obs, rewards, dones, infos = env.step(actions)
+        algorithm.num_timesteps += num_envs
+        num_steps += 1
+        if may_look:
+            algorithm._show()
+            shown.update(actions=actions, buffer_actions=buffer_actions, new_obs=new_obs, rewards=rewards, dones=dones)
+            shown.update(infos=infos, num_collected_steps=num_steps, num_collected_episodes=num_episodes)
+            callback.update_locals(shown)
+        continue_training = callback.on_step()
+        if may_look:
+            algorithm._look_again()
+        if not continue_training:
+            return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
+        ended = dones.nonzero()[0].tolist()
+        if ended or type(infos) is not StepInfos:  # which have `episode` at ends alone, and are made when they are read
+            algorithm._update_info_buffer(infos, dones)
+        algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+        algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
+        algorithm._on_step()
+        for lane in ended:
+            num_episodes += 1
+            algorithm._episode_num += 1
+            if action_noise is not None:
+                action_noise.reset(**({"indices": [lane]} if num_envs > 1 else {}))
+            if log_interval is not None and algorithm._episode_num % log_interval == 0:
+                algorithm.dump_logs()
+    callback.on_rollout_end()
+    return RolloutReturn(num_steps * num_envs, num_episodes, continue_training)

@@ -1,0 +1,181 @@
+"""What the translations of Stable-Baselines3's policies share: encoded observations, a module, and no weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from stable_baselines3.common.distributions import StateDependentNoiseDistribution
+from stable_baselines3.common.policies import BaseModel
+from torch import nn
+
+from bridge.translate.encoding import Encoding, export_encoding
+from bridge.translate.modules import ExportedModule, export_module
+from bridge.translate.operations import NotCompilable
+from bridge.translate.tracing import first_line
+from jaxenvs.learn.networks import ActionHead
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """The settings of state-dependent exploration, as those of StateDependentGaussian."""
+
+    squash: bool
+    expln: bool
+    epsilon: float
+    learn_features: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedNetwork:
+    """A network without its weights. Those of equal architecture are equal, and share compiled programs.
+
+    Attributes:
+      encoding: of observations; of a Dict space, for each key.
+      module: with the parameters of `named_parameters()`, from encoded observations to numbers.
+    """
+
+    encoding: Encoding | tuple[tuple[str, Encoding], ...]
+    module: ExportedModule
+
+    @property
+    def num_parameters(self) -> int:
+        """The length of the vector of parameters."""
+        return self.module.num_parameters
+
+    def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
+        """All parameters by name, in PyTorch's layout, from one vector."""
+        return self.module.unravel(vector)
+
+    def named(self, params: Any) -> dict[str, jax.Array]:
+        """Parameters by name, given so or as a vector."""
+        return params if isinstance(params, dict) else self.unravel(params)
+
+    def numbers(self, params: dict[str, jax.Array], observation: Any, *further: Any) -> Any:
+        """What the module gives for a batch of observations, computed in the dtype of the parameters.
+
+        Args:
+          params: by name.
+          observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
+            (batch, 1).
+          further: arrays that the module takes after the observations.
+        """
+        dtype = next(iter(params.values())).dtype
+        if isinstance(self.encoding, Encoding):
+            encoded: Any = self.encoding(observation, dtype)
+        else:
+            encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
+        return self.module(params, encoded, *(array.astype(dtype) for array in further))
+
+    def as_seen(self, observation: Any) -> Any:
+        """Observations, of any leading axes, with the channels of images first, where SB3 puts them for a policy."""
+
+        def see(encoding: Encoding, leaf: jax.Array) -> jax.Array:
+            is_last = len(encoding.shape) == 3 and leaf.shape[-3:] != encoding.shape
+            return jnp.moveaxis(leaf, -1, -3) if is_last else leaf
+
+        if isinstance(self.encoding, Encoding):
+            return see(self.encoding, observation)
+        return {key: see(encoding, observation[key]) for key, encoding in self.encoding}
+
+    def two_observations(self, dtype: str) -> Any:
+        """A batch of zeros, to try what the network gives."""
+        encoding = self.encoding if isinstance(self.encoding, Encoding) else dict(self.encoding)
+        return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
+
+
+class Parts(nn.Module):
+    """A module with the parts and parameters of another and a forward of its own, which tracing follows."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        # Not as a submodule, so that parts and parameters have their names in the module.
+        self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
+
+
+def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, ExportedModule]:
+    """The encoding of a network's observations, and the module that its parts are.
+
+    Args:
+      further: sizes of the vectors that the forward of `parts` takes after the observations.
+
+    Raises:
+      NotCompilable: something has no translation.
+    """
+    encoding = export_encoding(network.observation_space, network.normalize_images)
+
+    def example(*shape: int) -> torch.Tensor:
+        return torch.zeros((1, *shape), device=network.device)
+
+    if isinstance(encoding, Encoding):
+        encoded: Any = example(*encoding.encoded_shape)
+    else:
+        encoded = {key: example(*part.encoded_shape) for key, part in encoding}
+    return encoding, export_module(parts, encoded, *map(example, further))
+
+
+def shapes_given(network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int) -> list[Any]:
+    """The shapes of what `apply(vector, observations, ...)` gives for two observations.
+
+    Raises:
+      NotCompilable: it fails.
+    """
+    vectors = [np.zeros((2, size), dtype) for size in further]
+    try:
+        given = jax.eval_shape(
+            apply, np.zeros(network.num_parameters, dtype), network.two_observations(dtype), *vectors
+        )
+    except Exception as error:
+        raise NotCompilable(f"The networks do not fit the actions: {first_line(error)}") from error
+    return [leaf.shape for leaf in jax.tree.leaves(given)]
+
+
+def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None:
+    """Refuse modules that do something in a way of their own.
+
+    Args:
+      base: the class of SB3 whose methods are translated.
+      names: of these methods.
+
+    Raises:
+      NotCompilable: the module has another method of such a name.
+    """
+    cls = type(module)
+    for name in names:
+        if getattr(cls, name) is not getattr(base, name) or name in vars(module):
+            raise NotCompilable(f"{cls.__name__} has a method {name} of its own.")
+
+
+def export_head(space: gymnasium.Space[Any]) -> ActionHead:
+    """
+    Raises:
+      NotCompilable: there is no translation of policies whose actions are of this space.
+    """
+    try:
+        head = ActionHead.of(space)
+    except ValueError as error:
+        raise NotCompilable(str(error)) from error
+    if head.start:
+        raise NotCompilable(f"The actions of SB3's policies start at 0, but the action space is {space}.")
+    return head
+
+
+def export_exploration(
+    distribution: StateDependentNoiseDistribution, squash: bool, learn_features: bool
+) -> Exploration:
+    """
+    Args:
+      squash, learn_features: what SB3 sets for such a policy.
+
+    Raises:
+      NotCompilable: the distribution has other settings.
+    """
+    if distribution.learn_features != learn_features or (distribution.bijector is not None) != squash:
+        raise NotCompilable("The settings of state-dependent exploration must be SB3's, got others in action_dist.")
+    return Exploration(squash, bool(distribution.use_expln), float(distribution.epsilon), learn_features)

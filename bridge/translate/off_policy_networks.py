@@ -1,0 +1,232 @@
+"""The networks of Stable-Baselines3's DQN, SAC, TD3 and DDPG without their weights, as jaxenvs.learn trains them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bridge.translate.networks import Exploration, ExportedNetwork
+from jaxenvs.environment import struct
+from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
+from jaxenvs.learn.networks import ActionHead
+from jaxenvs.learn.policies import OffPolicyPolicy, mix
+
+# With what the names of the parameters of a features extractor begin.
+EXTRACTOR = "features_extractor."
+
+
+@struct
+class Deterministic:
+    """What a policy does that draws nothing. `action`: a batch."""
+
+    action: jax.Array
+
+    def sample(self, noise: Any) -> jax.Array:
+        return self.action
+
+    def mode(self) -> jax.Array:
+        return self.action
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedQNetwork(ExportedNetwork):
+    """The values of actions, of a DQNPolicy.
+
+    Attributes:
+      head: of the actions.
+    """
+
+    exploration: ClassVar[None] = None
+    head: ActionHead
+
+    def apply(self, params: Any, observation: Any) -> jax.Array:
+        """For a batch of observations, the value of each action, (batch, n).
+
+        Args:
+          params: by name, or as a vector. All is computed in their dtype.
+          observation: as `ExportedNetwork.numbers` takes it.
+        """
+        values: jax.Array = self.numbers(self.named(params), observation)
+        return values
+
+    def distribution(self, params: Any, observation: Any) -> Deterministic:
+        """The greedy actions: it is SB3's algorithm that explores, not its policy."""
+        return Deterministic(jnp.argmax(self.apply(params, observation), axis=-1).astype(jnp.int32))
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of actions in the dtype of their space."""
+        return self.head.to_env(action)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedSACActor(ExportedNetwork):
+    """The actor of a SACPolicy.
+
+    Attributes:
+      head: of the actions.
+      exploration: None, or that it is state-dependent.
+    """
+
+    head: ActionHead
+    exploration: Exploration | None
+
+    def apply(self, params: Any, observation: Any) -> SquashedGaussian | StateDependentGaussian:
+        """For a batch of observations, the distribution over actions in [-1, 1].
+
+        Args:
+          params: by name, or as a vector. All is computed in their dtype.
+          observation: as `ExportedNetwork.numbers` takes it.
+        """
+        params = self.named(params)
+        mean, other = self.numbers(params, observation)
+        if self.exploration is None:
+            return SquashedGaussian(mean, other)
+        return StateDependentGaussian(mean, other, params["log_std"], **dataclasses.asdict(self.exploration))
+
+    distribution = apply
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
+        return self.head.unscale(action)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedTD3Actor(ExportedNetwork):
+    """The actor of a TD3Policy.
+
+    Attributes:
+      head: of the actions.
+    """
+
+    exploration: ClassVar[None] = None
+    head: ActionHead
+
+    def apply(self, params: Any, observation: Any) -> jax.Array:
+        """For a batch of observations, actions in [-1, 1], (batch, size).
+
+        Args:
+          params: by name, or as a vector. All is computed in their dtype.
+          observation: as `ExportedNetwork.numbers` takes it.
+        """
+        action: jax.Array = self.numbers(self.named(params), observation)
+        return action
+
+    def distribution(self, params: Any, observation: Any) -> Deterministic:
+        """The actions: it is SB3's algorithm that adds noise, not its policy."""
+        return Deterministic(self.apply(params, observation))
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
+        return self.head.unscale(action)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedCritic(ExportedNetwork):
+    """The critics of a SACPolicy or a TD3Policy.
+
+    Attributes:
+      head: of the actions.
+      n_critics: how many there are.
+      shares: its features extractor with the actor, whose loss alone trains it. Its parameters come first.
+    """
+
+    head: ActionHead
+    n_critics: int
+    shares: bool
+
+    def apply(self, params: Any, observation: Any, action: jax.Array) -> jax.Array:
+        """For a batch of observations and of actions in [-1, 1], their values, (n_critics, batch).
+
+        Args:
+          params: by name, or as a vector, with those of a shared extractor. All is computed in their dtype.
+          observation: as `ExportedNetwork.numbers` takes it.
+        """
+        values = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1))
+        return jnp.stack([value[:, 0] for value in values])
+
+
+ExportedActor = ExportedQNetwork | ExportedSACActor | ExportedTD3Actor
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedDQNPolicy(OffPolicyPolicy):
+    """A DQNPolicy without its weights."""
+
+    q_net: ExportedQNetwork
+    head: ActionHead
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedSACPolicy(OffPolicyPolicy):
+    """A SACPolicy without its weights. All parameters are vectors here.
+
+    Where the critic shares its features extractor, its vector has the rest, which is what its optimiser trains; that of
+    its target, which SB3 gives an extractor of its own, has all.
+    """
+
+    actor: ExportedSACActor
+    critic: ExportedCritic
+    head: ActionHead
+
+    def critic_params(self, params: Any) -> jax.Array:
+        """See OffPolicyPolicy."""
+        return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
+
+    def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
+        """See OffPolicyPolicy."""
+        return {"critic_target": mix(targets["critic_target"], self.critic_params(params), tau)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedTD3Policy(OffPolicyPolicy):
+    """A TD3Policy without its weights. All parameters are vectors here.
+
+    Where the critic shares its features extractor, its vector and that of its target have the rest.
+    """
+
+    actor: ExportedTD3Actor
+    critic: ExportedCritic
+    head: ActionHead
+
+    def critic_params(self, params: Any) -> jax.Array:
+        """See OffPolicyPolicy."""
+        return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
+
+    def critic_target_params(self, targets: Any) -> jax.Array:
+        """See OffPolicyPolicy."""
+        return _critic_params(self.actor, self.critic, targets["actor_target"], targets["critic_target"])
+
+    def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
+        """See OffPolicyPolicy."""
+        critic = mix(targets["critic_target"], params["critic"], tau)
+        actor = targets["actor_target"]
+        if self.critic.shares:
+            # SB3 averages the parameters of the critic and then those of the actor: these are among both.
+            start, end = _extractor(self.actor)
+            shared = mix(actor[start:end], params["actor"][start:end], tau)
+            actor = jnp.concatenate([actor[:start], shared, actor[end:]])
+        return {"actor_target": mix(actor, params["actor"], tau), "critic_target": critic}
+
+
+ExportedOffPolicy = ExportedDQNPolicy | ExportedSACPolicy | ExportedTD3Policy
+
+
+def _critic_params(actor: ExportedNetwork, critic: ExportedCritic, shared: jax.Array, own: jax.Array) -> jax.Array:
+    """All parameters of a critic, given those of the actor and its own."""
+    if not critic.shares:
+        return own
+    start, end = _extractor(actor)
+    return jnp.concatenate([shared[start:end], own])
+
+
+def _extractor(network: ExportedNetwork) -> tuple[int, int]:
+    """Where the parameters of the features extractor are in the vector: PyTorch names them in one go."""
+    sizes = [math.prod(shape) for name, shape in network.module.parameters if name.startswith(EXTRACTOR)]
+    before = itertools.takewhile(lambda each: not each[0].startswith(EXTRACTOR), network.module.parameters)
+    start = sum(math.prod(shape) for _, shape in before)
+    return start, start + sum(sizes)

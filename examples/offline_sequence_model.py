@@ -1,0 +1,50 @@
+"""A model with a memory learns from an offline dataset how a pendulum moves, of which it sees the angle alone.
+
+How fast the pendulum turns is for the model to remember. `sample_slices` gives it pieces of episodes, each with the
+steps before it (`burn_in`), which fill the memory. Run it: python examples/offline_sequence_model.py
+"""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from bridge import ReplayBuffer
+
+BURN_IN, SLICE_LEN = 4, 12
+ANGLE = spaces.Box(-1, 1, (2,), np.float32)  # its cosine and sine
+
+
+def episodes(count):
+    """Pendulum-v1 with random actions: a dataset as others bring theirs, Minari's for instance."""
+    env = gymnasium.make("Pendulum-v1")
+    env.action_space.seed(0)
+    for seed in range(count):
+        observations, actions, rewards, truncated = [env.reset(seed=seed)[0][:2]], [], [], False
+        while not truncated:
+            actions.append(env.action_space.sample())
+            observation, reward, _, truncated, _ = env.step(actions[-1])
+            observations.append(observation[:2])
+            rewards.append(reward)
+        yield {"observations": np.array(observations), "actions": np.array(actions), "rewards": np.array(rewards)}
+
+
+torch.manual_seed(0)
+np.random.seed(0)  # noqa: NPY002  the generator of replay buffers, as of SB3's
+buffer = ReplayBuffer.from_episodes(episodes(50), ANGLE, spaces.Box(-2, 2, (1,), np.float32), device="cpu")
+memory, head = torch.nn.GRU(3, 32, batch_first=True), torch.nn.Linear(32, 2)
+optimizer = torch.optim.Adam([*memory.parameters(), *head.parameters()], lr=5e-3)
+print(f"{buffer.size()} steps")
+
+for update in range(401):
+    slices = buffer.sample_slices(64, SLICE_LEN, burn_in=BURN_IN)
+    hidden, _ = memory(torch.cat([slices.observations, slices.actions], dim=-1))
+    moved = slices.next_observations - slices.observations
+    # The burn-in is not learnt from; at the beginning of an episode part of it is masked anyway.
+    error = (head(hidden) - moved)[:, BURN_IN:].square().mean()
+    optimizer.zero_grad()
+    error.backward()
+    optimizer.step()
+    if update % 100 == 0:
+        share = error / moved[:, BURN_IN:].square().mean()
+        print(f"update {update}: the model's error is {share:.1%} of that of predicting no motion")

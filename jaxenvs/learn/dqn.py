@@ -1,0 +1,115 @@
+"""Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236), as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs import arguments
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
+from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy
+from jaxenvs.learn.replay import Transitions
+
+
+@struct
+class DQN(OffPolicySettings):
+    """OffPolicySettings, and:
+
+    Attributes:
+      target_update_interval: steps of all environments together between changes of the target.
+      exploration_fraction: the share of a training in which the share of random actions falls linearly.
+      exploration_initial_eps, exploration_final_eps: from this to this.
+      max_grad_norm: longer gradients are scaled down to it.
+    """
+
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
+        "target_update_interval": (1, math.inf),
+        "exploration_fraction": (0, 1),
+        "exploration_initial_eps": (0, 1),
+        "exploration_final_eps": (0, 1),
+        "max_grad_norm": (0, math.inf),
+    }
+    POLICY: ClassVar[type[OffPolicyPolicy]] = DQNPolicy
+    NETWORKS: ClassVar[tuple[str, ...]] = ("q_net",)
+    TARGETS: ClassVar[tuple[str, ...]] = ("q_net",)
+
+    learning_rate: Any = 1e-4
+    batch_size: int = static(default=32)
+    tau: Any = 1.0
+    train_freq: int = static(default=4)
+    target_update_interval: Any = 10_000
+    exploration_fraction: Any = 0.1
+    exploration_initial_eps: Any = 1.0
+    exploration_final_eps: Any = 0.05
+    max_grad_norm: Any = 10.0
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        if self.action_noise is not None:
+            got = arguments.type_name(self.action_noise)
+            raise ValueError(f"action_noise must be None, because the actions of DQN are Discrete, got a {got}.")
+
+    def exploration_rate(self, progress: Any) -> jax.Array:
+        """The share of random actions.
+
+        Args:
+          progress: the share of the training that is done.
+        """
+        initial, final = self.exploration_initial_eps, self.exploration_final_eps
+        fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # where it is 0, the quotient is not used
+        return jnp.where(progress > self.exploration_fraction, final, initial + progress * (final - initial) / fraction)
+
+    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
+        """See OffPolicySettings."""
+        return jax.random.uniform(key, (num, jax.tree.leaves(observation)[0].shape[0]))
+
+    def explore(
+        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+    ) -> jax.Array:
+        """See OffPolicySettings."""
+        greedy = jnp.argmax(policy.q_net.apply(params["q_net"], observation), axis=1).astype(random.dtype)
+        return jnp.where(noise < self.exploration_rate(progress), random, greedy)
+
+    def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
+        """See OffPolicySettings."""
+        policy, state, back = on_vectors(policy, state)
+        interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
+        times = after // interval - before // interval
+        # Several changes towards the same parameters are one.
+        tau = 1 - (1 - self.tau) ** times.astype(state.params["q_net"].dtype)
+        targets = jax.lax.cond(
+            times > 0,
+            lambda: policy.polyak(state.targets, state.params, tau),
+            lambda: state.targets,
+        )
+        return back(dataclasses.replace(state, targets=targets))
+
+    def _update(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batch: Transitions,
+        noise: Any,
+        gradient_step: jax.Array,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        next_value = policy.q_net.apply(state.targets["q_net_target"], batch.next_observation).max(1)
+        target = batch.reward + batch.discount * next_value
+
+        def loss_of(params: jax.Array) -> jax.Array:
+            values = policy.q_net.apply(params, batch.observation)
+            # A comparison with every action rather than an index, whose gradient would be a scatter.
+            chosen = batch.action[:, None].astype(jnp.int32) == jnp.arange(values.shape[1], dtype=jnp.int32)
+            error = jnp.sum(jnp.where(chosen, values, 0), axis=1) - target
+            distance = jnp.abs(error)
+            return jnp.mean(jnp.where(distance < 1, 0.5 * error**2, distance - 0.5))
+
+        loss, gradient = jax.value_and_grad(loss_of)(state.params["q_net"])
+        state = self._descend(optimizers, state, "q_net", gradient, self.max_grad_norm)
+        return dataclasses.replace(state, num_updates=state.num_updates + 1), {"loss": loss}

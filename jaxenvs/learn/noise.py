@@ -1,0 +1,54 @@
+"""Noise on the actions of a Box, for exploration: SB3's, for all environments at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import struct
+
+
+@struct
+class NormalActionNoise:
+    """Independent normal noise in each step. `mean`, `sigma`: numbers, or one for each dimension of an action."""
+
+    mean: Any
+    sigma: Any
+
+    def init(self, like: jax.Array) -> Any:
+        """The state before the first step; `like`: actions of all environments, (num_envs, n)."""
+        return None
+
+    def step(self, state: Any, normal: jax.Array) -> tuple[Any, jax.Array]:
+        """The next state, and the noise of a step, from standard normal numbers, (num_envs, n)."""
+        return state, self.mean + self.sigma * normal
+
+    def reset(self, state: Any, done: jax.Array) -> Any:
+        """The state with environments whose episode ended, (num_envs,), where they began."""
+        return state
+
+
+@struct
+class OrnsteinUhlenbeckActionNoise:
+    """Noise that drifts, by `theta`, back to its mean: Brownian motion with friction, in steps of `dt`."""
+
+    mean: Any
+    sigma: Any
+    theta: Any = 0.15
+    dt: Any = 1e-2
+    initial_noise: Any = 0.0
+
+    def init(self, like: jax.Array) -> jax.Array:
+        """See NormalActionNoise."""
+        return jnp.broadcast_to(jnp.asarray(self.initial_noise, like.dtype), like.shape)
+
+    def step(self, state: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """See NormalActionNoise."""
+        noise = state + self.theta * (self.mean - state) * self.dt + self.sigma * jnp.sqrt(self.dt) * normal
+        return noise, noise
+
+    def reset(self, state: jax.Array, done: jax.Array) -> jax.Array:
+        """See NormalActionNoise."""
+        return jnp.where(done[:, None], jnp.asarray(self.initial_noise, state.dtype), state)

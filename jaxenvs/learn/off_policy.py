@@ -1,0 +1,319 @@
+"""A whole off-policy training as one program: steps that are stored, and updates on what the store holds, in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import struct
+from jaxenvs.learn.normalization import Normalizer
+from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
+from jaxenvs.learn.replay import Replay, Transitions
+from jaxenvs.learn.rollout import CollectorState, Step
+from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
+from jaxenvs.vector import VectorTimeStep
+
+if TYPE_CHECKING:
+    from jaxenvs.learn.training import Training
+
+# The noise of so many bytes is drawn at once: that of a few iterations at least, but not so much that it leaves the
+# caches before it is used.
+NOISE_BYTES = 2**19
+# An observation of the environments as the policy sees it, from their state: normalised, say.
+See = Callable[[Any, Any], Any]
+
+
+@struct
+class ExplorationState:
+    """Where exploring goes on from.
+
+    Attributes:
+      collector: the environments, and what the policy acts on next, as the store holds it.
+      replay: what was seen so far.
+      action_noise: the state of `settings.action_noise`.
+    """
+
+    collector: CollectorState
+    replay: Replay
+    action_noise: Any
+
+
+@struct
+class Noise:
+    """All that one iteration draws. It depends on a key alone, so that many iterations may draw at once.
+
+    Attributes:
+      exploration, random, normal: (train_freq, ...), of the policy; a random action, for each environment; standard
+        normal numbers for the action noise, or None.
+      bits: uint32 (gradient_steps, batch_size), from which slots of the store are drawn.
+      updates: (gradient_steps, ...), of the updates.
+    """
+
+    exploration: Any
+    random: jax.Array
+    normal: jax.Array | None
+    bits: jax.Array
+    updates: Any
+
+    @classmethod
+    def draw(cls, settings: OffPolicySettings, policy: Any, params: Any, observation: Any, key: jax.Array) -> Noise:
+        """
+        Args:
+          params, observation: of the networks and of all environments, of which only shapes and dtypes are used.
+        """
+        keys = jax.random.split(key, 5)
+        num_envs, num = jax.tree.leaves(observation)[0].shape[0], settings.train_freq
+        dtype, size = jax.tree.leaves(params)[0].dtype, policy.head.size
+        normal = None
+        if policy.head.kind == "box":
+            random = jax.random.uniform(keys[0], (num, num_envs, size), dtype, -1, 1)
+            if settings.action_noise is not None:
+                normal = jax.random.normal(keys[1], random.shape, dtype)
+        else:
+            random = jax.random.randint(keys[0], (num, num_envs), 0, size, jnp.int32)
+
+        gradient_steps, batch_size = settings.num_updates(num_envs), settings.batch_size
+
+        def rows(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
+
+        number: Any = jax.ShapeDtypeStruct((batch_size,), dtype)  # type: ignore[no-untyped-call]
+        batch = jax.tree.map(rows, observation)
+        transitions = Transitions(batch, rows(random[0]), number, batch, number)
+        return cls(
+            exploration=settings.exploration_noise(policy, params, observation, keys[2], num),
+            random=random,
+            normal=normal,
+            bits=jax.random.bits(keys[3], (gradient_steps, batch_size)),
+            updates=settings.noise(policy, params, transitions, keys[4], gradient_steps) if gradient_steps else None,
+        )
+
+
+def explore(
+    settings: OffPolicySettings,
+    policy: Any,
+    params: Any,
+    step: Step,
+    state: ExplorationState,
+    noise: Noise,
+    num_timesteps: Any,
+    total_timesteps: int,
+    see: See = lambda _, observation: observation,
+) -> tuple[ExplorationState, Any]:
+    """Act for `train_freq` steps in every environment, and store them.
+
+    Args:
+      step: see `jaxenvs.learn.rollout.Step`. What it gives is stored as it is.
+      num_timesteps, total_timesteps: steps of all environments together so far, and in the whole training.
+      see: from the state of the environments and an observation to what the policy acts on.
+
+    Returns:
+      Where to go on; and what `step` gave besides, stacked.
+    """
+
+    def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
+        now = num_timesteps + index * state.replay.num_envs
+        return take_step(settings, policy, params, step, state, noise, index, now, now / total_timesteps, see)
+
+    index = jnp.arange(settings.train_freq, dtype=jnp.int32)
+    return jax.lax.scan(act, state, index)
+
+
+def take_step(
+    settings: OffPolicySettings,
+    policy: Any,
+    params: Any,
+    step: Step,
+    state: ExplorationState,
+    noise: Noise,
+    index: Any,
+    num_timesteps: Any,
+    progress: Any,
+    see: See = lambda _, observation: observation,
+) -> tuple[ExplorationState, Any]:
+    """One step of `explore`.
+
+    Args:
+      index: its number in the iteration.
+      num_timesteps: steps of all environments together so far.
+      progress: the share of the training that is done.
+    """
+    exploration, random, normal = jax.tree.map(
+        lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
+    )
+    observation, env_state = state.collector.observation, state.collector.env_state
+    seen = see(env_state, observation)
+    action = settings.explore(policy, params, seen, exploration, random, progress)
+    if settings.random_warm_up:
+        action = jnp.where(num_timesteps < settings.learning_starts, random, action)
+    noise_state = state.action_noise
+    if settings.action_noise is not None:
+        noise_state, added = settings.action_noise.step(noise_state, normal)
+        action = jnp.clip(action + added, -1, 1).astype(random.dtype)
+    env_state, timestep, outputs = step(env_state, policy.to_env(action))
+    replay = state.replay.add(
+        observation,
+        action,
+        timestep.reward,
+        timestep.terminated,
+        timestep.truncated,
+        timestep.observation,
+        timestep.final_observation,
+    )
+    if settings.action_noise is not None:
+        noise_state = settings.action_noise.reset(noise_state, timestep.done)
+    return ExplorationState(CollectorState(env_state, timestep.observation), replay, noise_state), outputs
+
+
+def update(
+    settings: OffPolicySettings,
+    policy: Any,
+    optimizers: Optimizers,
+    state: OffPolicyState,
+    replay: Replay,
+    noise: Noise,
+    num: Any = None,
+    normalizer: Normalizer | None = None,
+) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    """The updates after a collection, on what the store holds.
+
+    Args:
+      num: how many of those that `noise` is for; may be traced. If not given, all.
+      normalizer: of what the networks see of the store.
+    """
+
+    def batch_of(bits: jax.Array) -> Transitions:
+        if normalizer is None:
+            return replay.transitions(*replay.draw(bits), settings.gamma, settings.n_steps)
+        batch = replay.transitions(
+            *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
+        )
+        observation, next_observation = (
+            normalizer.normalize_observation(leaf) for leaf in (batch.observation, batch.next_observation)
+        )
+        return dataclasses.replace(batch, observation=observation, next_observation=next_observation)
+
+    return settings.updates(policy, optimizers, state, noise.bits, noise.updates, batch_of, num)
+
+
+@struct
+class OffPolicyTrainingState(TrainingState):
+    """A TrainingState, and:
+
+    Attributes:
+      replay: the store. Give it away (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two.
+      action_noise: the state of the action noise, if it has one.
+    """
+
+    learner: OffPolicyState
+    replay: Replay
+    action_noise: Any
+
+
+def init(training: Training, key: jax.Array, params: Any = None) -> OffPolicyTrainingState:
+    """See Training.init."""
+    settings: Any = training.algorithm
+    venv, policy = training.venv, training.network
+    params, collector, key = start(training, key, params)
+    like = Noise.draw(settings, policy, params, collector.observation, key).random[0]
+    action_noise = settings.action_noise
+    return OffPolicyTrainingState(
+        learner=settings.create(params, settings.optimizers(training.optimizer)),
+        collector=collector,
+        key=key,
+        iteration=jnp.zeros((), jnp.int32),
+        replay=Replay.create(max(settings.buffer_size // venv.num_envs, 1), collector.observation, like),
+        action_noise=None if action_noise is None else action_noise.init(like),
+    )
+
+
+def advance(
+    training: Training, state: OffPolicyTrainingState, num_iterations: int
+) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
+    """See `jaxenvs.learn.training.advance`."""
+    venv = training.venv
+    optimizers = training.algorithm.optimizers(training.optimizer)  # type: ignore[attr-defined]
+    policy, learner, back = on_vectors(training.network, state.learner)
+    num_timesteps = training.algorithm.steps_per_iteration * venv.num_envs
+
+    def see(env_state: tuple[Any, Normalizer | None], observation: Any) -> Any:
+        return observation if env_state[1] is None else env_state[1].normalize_observation(observation)
+
+    def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
+        env_state, _, raw = normalized_step(venv)(env_state, action)
+        return env_state, raw, raw
+
+    def draw(iteration: jax.Array) -> Noise:
+        # Of the number of the iteration, not of the key before it, so that many may draw at once.
+        key = jax.random.fold_in(state.key, iteration)
+        return Noise.draw(training.algorithm, policy, learner.params, state.collector.observation, key)  # type: ignore[arg-type]
+
+    def iterate(
+        iteration: jax.Array, learner: OffPolicyState, exploration: ExplorationState, noise: Noise
+    ) -> tuple[OffPolicyState, ExplorationState, dict[str, jax.Array]]:
+        settings: Any = training.algorithm.at(iteration)
+        before = iteration * num_timesteps
+        exploration, timestep = explore(
+            settings, policy, learner.params, step, exploration, noise, before, training.total_timesteps, see
+        )
+        steps = iteration * settings.train_freq
+        learner = settings.on_step(policy, learner, steps, steps + settings.train_freq, venv.num_envs)
+        env_state, normalizer = exploration.collector.env_state
+        if normalizer is not None:
+            normalizer = normalizer.merge()
+            collector = CollectorState((env_state, normalizer), exploration.collector.observation)
+            exploration = dataclasses.replace(exploration, collector=collector)
+        metrics: dict[str, jax.Array] = {}
+        if settings.gradient_steps:
+            # None rather than a branch around them, which would copy what they change.
+            is_learning = before + num_timesteps > settings.learning_starts
+            num = jnp.where(is_learning, settings.num_updates(venv.num_envs), 0)
+            learner, metrics = update(settings, policy, optimizers, learner, exploration.replay, noise, num, normalizer)
+        return learner, exploration, metrics | episodes(timestep)
+
+    exploration = ExplorationState(state.collector, state.replay, state.action_noise)
+    shapes = jax.eval_shape(draw, state.iteration)
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_data(shapes)))
+    chunk = max(1, min(num_iterations, NOISE_BYTES // num_bytes))
+    kinds = jax.eval_shape(iterate, state.iteration, learner, exploration, shapes)[2]
+    metrics = {name: jnp.zeros((max(num_iterations, 1), *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
+
+    def run_chunk(number: jax.Array, carry: Any) -> Any:
+        first = number * chunk
+        noise = jax.vmap(draw)(state.iteration + first + jnp.arange(chunk, dtype=jnp.int32))
+
+        def run_iteration(index: jax.Array, carry: Any) -> Any:
+            learner, exploration, metrics = carry
+            own = jax.tree.map(lambda leaf: leaf[index - first], noise)
+            learner, exploration, new = iterate(state.iteration + index, learner, exploration, own)
+            return learner, exploration, {name: metrics[name].at[index].set(new[name]) for name in metrics}
+
+        return jax.lax.fori_loop(first, jnp.minimum(first + chunk, num_iterations), run_iteration, carry)
+
+    carry = (learner, exploration, metrics)
+    learner, exploration, metrics = jax.lax.fori_loop(0, -(-num_iterations // chunk), run_chunk, carry)
+    iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
+    metrics = {name: values[:num_iterations] for name, values in metrics.items()}
+    state = OffPolicyTrainingState(
+        learner=back(learner),
+        collector=exploration.collector,
+        key=state.key,
+        iteration=state.iteration + num_iterations,
+        replay=exploration.replay,
+        action_noise=exploration.action_noise,
+    )
+    return state, metrics | {"timesteps": iterations * num_timesteps}
+
+
+def _data(shapes: Any) -> Any:
+    """Keys as their data, because the size in bytes of a key is not known."""
+    return jax.eval_shape(
+        lambda tree: jax.tree.map(
+            lambda leaf: jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf, tree
+        ),
+        shapes,
+    )

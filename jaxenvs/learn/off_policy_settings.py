@@ -1,0 +1,294 @@
+"""What the settings of off-policy algorithms share, and the state that their updates change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxenvs import arguments
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
+from jaxenvs.learn.replay import Transitions
+from jaxenvs.learn.settings import Settings
+
+# PyTorch's defaults, which SB3's off-policy algorithms use.
+ADAM = optax.scale_by_adam()
+
+Optimizers = Mapping[str, optax.GradientTransformation]
+
+
+@struct
+class OffPolicyState:
+    """All that updates change.
+
+    Attributes:
+      params: by the name of a network: "q_net", or "actor" and "critic". Also "log_ent_coef", (1,), if it is learned.
+      targets: "q_net_target"; "critic_target" and, of TD3, "actor_target".
+      optimizer_states: by the same names as `params`; arrays are vectors, as `ravel` orders them.
+      num_updates: int32, gradient steps so far.
+    """
+
+    params: dict[str, Any]
+    targets: dict[str, Any]
+    optimizer_states: dict[str, Any]
+    num_updates: jax.Array
+
+
+@struct
+class OffPolicySettings(Settings):
+    """What off-policy algorithms share.
+
+    Attributes:
+      learning_rate: a float; or, for a Training, an array with one for each iteration.
+      buffer_size: of the replay store, in transitions of all environments together.
+      learning_starts: until so many steps of all environments together, actions are random and nothing is learned.
+      batch_size: of the minibatches.
+      tau, gamma: the share of new parameters in each change of the targets; the discount.
+      train_freq: steps of each environment between updates.
+      gradient_steps: after them; -1: as many as steps of all environments together.
+      n_steps: of the returns.
+      action_noise: added to the actions of a Box, see `jaxenvs.learn.noise`; or None.
+    """
+
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {"tau": (0, 1)}
+    COUNTS: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_size", "train_freq", "n_steps")
+    # What it trains; its networks that have an optimiser, and those that have a target.
+    POLICY: ClassVar[type[OffPolicyPolicy]] = OffPolicyPolicy
+    NETWORKS: ClassVar[tuple[str, ...]] = ()
+    TARGETS: ClassVar[tuple[str, ...]] = ()
+
+    learning_rate: Any = 3e-4
+    buffer_size: int = static(default=1_000_000)
+    learning_starts: int = static(default=100)
+    batch_size: int = static(default=256)
+    tau: Any = 0.005
+    gamma: Any = 0.99
+    train_freq: int = static(default=1)
+    gradient_steps: int = static(default=1)
+    n_steps: int = static(default=1)
+    action_noise: Any = None
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps of each environment between updates."""
+        return self.train_freq
+
+    @property
+    def random_warm_up(self) -> bool:
+        """Whether actions are random until learning starts."""
+        return True
+
+    def num_updates(self, num_envs: int) -> int:
+        """Gradient steps after each collection."""
+        return self.train_freq * num_envs if self.gradient_steps < 0 else self.gradient_steps
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        arguments.non_negative_int("learning_starts", self.learning_starts)
+        arguments.integer("gradient_steps", self.gradient_steps, -1)
+        if self.action_noise is not None:
+            kinds = (NormalActionNoise, OrnsteinUhlenbeckActionNoise)
+            expected = "None, a learn.NormalActionNoise or a learn.OrnsteinUhlenbeckActionNoise"
+            arguments.instance("action_noise", self.action_noise, kinds, expected)
+
+    def check_network(self, network: Any) -> None:
+        """See Settings. One of another class must have all that is needed, but for those that are of this module."""
+        is_other = isinstance(network, DQNPolicy | SACPolicy | TD3Policy) and not isinstance(network, self.POLICY)
+        if is_other or not all(hasattr(network, name) for name in (*self.NETWORKS, "head", "to_env", "polyak")):
+            got = type(network).__name__
+            raise TypeError(f"network must be a learn.{self.POLICY.__name__} for {type(self).__name__}, got a {got}.")
+
+    def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
+        """One for each name of `params`: that given, or Adam as SB3 sets it."""
+        return {name: ADAM if optimizer is None else optimizer for name in self.NETWORKS}
+
+    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> OffPolicyState:
+        """The state of parameters, by the name of a network, before their first update."""
+        return OffPolicyState(
+            params=dict(params),
+            targets={f"{name}_target": jax.tree.map(jnp.copy, params[name]) for name in self.TARGETS},
+            optimizer_states={name: optimizers[name].init(ravel(params[name])[0]) for name in params},
+            num_updates=jnp.zeros((), jnp.int32),
+        )
+
+    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
+        """What `num` updates draw, in one draw: a pytree with the leading axis `num`, or None.
+
+        Args:
+          batch: a minibatch, of which only shapes and dtypes are used.
+        """
+        return None
+
+    def update(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batch: Transitions,
+        noise: Any = None,
+        gradient_step: Any = 0,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """One gradient step of each network. A pure function of the settings and its arguments.
+
+        Args:
+          policy: the networks, see OffPolicyPolicy.
+          optimizers: by the names of `state.params`; without a learning rate, on vectors.
+          noise: of one update, as `noise` draws it.
+          gradient_step: its number among those after one collection, at which SB3's SAC looks.
+
+        Returns:
+          The next state, and metrics with SB3's names and meanings.
+        """
+        policy, state, back = on_vectors(policy, state)
+        state, metrics = self._update(policy, optimizers, state, batch, noise, jnp.asarray(gradient_step))
+        return back(state), self._means(metrics, jnp.ones((), jnp.int32))
+
+    def updates(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batches: Any,
+        noise: Any = None,
+        batch_of: Callable[[Any], Transitions] | None = None,
+        num: Any = None,
+        first: Any = 0,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """Gradient steps one after the other: `update` in a loop, whose parameters and moments are vectors.
+
+        Args:
+          batches: Transitions with one more leading axis; or whatever has such an axis, and `batch_of` makes a batch
+            of each of its elements. Made in the loop, one at a time, they stay in the caches.
+          noise: with the same axis, as `noise` draws it.
+          num: how many of them; may be traced. If not given, all.
+          first: the number of the first one among those after one collection; may be traced.
+
+        Returns:
+          The next state, and the means of the metrics, which are 0 where there is nothing to take the mean of.
+        """
+        policy, state, back = on_vectors(policy, state)
+
+        def step(state: OffPolicyState, gradient_step: Any) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+            element, drawn = jax.tree.map(lambda leaf: leaf[gradient_step], (batches, noise))
+            batch = element if batch_of is None else batch_of(element)
+            return self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
+
+        def add(gradient_step: Any, carry: tuple[OffPolicyState, dict[str, jax.Array]]) -> Any:
+            state, metrics = step(carry[0], gradient_step)
+            return state, jax.tree.map(jnp.add, carry[1], metrics)
+
+        count = jnp.asarray(jax.tree.leaves(batches)[0].shape[0] if num is None else num, jnp.int32)
+        shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))[1]
+        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        state, sums = jax.lax.fori_loop(0, count, add, (state, sums))
+        return back(state), self._means(sums, count)
+
+    def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
+        """Of how many updates a metric is the mean, where `num_updates` went from `before` to `after`."""
+        return after - before
+
+    def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
+        """What happens at steps of the environments rather than at updates, as the targets of DQN.
+
+        Args:
+          before, after: how many steps each environment had taken before, and now.
+        """
+        return state
+
+    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> Any:
+        """What `explore` draws in `num` steps of all environments: a pytree with the leading axis `num`, or None."""
+        return None
+
+    def explore(
+        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+    ) -> jax.Array:
+        """Actions to learn from, without action noise, as the store holds them.
+
+        Args:
+          noise: of one step, as `exploration_noise` draws it.
+          random: an action drawn uniformly for each environment.
+          progress: the share of the training that is done.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define explore.")
+
+    def _update(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batch: Transitions,
+        noise: Any,
+        gradient_step: jax.Array,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        """`update`, where every network's parameters are one vector. Metrics are summed up, and given to `_means`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define an update.")
+
+    def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
+        return {name: total / jnp.maximum(count, 1) for name, total in sums.items()}
+
+    def _descend(
+        self,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        name: str,
+        gradient: jax.Array,
+        max_grad_norm: Any = None,
+    ) -> OffPolicyState:
+        """The state after one step of one network."""
+        params, optimizer_state = descend(
+            optimizers[name],
+            self.learning_rate,
+            max_grad_norm,
+            state.params[name],
+            state.optimizer_states[name],
+            gradient,
+        )
+        return dataclasses.replace(
+            state,
+            params=state.params | {name: params},
+            optimizer_states=state.optimizer_states | {name: optimizer_state},
+        )
+
+
+class _OnVectors(OffPolicyPolicy):
+    """A policy whose parameters are vectors, which it takes apart itself."""
+
+    def __init__(self, policy: Any, unravel: Mapping[str, Callable[[jax.Array], Any]]) -> None:
+        def apply(name: str) -> Callable[..., Any]:
+            return lambda vector, *inputs: getattr(policy, name).apply(unravel[name](vector), *inputs)
+
+        for name in unravel:
+            if hasattr(policy, name):
+                setattr(self, name, SimpleNamespace(apply=apply(name)))
+        self.head, self.to_env = policy.head, policy.to_env  # type: ignore[method-assign]
+        self.critic_params, self.polyak = policy.critic_params, policy.polyak  # type: ignore[method-assign]
+        self.critic_target_params = policy.critic_target_params  # type: ignore[method-assign]
+
+
+def on_vectors(
+    policy: Any, state: OffPolicyState
+) -> tuple[Any, OffPolicyState, Callable[[OffPolicyState], OffPolicyState]]:
+    """A policy and a state with one vector for each network, and the way back; as they are, if they have that."""
+    trees = state.params | state.targets
+    if all(isinstance(tree, jax.Array) and tree.ndim == 1 for tree in trees.values()):
+        return policy, state, lambda state: state
+    ravelled = {name: ravel(tree) for name, tree in trees.items()}
+    unravel = {name: way_back for name, (_, way_back) in ravelled.items()}
+
+    def change(state: OffPolicyState, change_one: Callable[[str, Any], Any]) -> OffPolicyState:
+        params, targets = (
+            {name: change_one(name, tree) for name, tree in trees.items()} for trees in (state.params, state.targets)
+        )
+        return dataclasses.replace(state, params=params, targets=targets)
+
+    as_vectors = change(state, lambda name, _: ravelled[name][0])
+    return _OnVectors(policy, unravel), as_vectors, lambda state: change(state, lambda name, v: unravel[name](v))

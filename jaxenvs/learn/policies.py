@@ -1,0 +1,280 @@
+"""What off-policy algorithms train: Q-networks, actors and critics, in shape and initialisation SB3's MlpPolicy.
+
+Parameters have the names and the layout of SB3's `state_dict()` of each network, weights as (outputs, inputs).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.environment import Environment
+from jaxenvs.learn.distributions import SquashedGaussian
+from jaxenvs.learn.networks import ActionHead, Activation, linear
+
+# Of the logarithm of a standard deviation; SB3's.
+LOG_STD_MIN, LOG_STD_MAX = -20, 2
+
+Params = dict[str, jax.Array]
+
+
+class OffPolicyPolicy:
+    """The networks of an off-policy algorithm, by their names in SB3's policies.
+
+    Subclasses are hashable, because programs are compiled for each, and have the networks as attributes:
+    `q_net.apply(params, observation)` -> (batch, n); `actor.apply(params, observation)` -> a Distribution (SAC) or an
+    action in [-1, 1] (TD3); `critic.apply(params, observation, action)` -> (n_critics, batch). And:
+
+    Attributes:
+      head: of the actions.
+
+    `params` and `targets` are dicts by the name of a network. While they are trained, each holds one vector. The three
+    methods are hooks for networks that share parameters.
+    """
+
+    head: ActionHead
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """New parameters, by the name of the network."""
+        raise NotImplementedError(f"{type(self).__name__} does not define init.")
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of actions as the store holds them as members of the space."""
+        return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
+
+    def critic_params(self, params: Mapping[str, Any]) -> Any:
+        """What `critic.apply` takes. Gradients of its loss go into `params["critic"]` alone, whatever else is used."""
+        return params["critic"]
+
+    def critic_target_params(self, targets: Mapping[str, Any]) -> Any:
+        """What `critic.apply` takes, of the targets."""
+        return targets["critic_target"]
+
+    def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any) -> dict[str, Any]:
+        """The targets moved by a share `tau` to the parameters; all of them vectors."""
+        return {name: mix(target, params[name.removesuffix("_target")], tau) for name, target in targets.items()}
+
+
+def mix(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
+    """A share `tau` of the parameters and the rest of the target."""
+    mixed: jax.Array = (1 - tau) * target + tau * params
+    return mixed
+
+
+@dataclasses.dataclass(frozen=True)
+class Perceptron:
+    """Linear layers with an activation between them.
+
+    Attributes:
+      name: before the numbers of the layers.
+      sizes: inputs, hidden layers, outputs.
+      activation: after each hidden layer; `is_hidden`: after the last one, too.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    activation: Activation = jax.nn.relu
+    is_hidden: bool = False
+
+    def init(self, key: jax.Array) -> Params:
+        """PyTorch's default: uniform weights and biases up to 1 / sqrt(inputs)."""
+        params: Params = {}
+        for index, layer_key in enumerate(jax.random.split(key, max(len(self.sizes) - 1, 1))[: len(self.sizes) - 1]):
+            params |= init_linear(layer_key, f"{self.name}.{2 * index}", *self.sizes[index : index + 2])
+        return params
+
+    def apply(self, params: Params, x: jax.Array) -> jax.Array:
+        """(batch, sizes[0]) to (batch, sizes[-1])."""
+        num_layers = len(self.sizes) - 1
+        for index in range(num_layers):
+            x = linear(params, f"{self.name}.{2 * index}", x)
+            x = self.activation(x) if index < num_layers - 1 or self.is_hidden else x
+        return x
+
+
+def init_linear(key: jax.Array, name: str, inputs: int, outputs: int) -> Params:
+    """As PyTorch begins with."""
+    bound = 1 / math.sqrt(inputs)
+    weight_key, bias_key = jax.random.split(key)
+    return {
+        f"{name}.weight": jax.random.uniform(weight_key, (outputs, inputs), float, -bound, bound),
+        f"{name}.bias": jax.random.uniform(bias_key, (outputs,), float, -bound, bound),
+    }
+
+
+def _flat(params: Params, observation: Any) -> jax.Array:
+    dtype = next(iter(params.values())).dtype
+    flat: jax.Array = observation.reshape(observation.shape[0], -1).astype(dtype)
+    return flat
+
+
+@dataclasses.dataclass(frozen=True)
+class QNetwork:
+    """Values of all actions, (batch, n)."""
+
+    perceptron: Perceptron
+
+    def init(self, key: jax.Array) -> Params:
+        return self.perceptron.init(key)
+
+    def apply(self, params: Params, observation: jax.Array) -> jax.Array:
+        return self.perceptron.apply(params, _flat(params, observation))
+
+
+@dataclasses.dataclass(frozen=True)
+class SquashedActor:
+    """SAC's: a SquashedGaussian, mean and standard deviation from the last hidden layer."""
+
+    latent_pi: Perceptron
+    size: int
+
+    def init(self, key: jax.Array) -> Params:
+        keys, inputs = jax.random.split(key, 3), self.latent_pi.sizes[-1]
+        mu, log_std = (init_linear(k, name, inputs, self.size) for k, name in zip(keys, ("mu", "log_std")))
+        return self.latent_pi.init(keys[2]) | mu | log_std
+
+    def apply(self, params: Params, observation: jax.Array) -> SquashedGaussian:
+        latent = self.latent_pi.apply(params, _flat(params, observation))
+        log_std = jnp.clip(linear(params, "log_std", latent), LOG_STD_MIN, LOG_STD_MAX)
+        return SquashedGaussian(linear(params, "mu", latent), log_std)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeterministicActor:
+    """TD3's: an action in [-1, 1], (batch, n)."""
+
+    mu: Perceptron
+
+    def init(self, key: jax.Array) -> Params:
+        return self.mu.init(key)
+
+    def apply(self, params: Params, observation: jax.Array) -> jax.Array:
+        return jnp.tanh(self.mu.apply(params, _flat(params, observation)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinuousCritic:
+    """Values of observations and actions in [-1, 1], by several perceptrons: (n_critics, batch)."""
+
+    q_networks: tuple[Perceptron, ...]
+
+    def init(self, key: jax.Array) -> Params:
+        params: Params = {}
+        for network, network_key in zip(self.q_networks, jax.random.split(key, len(self.q_networks))):
+            params |= network.init(network_key)
+        return params
+
+    def apply(self, params: Params, observation: jax.Array, action: jax.Array) -> jax.Array:
+        x = jnp.concatenate([_flat(params, observation), _flat(params, action)], axis=1)
+        # One after the other: XLA's CPU backend is slower with a batch of products than with the products one by one.
+        return jnp.stack([network.apply(params, x)[:, 0] for network in self.q_networks])
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNPolicy(OffPolicyPolicy):
+    """A Q-network for Discrete actions."""
+
+    q_net: QNetwork
+    head: ActionHead
+
+    @classmethod
+    def of(
+        cls, env: Environment[Any], net_arch: tuple[int, ...] = (64, 64), activation: Activation = jax.nn.relu
+    ) -> Self:
+        """For the spaces of an environment.
+
+        Raises:
+          ValueError: observations are no Box, or actions are not Discrete.
+        """
+        inputs, head = _spaces(cls.__name__, env, "discrete")
+        return cls(QNetwork(Perceptron("q_net", (inputs, *net_arch, head.size), activation)), head)
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        return {"q_net": self.q_net.init(key)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticPolicy(OffPolicyPolicy):
+    """An actor, and critics of what it does."""
+
+    actor: Any
+    critic: ContinuousCritic
+    head: ActionHead
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        actor_key, critic_key = jax.random.split(key)
+        return {"actor": self.actor.init(actor_key), "critic": self.critic.init(critic_key)}
+
+
+class SACPolicy(ActorCriticPolicy):
+    """A stochastic actor and critics, for actions of a Box."""
+
+    @classmethod
+    def of(
+        cls,
+        env: Environment[Any],
+        net_arch: tuple[int, ...] | Mapping[str, tuple[int, ...]] = (256, 256),
+        activation: Activation = jax.nn.relu,
+        n_critics: int = 2,
+    ) -> Self:
+        """For the spaces of an environment.
+
+        Args:
+          net_arch: hidden layers of the actor and of the critics, or of each under "pi" and "qf".
+
+        Raises:
+          ValueError: observations or actions are no Box, or that of the actions has no bounds.
+        """
+        inputs, head = _spaces(cls.__name__, env, "box")
+        pi, qf = _net_arch(net_arch)
+        actor = SquashedActor(Perceptron("latent_pi", (inputs, *pi), activation, is_hidden=True), head.size)
+        return cls(actor, _critic(inputs, head, qf, activation, n_critics), head)
+
+
+class TD3Policy(ActorCriticPolicy):
+    """A deterministic actor and critics, for actions of a Box."""
+
+    @classmethod
+    def of(
+        cls,
+        env: Environment[Any],
+        net_arch: tuple[int, ...] | Mapping[str, tuple[int, ...]] = (400, 300),
+        activation: Activation = jax.nn.relu,
+        n_critics: int = 2,
+    ) -> Self:
+        """See SACPolicy.of. With one critic, what DDPG trains."""
+        inputs, head = _spaces(cls.__name__, env, "box")
+        pi, qf = _net_arch(net_arch)
+        actor = DeterministicActor(Perceptron("mu", (inputs, *pi, head.size), activation))
+        return cls(actor, _critic(inputs, head, qf, activation, n_critics), head)
+
+
+def _critic(
+    inputs: int, head: ActionHead, hidden: tuple[int, ...], activation: Activation, n_critics: int
+) -> ContinuousCritic:
+    sizes = (inputs + head.size, *hidden, 1)
+    return ContinuousCritic(tuple(Perceptron(f"qf{i}", sizes, activation) for i in range(n_critics)))
+
+
+def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    pi, qf = (net_arch["pi"], net_arch["qf"]) if isinstance(net_arch, Mapping) else (net_arch, net_arch)
+    return tuple(pi), tuple(qf)
+
+
+def _spaces(name: str, env: Environment[Any], kind: str) -> tuple[int, ActionHead]:
+    """The size of an observation, and the head for the actions."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"{name} takes Box observations, got {space}.")
+    head = ActionHead.of(env.action_space)
+    if head.kind != kind or not np.isfinite([head.low, head.high]).all():
+        expected = "a Discrete space" if kind == "discrete" else "a Box with bounds"
+        raise ValueError(f"{name} takes actions of {expected}, got {env.action_space}.")
+    return math.prod(space.shape), head

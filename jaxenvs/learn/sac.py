@@ -1,0 +1,149 @@
+"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905), as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.distributions import StateDependentGaussian
+from jaxenvs.learn.off_policy_settings import ADAM, OffPolicySettings, OffPolicyState, Optimizers
+from jaxenvs.learn.policies import OffPolicyPolicy, SACPolicy
+from jaxenvs.learn.replay import Transitions
+
+
+@struct
+class SAC(OffPolicySettings):
+    """OffPolicySettings, and:
+
+    Attributes:
+      ent_coef: the weight of the entropy; or, if it is learned, what it starts from.
+      auto_ent_coef: whether it is learned. SB3's "auto" is this with `ent_coef` 1, its "auto_0.1" with 0.1.
+      target_entropy: at which a learned one aims. None: minus the size of an action.
+      target_update_interval: gradient steps between changes of the targets, counted anew after each collection.
+      sde_sample_freq: so many steps use the same noise if exploration is state-dependent; -1: those between updates.
+      use_sde_at_warmup: whether state-dependent exploration begins at once, in the place of random actions.
+    """
+
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
+        "ent_coef": (0, math.inf),
+        "target_entropy": (-math.inf, math.inf),
+        "target_update_interval": (1, math.inf),
+    }
+    POLICY: ClassVar[type[OffPolicyPolicy]] = SACPolicy
+    NETWORKS: ClassVar[tuple[str, ...]] = ("actor", "critic")
+    TARGETS: ClassVar[tuple[str, ...]] = ("critic",)
+
+    ent_coef: Any = 1.0
+    auto_ent_coef: bool = static(default=True)
+    target_entropy: Any = None
+    target_update_interval: Any = 1
+    sde_sample_freq: int = static(default=-1)
+    use_sde_at_warmup: bool = static(default=False)
+
+    @property
+    def random_warm_up(self) -> bool:
+        """See OffPolicySettings."""
+        return not self.use_sde_at_warmup
+
+    def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
+        """See OffPolicySettings. That of the entropy coefficient is always Adam, as in SB3."""
+        return dict(super().optimizers(optimizer)) | ({"log_ent_coef": ADAM} if self.auto_ent_coef else {})
+
+    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> OffPolicyState:
+        """See OffPolicySettings."""
+        if self.auto_ent_coef:
+            dtype = jax.tree.leaves(params)[0].dtype
+            params = dict(params) | {"log_ent_coef": jnp.log(jnp.full(1, self.ent_coef, dtype))}
+        return super().create(params, optimizers)
+
+    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
+        """See OffPolicySettings. A pair: of the actions after `observation`, and after `next_observation`."""
+        distribution = jax.eval_shape(policy.actor.apply, params["actor"], batch.observation)
+        if isinstance(distribution, StateDependentGaussian):  # one matrix for both, and for the whole batch
+            matrices = distribution.matrix_noise(key, num)
+            return matrices, matrices
+        noise: jax.Array = distribution.noise(key, 2 * num)
+        return noise[:num], noise[num:]
+
+    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
+        """See OffPolicySettings."""
+        distribution = jax.eval_shape(policy.actor.apply, params["actor"], observation)
+        repeat = 1
+        if isinstance(distribution, StateDependentGaussian):
+            repeat = num if self.sde_sample_freq <= 0 else self.sde_sample_freq
+        noise: jax.Array = distribution.noise(key, -(-num // repeat))
+        return noise if repeat == 1 else noise[jnp.arange(num) // repeat]
+
+    def explore(
+        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+    ) -> jax.Array:
+        """See OffPolicySettings."""
+        action: jax.Array = policy.actor.apply(params["actor"], observation).sample(noise)
+        return action
+
+    def _update(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batch: Transitions,
+        noise: Any,
+        gradient_step: jax.Array,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        noise, next_noise = noise
+        actor_params = state.params["actor"]
+
+        def act(params: jax.Array) -> tuple[jax.Array, jax.Array]:
+            acted: tuple[jax.Array, jax.Array] = policy.actor.apply(params, batch.observation).sample_and_log_prob(
+                noise
+            )
+            return acted
+
+        # The actor's loss comes last, after the critics have changed; what it does now serves all three losses.
+        (action, log_prob), actor_gradient_of = jax.vjp(act, actor_params)
+
+        metrics: dict[str, jax.Array] = {}
+        ent_coef: Any = jnp.asarray(self.ent_coef, log_prob.dtype)
+        if self.auto_ent_coef:
+            log_ent_coef = state.params["log_ent_coef"]
+            target_entropy = -action.shape[1] if self.target_entropy is None else self.target_entropy
+            excess = jnp.mean(log_prob + target_entropy)
+            ent_coef = jnp.exp(log_ent_coef[0])
+            metrics["ent_coef_loss"] = -log_ent_coef[0] * excess
+            state = self._descend(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
+
+        distribution = policy.actor.apply(actor_params, batch.next_observation)
+        next_action, next_log_prob = distribution.sample_and_log_prob(next_noise)
+        target_params = policy.critic_target_params(state.targets)
+        next_value = policy.critic.apply(target_params, batch.next_observation, next_action).min(0)
+        target = batch.reward + batch.discount * (next_value - ent_coef * next_log_prob)
+
+        def critic_loss_of(params: jax.Array) -> jax.Array:
+            full = policy.critic_params(state.params | {"critic": params})
+            return 0.5 * jnp.sum(
+                jnp.mean((policy.critic.apply(full, batch.observation, batch.action) - target) ** 2, axis=1)
+            )
+
+        metrics["critic_loss"], gradient = jax.value_and_grad(critic_loss_of)(state.params["critic"])
+        state = self._descend(optimizers, state, "critic", gradient)
+
+        full = policy.critic_params(state.params)
+
+        def actor_loss_of(action: jax.Array, log_prob: jax.Array) -> jax.Array:
+            return jnp.mean(ent_coef * log_prob - policy.critic.apply(full, batch.observation, action).min(0))
+
+        metrics["actor_loss"], gradients = jax.value_and_grad(actor_loss_of, argnums=(0, 1))(action, log_prob)
+        state = self._descend(optimizers, state, "actor", actor_gradient_of(gradients)[0])
+
+        # A share of 0 rather than a branch, which would copy the targets.
+        tau = jnp.where(gradient_step % self.target_update_interval == 0, self.tau, 0)
+        targets = policy.polyak(state.targets, state.params, tau)
+        metrics["ent_coef"] = ent_coef
+        return dataclasses.replace(state, targets=targets, num_updates=state.num_updates + 1), metrics

@@ -1,0 +1,117 @@
+"""Twin delayed DDPG (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477) and DDPG, as Stable-Baselines3's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers
+from jaxenvs.learn.policies import OffPolicyPolicy, TD3Policy
+from jaxenvs.learn.replay import Transitions
+
+
+@struct
+class TD3(OffPolicySettings):
+    """OffPolicySettings, and:
+
+    Attributes:
+      policy_delay: gradient steps of the critics for one of the actor and of the targets.
+      target_policy_noise: the standard deviation of the noise on the actions that targets are made of.
+      target_noise_clip: its bound.
+    """
+
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
+        "target_policy_noise": (0, math.inf),
+        "target_noise_clip": (0, math.inf),
+    }
+    COUNTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.COUNTS, "policy_delay")
+    POLICY: ClassVar[type[OffPolicyPolicy]] = TD3Policy
+    NETWORKS: ClassVar[tuple[str, ...]] = ("actor", "critic")
+    TARGETS: ClassVar[tuple[str, ...]] = ("actor", "critic")
+
+    learning_rate: Any = 1e-3
+    policy_delay: int = static(default=2)
+    target_policy_noise: Any = 0.2
+    target_noise_clip: Any = 0.5
+
+    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> jax.Array:
+        """See OffPolicySettings. Standard normal, (num, batch, n)."""
+        return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
+
+    def explore(
+        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+    ) -> jax.Array:
+        """See OffPolicySettings."""
+        action: jax.Array = policy.actor.apply(params["actor"], observation)
+        return action
+
+    def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
+        """See OffPolicySettings."""
+        if metric != "actor_loss":
+            return super().num_averaged(metric, before, after)
+        return after // self.policy_delay - before // self.policy_delay
+
+    def _update(
+        self,
+        policy: Any,
+        optimizers: Optimizers,
+        state: OffPolicyState,
+        batch: Transitions,
+        noise: Any,
+        gradient_step: jax.Array,
+    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        noise = jnp.clip(noise * self.target_policy_noise, -self.target_noise_clip, self.target_noise_clip)
+        next_action = policy.actor.apply(state.targets["actor_target"], batch.next_observation)
+        next_action = jnp.clip(next_action + noise, -1, 1)
+        target_params = policy.critic_target_params(state.targets)
+        next_value = policy.critic.apply(target_params, batch.next_observation, next_action).min(0)
+        target = batch.reward + batch.discount * next_value
+
+        def critic_loss_of(params: jax.Array) -> jax.Array:
+            full = policy.critic_params(state.params | {"critic": params})
+            return jnp.sum(jnp.mean((policy.critic.apply(full, batch.observation, batch.action) - target) ** 2, axis=1))
+
+        critic_loss, gradient = jax.value_and_grad(critic_loss_of)(state.params["critic"])
+        state = self._descend(optimizers, state, "critic", gradient)
+        state = dataclasses.replace(state, num_updates=state.num_updates + 1)
+
+        def improve(state: OffPolicyState) -> tuple[OffPolicyState, jax.Array]:
+            full = policy.critic_params(state.params)
+
+            def actor_loss_of(params: jax.Array) -> jax.Array:
+                action = policy.actor.apply(params, batch.observation)
+                return -jnp.mean(policy.critic.apply(full, batch.observation, action)[0])
+
+            actor_loss, gradient = jax.value_and_grad(actor_loss_of)(state.params["actor"])
+            state = self._descend(optimizers, state, "actor", gradient)
+            targets = policy.polyak(state.targets, state.params, self.tau)
+            return dataclasses.replace(state, targets=targets), actor_loss
+
+        if self.policy_delay == 1:
+            is_due: Any = True
+            state, actor_loss = improve(state)
+        else:
+            is_due = state.num_updates % self.policy_delay == 0
+            state, actor_loss = jax.lax.cond(is_due, improve, lambda state: (state, jnp.zeros_like(critic_loss)), state)
+        actor_updates = jnp.asarray(is_due, critic_loss.dtype)
+        return state, {"critic_loss": critic_loss, "actor_loss": actor_loss, "actor_updates": actor_updates}
+
+    def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
+        actor_loss = sums["actor_loss"] / jnp.maximum(sums["actor_updates"], 1)
+        return {"critic_loss": sums["critic_loss"] / jnp.maximum(count, 1), "actor_loss": actor_loss}
+
+
+@struct
+class DDPG(TD3):
+    """Deep deterministic policy gradient (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971): TD3 without delay
+    and target noise. SB3's has one critic, `TD3Policy.of(env, n_critics=1)`."""
+
+    policy_delay: int = static(default=1)
+    target_policy_noise: Any = 0.1
+    target_noise_clip: Any = 0.0

@@ -1,0 +1,161 @@
+"""`jaxenvs train` with DQN, SAC, TD3 and DDPG: as with PPO, and what they have of their own."""
+
+import json
+
+import numpy as np
+import pytest
+import stable_baselines3
+from stable_baselines3.common.noise import NormalActionNoise
+
+from jaxenvs.app import callbacks, cli, seeds
+from jaxenvs.app.config import TrainingConfig, load_config
+from jaxenvs.app.runs import make_env, make_model
+from tests.app.short_runs import error_of, same
+
+SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
+DQN = ["dqn", "CartPole-v1", "--total-timesteps", "160"]
+DQN_SETTINGS = ["--hyperparameters", *SMALL, "train_freq=8", "gradient_steps=2", "buffer_size=100"]
+
+
+class Killed(BaseException):
+    """As a signal would, at the worst moment for Python."""
+
+
+def train(out, *arguments):
+    cli.main(["train", *DQN, *arguments, *DQN_SETTINGS, "--out", str(out)])
+
+
+def weights(folder):
+    return stable_baselines3.DQN.load(folder / "model.zip", device="cpu").policy.state_dict()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a short run."""
+    out = tmp_path_factory.mktemp("off_policy") / "run"
+    train(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory):
+    """The folder of a short run with two seeds."""
+    out = tmp_path_factory.mktemp("off_policy") / "seeds"
+    train(out, "--seeds", "2", "--seed", "5")
+    return out
+
+
+def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
+    files = {"model.zip", "config.json", "learning_curve.png", "episodes.csv", "checkpoint.zip", "tensorboard"}
+    assert {path.name for path in run.iterdir()} >= files
+    cli.main(["evaluate", str(run)])
+    assert "Return of 4 episodes" in capsys.readouterr().out
+    model = stable_baselines3.DQN.load(run / "model.zip")
+    assert (model.num_timesteps, model._n_updates) == (160, 2 * 18)  # from the 24th step on, after every eighth
+
+
+def test_config_repeats_the_run_to_the_same_weights(run, tmp_path):
+    cli.main(["train", "--config", str(run / "config.json"), "--out", str(tmp_path / "again")])
+    assert same(weights(run), weights(tmp_path / "again"))
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, capsys):
+    step, out = callbacks.Episodes._on_step, tmp_path / "killed"
+
+    def killing(self):
+        if self.num_timesteps > 90:
+            raise Killed
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(callbacks.Episodes, "_on_step", killing)
+        with pytest.raises(Killed):
+            train(out)
+    cli.main(["train", "--resume", str(out)])
+    assert "from 88 on" in capsys.readouterr().out
+    assert same(weights(run), weights(out))
+    assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
+
+
+def test_a_film_is_made(run, tmp_path, capsys):
+    cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])
+    assert "return" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_the_zip_of_each_seed_goes_on_with_sb3(algorithm, tmp_path):
+    arguments = ["train", algorithm, "Pendulum-v1", "--total-timesteps", "40", "--seeds", "2", "--out", str(tmp_path)]
+    cli.main([*arguments, "--hyperparameters", *SMALL, "learning_rate=lin_0.01"])
+    stock = getattr(stable_baselines3, algorithm.upper())
+    first, second = (stock.load(tmp_path / f"seed-{seed}" / "model.zip") for seed in (0, 1))
+    assert (first.num_timesteps, first._n_updates) == (40, 20)
+    assert not same(first.policy.state_dict(), second.policy.state_dict())
+    assert first.critic.optimizer.state_dict()["state"][0]["step"] == 20
+    first.set_env(stock("MlpPolicy", "Pendulum-v1", buffer_size=1).get_env())
+    first.learn(30, reset_num_timesteps=False)
+    assert first.num_timesteps == 70
+
+
+def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
+    model = stable_baselines3.DQN.load(two_seeds / "seed-5" / "model.zip")
+    assert (model.num_timesteps, model._n_updates, model._n_calls) == (160, 2 * 18, 160)
+    assert model.exploration_rate == pytest.approx(0.04)
+    assert json.loads((two_seeds / "config.json").read_text())["num_seeds"] == 2
+    assert (two_seeds / "learning_curve.png").stat().st_size > 10_000
+
+
+def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
+    make, out = seeds._program, tmp_path / "interrupted"
+    monkeypatch.setattr(seeds, "MOST_ITERATIONS_PER_ROW", 4)
+
+    def interrupting(*arguments):
+        program = make(*arguments)
+
+        def run(*arguments):
+            seeds.Interrupt._handle(interrupts[-1])
+            return program(*arguments)
+
+        return run
+
+    interrupts, enter = [], seeds.Interrupt.__enter__
+    with monkeypatch.context() as patch:
+        patch.setattr(seeds, "_program", interrupting)
+        patch.setattr(seeds.Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
+        with pytest.raises(SystemExit):
+            train(out, "--seeds", "2", "--seed", "5")
+    assert "Interrupted after 32 steps" in capsys.readouterr().out
+    cli.main(["train", "--resume", str(out)])
+    for seed in ("seed-5", "seed-6"):
+        assert same(weights(out / seed), weights(two_seeds / seed))
+
+
+def test_seeds_go_on_to_a_larger_budget_with_a_larger_store(two_seeds, tmp_path):
+    out = tmp_path / "longer"
+    arguments = ["train", *DQN, "--seeds", "2", "--out", str(out), *DQN_SETTINGS]
+    cli.main([*arguments, "buffer_size=1000"])  # of which a budget of 160 needs but a part
+    cli.main(["train", "--resume", str(out), "--total-timesteps", "320"])
+    with np.load(out / "checkpoint.npz") as file:
+        tag, size, position = (file[f".replay.{name}"] for name in ("tag", "size", "position"))
+        assert (tag.shape, size.tolist(), position.tolist()) == ((2, 320, 1), [320, 320], [0, 0])
+    assert stable_baselines3.DQN.load(out / "seed-0" / "model.zip").num_timesteps == 320
+
+
+def test_noise_by_its_name_is_that_of_the_zoo():
+    config = TrainingConfig.resolve("ddpg", "Pendulum-v1", hyperparameters={"noise_std": 0.3, "buffer_size": 10})
+    model = make_model(config, make_env(config))
+    assert type(model.action_noise) is NormalActionNoise
+    assert model.action_noise._sigma == pytest.approx([0.3])
+
+
+def test_a_pair_of_train_freq_is_kept_as_json(tmp_path):
+    given = {"train_freq": (2, "episode"), "buffer_size": 10}
+    TrainingConfig.resolve("dqn", "CartPole-v1", hyperparameters=given).save(tmp_path / "config.json")
+    config = TrainingConfig.resolve(**load_config(tmp_path / "config.json")[0])
+    assert make_model(config, make_env(config)).train_freq.unit.value == "episode"
+
+
+def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
+    message = error_of(capsys, "train", *DQN, "--seeds", "2", *DQN_SETTINGS, "normalize=True", "--out", str(tmp_path))
+    assert "--seeds cannot train this in one program: With a VecNormalize" in message

@@ -1,0 +1,389 @@
+"""bridge.DQN, SAC and TD3 on JAX environments: steps, store and updates as one program, and what others see of it."""
+
+import csv
+import signal
+
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    StopTrainingOnMaxEpisodes,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.noise import VectorizedActionNoise
+
+import bridge
+from bridge.engine import off_policy_running as running
+from bridge.engine.pace import Pace
+from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
+from tests.bridge.small_models import Recorder
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Programs of one step each."""
+    monkeypatch.setattr(Pace, "next", lambda self, most: 1)
+
+
+@pytest.fixture
+def in_one(monkeypatch):
+    """Programs as long as they may be."""
+    monkeypatch.setattr(Pace, "next", lambda self, most: most)
+
+
+def in_one_program(model):
+    return model.plan.chain is not None and not model.plan.reasons
+
+
+# --- Programs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
+    states = []
+    for next_ in (lambda self, most: 1, lambda self, most: min(7, most), lambda self, most: most):
+        monkeypatch.setattr(Pace, "next", next_)
+        model = make(name, learning_rate=lambda left: 1e-2 * left)
+        assert in_one_program(model)
+        states.append(state_of(model.learn(96)))
+    assert states[0]["_n_updates"] > 10
+    assert_equal(states[1], states[0])
+    assert_equal(states[2], states[0])
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_learning_twice_is_learning_on(name, monkeypatch):
+    monkeypatch.setattr(VectorizedActionNoise, "reset", lambda self: None)  # which SB3 does in each learn
+    at_once, twice = (make(name, learning_rate=1e-2) for _ in range(2))
+    if name == "DQN":  # the share of random actions depends on the progress, which is another
+        for model in (at_once, twice):
+            model.exploration_schedule = lambda left: 0.3
+    at_once.learn(96)
+    twice.learn(48).learn(48, reset_num_timesteps=False)
+    assert_equal(state_of(twice), state_of(at_once))
+
+
+def test_somebody_who_looks_at_every_step_changes_no_bit():
+    quiet, watched = make(), make()
+    quiet.learn(96)
+    watched.learn(96, Recorder())
+    assert_equal(state_of(watched), state_of(quiet))
+
+
+def test_the_same_seed_gives_the_same_training_and_another_one_another():
+    first, again, other = (state_of(make(seed=seed).learn(48)) for seed in (0, 0, 1))
+    assert_equal(again, first)
+    assert not np.array_equal(first["actions"], other["actions"])
+
+
+def test_a_training_compiles_its_program_once():
+    before, model = running.program()._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
+    model.learn(48).learn(48)
+    model.replay_buffer.size()  # for which it comes back from the program
+    model.learn(48)
+    assert running.program()._cache_size() == before + 1
+
+
+# --- The store ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "limit"), [(3, 7), (9, 4), (5, 5)], ids=["terminated", "truncated", "both"])
+@pytest.mark.parametrize("name", ["DQN", "TD3"])
+def test_the_store_holds_the_transitions_of_the_environments(name, length, limit):
+    model = make(name, make_env(name, length=length, limit=limit)).learn(60)
+    assert in_one_program(model)
+    buffer, env = model.replay_buffer, make_env(name, length=length, limit=limit)
+    observation = env.reset()
+    for row in range(buffer.size()):
+        action = buffer.actions[row]
+        to_env = action[:, 0] if name == "DQN" else model.policy.unscale_action(action)
+        following, reward, done, infos = env.step(to_env)
+        final = np.array([info.get("terminal_observation", obs) for info, obs in zip(infos, following)])
+        np.testing.assert_array_equal(buffer.observations[row], observation)
+        np.testing.assert_array_equal(buffer.next_observations[row], final)
+        np.testing.assert_allclose(buffer.rewards[row], reward, rtol=1e-6)
+        np.testing.assert_array_equal(buffer.dones[row], done)
+        timeout = [info.get("TimeLimit.truncated", False) for info in infos]
+        np.testing.assert_array_equal(buffer.timeouts[row], timeout)
+        observation = following
+    assert buffer.dones.sum() > 5
+    np.testing.assert_array_equal(model._last_obs, observation)
+
+
+def test_no_transition_leads_from_before_a_reset_to_after_it():
+    model = make().learn(24)
+    model._last_obs = model.env.reset()
+    model.learn(24, reset_num_timesteps=False)
+    model.learn(24)
+    buffer = model.replay_buffer
+    before, after = (getattr(buffer, name)[: buffer.size(), :, 0] for name in ("observations", "next_observations"))
+    np.testing.assert_array_equal(after, before + 1)
+    assert buffer.size() == 36
+
+
+@pytest.mark.parametrize("length", [5, 100])
+def test_the_store_holds_as_many_transitions_as_it_was_made_for(length):
+    # Of so short episodes, more end than a store has room for at first.
+    model = make(env=make_env(length=length, limit=100)).learn(480)
+    buffer = model.replay_buffer
+    assert (buffer.size(), buffer.pos, buffer.full) == (100, 240 % 100, True)
+    np.testing.assert_array_equal(buffer.next_observations[..., 0], buffer.observations[..., 0] + 1)
+
+
+# --- Arguments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("total", [6, 8, 50])
+def test_updates_and_episodes_are_as_many_as_sb3s(name, total):
+    ours, stock = make(name), make(name, package=stable_baselines3)
+    for model in (ours, stock):
+        model.learn(total)
+    for counter in ("num_timesteps", "_n_updates", "_episode_num"):
+        assert getattr(ours, counter) == getattr(stock, counter), counter
+    if name == "DQN":
+        assert ours._n_calls == stock._n_calls
+        assert ours.exploration_rate == stock.exploration_rate
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("DQN", {}),
+        ("DQN", {"target_update_interval": 1}),
+        ("DQN", {"target_update_interval": 5, "tau": 1.0}),
+        ("SAC", {"tau": 0.1}),
+        ("SAC", {"tau": 0.1, "target_update_interval": 4}),
+        ("TD3", {"tau": 0.1}),
+    ],
+)
+def test_targets_follow_as_often_as_in_sb3(name, settings):
+    ours, stock = (
+        make(name, package=package, learning_rate=0.0, **settings) for package in (bridge, stable_baselines3)
+    )
+    for model in (ours, stock):
+        targets = [each for part, each in model.policy.state_dict().items() if "target" in part]
+        with torch.no_grad():
+            for target in targets:
+                target.zero_()
+        model.learn(50)
+    stock.policy.load_state_dict(
+        {
+            part: each if "target" in part else ours.policy.state_dict()[part]
+            for part, each in stock.policy.state_dict().items()
+        }
+    )
+    for part, each in stock.policy.state_dict().items():
+        np.testing.assert_allclose(ours.policy.state_dict()[part], each, rtol=1e-4, atol=1e-6, err_msg=part)
+
+
+def test_actions_are_random_until_learning_starts_and_those_of_the_policy_after():
+    model = make("TD3", action_noise=None)
+    with torch.no_grad():
+        model.actor.mu[-2].weight.zero_()
+        model.actor.mu[-2].bias.fill_(0.5)
+    model.learning_rate, model.lr_schedule = 0.0, lambda _: 0.0
+    model.learn(20)
+    actions = model.replay_buffer.actions[:10]
+    assert (np.abs(actions[:3] - np.tanh(0.5)) > 1e-3).all()
+    np.testing.assert_allclose(actions[3:], np.tanh(0.5), rtol=1e-5)
+
+
+def test_the_share_of_random_actions_follows_its_schedule():
+    model = make(learning_rate=0.0, exploration_fraction=0.5, exploration_initial_eps=1.0, exploration_final_eps=0.0)
+    with torch.no_grad():
+        model.policy.q_net.q_net[-1].weight.zero_()
+        model.policy.q_net.q_net[-1].bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
+    model.learn(192)
+    actions = model.replay_buffer.actions[:96, :, 0]
+    assert set(actions[:10].ravel()) == {0, 1, 2}
+    assert (actions[:24] != 2).mean() > (actions[24:48] != 2).mean() > 0
+    assert (actions[49:] == 2).all()
+
+
+# --- Callbacks ------------------------------------------------------------------------------------------------------
+
+
+class AtSteps(BaseCallback):
+    """Keeps, whenever it is called, the step and the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def _on_step(self):
+        weights = torch.nn.utils.parameters_to_vector(self.model.policy.q_net.parameters())
+        self.seen[self.num_timesteps] = (weights.detach().numpy().copy(), self.model._n_updates)
+        return True
+
+
+def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp_path, in_one):
+    each, some, new = AtSteps(), AtSteps(), AtSteps()
+    make().learn(96, each)
+    evaluation = EvalCallback(make_env(), n_eval_episodes=1, eval_freq=7, verbose=0, callback_after_eval=new)
+    saving = CheckpointCallback(5, str(tmp_path))
+    model = make()
+    model.learn(96, CallbackList([EveryNTimesteps(13, some), evaluation, saving]))
+    assert list(some.seen) == [14, 28, 42, 56, 70, 84]
+    assert list(new.seen) == [14, 28, 42, 56, 70, 84]
+    for seen in (some.seen, new.seen):
+        for step, (weights, updates) in seen.items():
+            np.testing.assert_array_equal(weights, each.seen[step][0])
+            assert updates == each.seen[step][1]
+    for step in range(10, 97, 10):
+        saved = bridge.DQN.load(tmp_path / f"rl_model_{step}_steps.zip")
+        weights = torch.nn.utils.parameters_to_vector(saved.policy.q_net.parameters()).detach().numpy()
+        np.testing.assert_array_equal(weights, each.seen[step][0][: len(weights)])
+        assert (saved.num_timesteps, saved._n_updates) == (step, each.seen[step][1])
+    assert len({weights.tobytes() for weights, _ in each.seen.values()}) > 10
+
+
+def test_one_who_looks_at_every_step_sees_sb3s_events_and_locals():
+    ours, stock = Recorder(), Recorder()
+    make().learn(30, ours)
+    make(package=stable_baselines3).learn(30, stock)
+    assert ours.events == stock.events
+    observation = make_env().reset()
+    for mine, theirs in zip(ours.steps, stock.steps, strict=True):
+        # Of loops over infos, and of a Box.
+        missing = theirs.keys() - mine.keys() - {"idx", "done", "kwargs"}
+        assert not missing
+        for name in ("num_collected_steps", "num_collected_episodes", "learning_starts", "train_freq"):
+            assert mine[name] == theirs[name], name
+        for name in ("actions", "buffer_actions", "new_obs", "rewards", "dones"):
+            assert (mine[name].shape, mine[name].dtype) == (theirs[name].shape, theirs[name].dtype), name
+        np.testing.assert_array_equal(mine["dones"], theirs["dones"])
+        np.testing.assert_array_equal(mine["new_obs"], theirs["new_obs"])
+        np.testing.assert_array_equal(mine["rewards"], mine["actions"])
+        assert [info.keys() for info in mine["infos"]] == [info.keys() for info in theirs["infos"]]
+        observation = mine["new_obs"]
+    assert observation.shape == (N_ENVS, 2)
+
+
+class StopAt(BaseCallback):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def _on_step(self):
+        return self.num_timesteps < self.step
+
+
+def test_a_callback_that_returns_false_stops_the_training_at_its_step():
+    ours, stock = make(), make(package=stable_baselines3)
+    for model in (ours, stock):
+        model.learn(96, StopAt(30))
+    for counter in ("num_timesteps", "_n_updates", "_episode_num"):
+        assert getattr(ours, counter) == getattr(stock, counter), counter
+    ours.learn(24, reset_num_timesteps=False)
+    assert ours.num_timesteps == 30 + 24
+
+
+def test_stopping_at_a_reward_or_after_episodes_stops_where_sb3_stops():
+    for make_callback in (
+        lambda: EvalCallback(make_env(), StopTrainingOnRewardThreshold(-1), n_eval_episodes=1, eval_freq=9, verbose=0),
+        lambda: StopTrainingOnMaxEpisodes(5),
+    ):
+        steps = []
+        for package in (bridge, stable_baselines3):
+            model = make(package=package)
+            model.learn(96, make_callback())
+            steps.append((model.num_timesteps, model._n_updates))
+        assert steps[0] == steps[1]
+        assert steps[0][0] < 96
+
+
+def test_a_progress_bar_reaches_the_end():
+    pytest.importorskip("tqdm")
+    pytest.importorskip("rich")
+    model = make()
+    model.learn(24, progress_bar=True)
+    assert model.num_timesteps == 24
+
+
+# --- Logs -----------------------------------------------------------------------------------------------------------
+
+TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
+
+
+def logged(model, folder, total, **learn):
+    model.set_logger(configure(str(folder), ["csv"]))
+    model.learn(total, **learn)
+    model.logger.close()
+    with open(folder / "progress.csv") as file:
+        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("log_interval", [1, 3])
+def test_logs_come_at_sb3s_steps_with_sb3s_names_and_counts(name, log_interval, tmp_path):
+    ours, stock = (
+        logged(
+            make(name, package=package, learning_rate=lambda left: 1e-3 * left),
+            tmp_path / package.__name__,
+            80,
+            log_interval=log_interval,
+        )
+        for package in (bridge, stable_baselines3)
+    )
+    assert len(ours) > 3
+    names = {"time/episodes", "time/total_timesteps", "train/n_updates", "train/learning_rate", "rollout/ep_len_mean"}
+    for mine, theirs in zip(ours, stock, strict=True):
+        assert {name for name, value in mine.items() if value} == {name for name, value in theirs.items() if value}
+        for each in names & mine.keys():
+            assert mine[each] == theirs[each], (each, mine, theirs)
+        if name == "DQN":
+            assert mine["rollout/exploration_rate"] == theirs["rollout/exploration_rate"]
+
+
+# --- Failures -------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_that_become_nan_are_an_error_and_those_from_before_are_kept():
+    model = make().learn(24)
+    before = state_of(model)
+    model.learning_rate, model.lr_schedule = 1e38, lambda _: 1e38
+    with pytest.raises(ValueError, match=r"The update made \d+ of \d+ parameters of q_net NaN.*from before are kept"):
+        model.learn(96, reset_num_timesteps=False)
+    after = state_of(model)
+    assert_equal(
+        {each: after[each] for each in model.policy.state_dict()},
+        {each: before[each] for each in model.policy.state_dict()},
+    )
+    model.learning_rate, model.lr_schedule = 1e-3, lambda _: 1e-3
+    updates = model._n_updates
+    model.learn(24, reset_num_timesteps=False)
+    assert model._n_updates > updates
+    assert np.isfinite(state_of(model)["q_net.q_net.0.weight"]).all()
+
+
+def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypatch):
+    whole, broken = make(), make()
+    for model in (whole, broken):
+        model.exploration_schedule = lambda left: 0.3
+    whole.learn(96)
+    program, calls = running.program(), []
+
+    def interrupted(*arguments):
+        trained = program(*arguments)
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return trained
+
+    monkeypatch.setattr(running, "program", lambda: interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        broken.learn(96)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    steps = broken.num_timesteps
+    assert 0 < steps < 96
+    assert broken.replay_buffer.size() * N_ENVS == steps
+    broken.learn(96 - steps, reset_num_timesteps=False)
+    assert_equal(state_of(broken), state_of(whole))

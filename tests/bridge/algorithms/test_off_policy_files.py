@@ -1,0 +1,206 @@
+"""bridge.DQN, SAC and TD3 in files and copies: zips, replay buffers, checkpoints, pickles."""
+
+import base64
+import copy
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import stable_baselines3
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+
+import bridge
+from bridge import RolloutCheckpoint, load_checkpoint, save_checkpoint
+from tests.bridge.algorithms.off_policy_models import assert_equal, make, make_env, state_of
+from tests.bridge.small_models import with_picklable_schedules
+
+
+def learnt(model):
+    """Of a state, what a zip keeps."""
+    state = state_of(model, with_store=False) if model._last_obs is not None else {}
+    return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name, tmp_path):
+    ours, stock = getattr(bridge, name), getattr(stable_baselines3, name)
+    first = make(name, package=stable_baselines3).learn(48)
+    first.save(tmp_path / "first")
+    second = ours.load(tmp_path / "first", make_env(name), force_reset=False)
+    assert_equal(learnt(second), learnt(first))
+    second._last_obs = second.env.reset()
+    assert type(second.replay_buffer) is bridge.ReplayBuffer
+    second.learn(48, reset_num_timesteps=False)
+    assert second.plan.chain is not None
+    assert second.num_timesteps == 96
+    second.save(tmp_path / "second")
+    third = stock.load(tmp_path / "second", make_env(name), force_reset=False)
+    assert_equal(learnt(third), learnt(second))
+    third._last_obs = third.env.reset()
+    assert type(third.replay_buffer).__module__.startswith("stable_baselines3")
+    third.learn(24, reset_num_timesteps=False)
+    assert third._n_updates > second._n_updates
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_a_zip_can_be_loaded_where_there_is_no_bridge(name, tmp_path):
+    make(name).learn(24).save(tmp_path / "model.zip")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        data = json.loads(archive.read("data"))
+    pickled = {
+        key: each[":serialized:"] for key, each in data.items() if isinstance(each, dict) and ":serialized:" in each
+    }
+    assert "replay_buffer_class" in pickled
+    for key, text in pickled.items():
+        content = base64.b64decode(text)
+        assert b"bridge" not in content.replace(b"tests.bridge", b""), key
+        assert b"jaxenvs" not in content, key
+
+
+def test_a_zip_saved_before_an_update_learns_nothing_from_an_empty_buffer(tmp_path):
+    class Saving(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps == 24:  # the last step before an update
+                self.model.save(tmp_path / "model")
+            return True
+
+    make().learn(48, Saving())
+    model = bridge.DQN.load(tmp_path / "model", make_env())
+    before = state_of(bridge.DQN.load(tmp_path / "model", make_env()).learn(0), with_store=False)
+    model.learn(2, reset_num_timesteps=False)
+    assert model._n_updates == before["_n_updates"] + 2  # of after its own four steps
+    assert model.replay_buffer.size() == 4
+
+
+# --- Replay buffers -------------------------------------------------------------------------------------------------
+
+
+def contents(buffer):
+    names = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+    rows = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
+    following = (
+        {} if hasattr(buffer, "next_observations") else {"next_observations": np.roll(buffer.observations, -1, 0)}
+    )
+    return {name: np.array(following.get(name, getattr(buffer, name, None)))[rows] for name in names}
+
+
+def test_a_replay_buffer_of_ours_is_one_for_sb3(tmp_path):
+    ours = make().learn(48)
+    ours.save_replay_buffer(tmp_path / "buffer")
+    stock = make(package=stable_baselines3)
+    stock.load_replay_buffer(tmp_path / "buffer")
+    assert_equal(contents(stock.replay_buffer), contents(ours.replay_buffer))
+    stock.learn(24)
+    assert stock._n_updates > 0
+    assert stock.replay_buffer.size() == 24 + 12
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "total"),
+    [
+        ("DQN", {}, 60),
+        ("DQN", {"buffer_size": 40}, 98),
+        ("SAC", {}, 48),
+        ("DQN", {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}, 60),
+    ],
+    ids=str,
+)
+def test_a_replay_buffer_of_sb3s_becomes_one_of_ours_and_programs_take_it(name, settings, total, tmp_path):
+    stock = make(name, package=stable_baselines3, **settings).learn(total)
+    stock.env.reset()
+    stock._last_obs = stock.env.reset()  # so that an episode is left
+    stock.learn(24, reset_num_timesteps=False)
+    stock.save_replay_buffer(tmp_path / "buffer")
+    ours = make(name, **settings)
+    ours.load_replay_buffer(tmp_path / "buffer")
+    buffer, given = ours.replay_buffer, stock.replay_buffer
+    assert type(buffer) is bridge.ReplayBuffer
+    assert (buffer.size(), buffer.buffer_size, buffer.n_steps) == (
+        given.size(),
+        given.buffer_size,
+        getattr(given, "n_steps", 1),
+    )
+    mine, theirs = contents(buffer), contents(given) if name != "x" else None
+    left = mine["dones"] != theirs["dones"]
+    assert left.sum() <= 2 * 2
+    theirs["dones"], theirs["timeouts"] = mine["dones"], np.where(left, 1, theirs["timeouts"])
+    assert_equal(mine, theirs)
+    ours.learn(24)
+    assert (ours.plan.chain is None) == (not given.handle_timeout_termination)
+    assert ours._n_updates > 0
+
+
+# --- Going on -------------------------------------------------------------------------------------------------------
+
+
+def wrapped(name):
+    return VecNormalize(make_env("SAC"), gamma=0.9) if name == "on the host" else make_env(name)
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "on the host"])
+def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path, monkeypatch):
+    algorithm = "SAC" if name == "on the host" else name
+    settings = {"use_sde": True, "learning_starts": 12} if name == "on the host" else {}
+    settings["learning_rate"] = 1e-2
+    if name == "DQN":
+        settings["exploration_fraction"] = 1.0
+
+    def callback():
+        # Before the sixth rollout of those that it sees.
+        return Once(tmp_path / "model", 6)
+
+    whole = make(algorithm, wrapped(name), **settings)
+    whole.learn(96, callback())
+    model = load_checkpoint(getattr(bridge, algorithm), tmp_path / "model", wrapped(name))
+    assert 0 < model.num_timesteps < 96
+    assert model.replay_buffer.size() == model.num_timesteps // 2
+    np.random.seed()  # noqa: NPY002 - the checkpoint is what counts
+    model = load_checkpoint(getattr(bridge, algorithm), tmp_path / "model", wrapped(name))
+    model.learn(96 - model.num_timesteps, reset_num_timesteps=False)
+    assert_equal(state_of(model), state_of(whole))
+
+
+class Once(RolloutCheckpoint):
+    """A checkpoint before one rollout alone."""
+
+    def __init__(self, path, which):
+        super().__init__(path)
+        self.which = which
+
+    def _on_rollout_start(self):
+        if self.rollouts == self.which:
+            super()._on_rollout_start()
+        else:
+            self.rollouts += 1
+
+
+def test_a_checkpoint_after_learn_goes_on_and_is_a_zip_that_sb3_loads(tmp_path):
+    whole, model = make(learning_rate=1e-2), make(learning_rate=1e-2)
+    for each in (whole, model):
+        each.exploration_schedule = lambda left: 0.3
+    whole.learn(48).learn(48, reset_num_timesteps=False)
+    save_checkpoint(model.learn(48), tmp_path / "model")
+    model = load_checkpoint(bridge.DQN, tmp_path / "model", make_env())
+    model.exploration_schedule = lambda left: 0.3
+    model.learn(48, reset_num_timesteps=False)
+    assert_equal(state_of(model), state_of(whole))
+    assert stable_baselines3.DQN.load(tmp_path / "model").num_timesteps == 48
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        pytest.param(lambda model: pickle.loads(pickle.dumps(model)), marks=with_picklable_schedules, id="pickle"),
+        pytest.param(copy.deepcopy, id="copy"),
+    ],
+)
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_a_model_can_be_pickled_and_copied_and_goes_on_as_the_original(move, name):
+    model = make(name).learn(48)
+    other = move(model)
+    for each in (model, other):
+        each.learn(48, reset_num_timesteps=False)
+    assert_equal(state_of(other), state_of(model))

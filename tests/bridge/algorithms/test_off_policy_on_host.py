@@ -1,0 +1,364 @@
+"""bridge.DQN, SAC, TD3 and DDPG where environments or arguments keep the loop on the host: SB3's training."""
+
+import logging
+
+import gymnasium
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import noise
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+import bridge
+from bridge.engine import acting, off_policy_updating, predicting
+from jaxenvs import learn
+from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
+from tests.environments import Counter
+
+
+class Walk(gymnasium.Env):
+    """A point that drifts and is pushed; episodes end at the border, or after 9 steps."""
+
+    def __init__(self, kind="box", observation="vector"):
+        self.kind, self.observation = kind, observation
+        self.action_space = (
+            spaces.Discrete(3) if kind == "discrete" else spaces.Box(np.float32([-1, -3]), np.float32([2, 3]))
+        )
+        vector = spaces.Box(-9, 9, (2,), np.float32)
+        self.observation_space = {
+            "vector": vector,
+            "dict": spaces.Dict({"a": vector, "b": spaces.Discrete(4)}),
+            "image": spaces.Box(0, 255, (36, 36, 1), np.uint8),
+            "goal": spaces.Dict({"observation": vector, "achieved_goal": vector, "desired_goal": vector}),
+        }[observation]
+
+    def _observe(self):
+        vector = self.at.astype(np.float32)
+        return {
+            "vector": vector,
+            "dict": {"a": vector, "b": self.count % 4},
+            "image": np.full((36, 36, 1), 100 + 20 * vector[0], np.uint8),
+            "goal": {"observation": vector, "achieved_goal": vector, "desired_goal": np.ones(2, np.float32)},
+        }[self.observation]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.count = self.np_random.normal(size=2), 0
+        return self._observe(), {}
+
+    def step(self, action):
+        push = np.array([action - 1.0, 0.5]) if self.kind == "discrete" else 0.3 * action
+        self.at, self.count = self.at + 0.2 * push + 0.1, self.count + 1
+        reward = float(-np.abs(self.at).sum())
+        return self._observe(), reward, bool(np.abs(self.at).max() > 2), self.count >= 9, {}
+
+    def compute_reward(self, achieved, desired, info):
+        return -np.abs(achieved - desired).sum(axis=-1)
+
+
+SETTINGS = {
+    "buffer_size": 200,
+    "learning_starts": 10,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "seed": 0,
+    "device": "cpu",
+}
+NORMAL = noise.NormalActionNoise(np.zeros(2), np.full(2, 0.3))
+DRIFTING = noise.OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3), initial_noise=np.full(2, 0.5))
+
+
+def make_pair(
+    name, n_envs=1, observation="vector", policy="MlpPolicy", wrap=lambda env: env, net_arch=(8,), **settings
+):
+    """The same model by bridge and by SB3, without noise in the updates, because PyTorch and JAX draw other numbers."""
+    kind = "discrete" if name == "DQN" else "box"
+    if name == "TD3":
+        settings = {"target_policy_noise": 0.0, **settings}
+    kwargs = {"net_arch": list(net_arch), **settings.pop("policy_kwargs", {})}
+    models = []
+    for package in (bridge, stable_baselines3):
+        env = wrap(DummyVecEnv([lambda: Walk(kind, observation)] * n_envs))
+        cls = getattr(package, name)
+        models.append(cls(policy, env, policy_kwargs=dict(kwargs), **{**SETTINGS, **settings}))
+    return models
+
+
+def learn_both(ours, stock, total=60, **kwargs):
+    ours.set_logger(configure(None, []))
+    stock.set_logger(configure(None, []))
+    logs = []
+    for model in (ours, stock):
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+        model.action_space.seed(0)
+        model.learn(total, log_interval=None, **kwargs)
+        logs.append({name: value for name, value in model.logger.name_to_value.items() if "time/" not in name})
+    return logs
+
+
+def assert_same(ours, stock, total=60, tolerance=1e-4, **kwargs):
+    mine, theirs = learn_both(ours, stock, total, **kwargs)
+    states = [state_of(model, with_store=False) for model in (ours, stock)]
+    states[0].pop("key")
+    assert ours._n_updates == stock._n_updates > 0
+    assert_equal(*states, rtol=20 * tolerance, atol=tolerance)
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(mine[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"train_freq": 1, "gradient_steps": 3, "tau": 0.3, "target_update_interval": 7},
+        {"train_freq": (2, "episode"), "gradient_steps": -1},
+        {"n_envs": 3, "train_freq": 2, "gradient_steps": -1, "learning_starts": 20},
+        {"n_steps": 3, "gamma": 0.8},
+        {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}},
+        {"learning_rate": lambda left: 1e-2 * left, "exploration_fraction": 0.5, "exploration_final_eps": 0.3},
+        {
+            "max_grad_norm": 0.1,
+            "policy_kwargs": {"optimizer_class": torch.optim.RMSprop, "activation_fn": torch.nn.Tanh},
+        },
+        {"wrap": lambda env: VecNormalize(env, gamma=0.9), "n_envs": 2},
+        {"wrap": lambda env: VecFrameStack(env, 3), "n_envs": 2},
+        {"observation": "dict", "policy": "MultiInputPolicy"},
+    ],
+    ids=lambda settings: "-".join(settings) or "defaults",
+)
+def test_dqn_learns_what_sb3s_learns(settings):
+    ours, stock = make_pair("DQN", **settings)
+    assert ours.plan.learning is not None
+    assert ours.plan.actor is not None
+    assert_same(ours, stock)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("TD3", {"action_noise": NORMAL, "policy_delay": 3, "gradient_steps": 2}),
+        ("TD3", {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1}),
+        ("TD3", {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130}),
+        ("DDPG", {"action_noise": NORMAL, "tau": 0.1, "policy_kwargs": {"net_arch": {"pi": [5], "qf": [6, 7]}}}),
+    ],
+    ids=str,
+)
+def test_td3_and_ddpg_learn_what_sb3s_learn(name, settings):
+    ours, stock = make_pair(name, **settings)
+    assert ours.plan.learning is not None
+    assert_same(ours, stock, total=40 if settings.get("gradient_steps") != 130 else 16, tolerance=1e-3)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """SAC that draws zeros, for acting and in updates, by SB3 and by ours."""
+    drawn = learn.SAC.noise
+
+    def zeros(self, *arguments):
+        return torch.utils._pytree.tree_map(lambda leaf: 0 * leaf, drawn(self, *arguments))
+
+    monkeypatch.setattr(learn.SAC, "noise", zeros)
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
+    monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
+    off_policy_updating._program.cache_clear()
+    yield
+    off_policy_updating._program.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ent_coef": "auto_0.1", "target_entropy": -0.5},
+        {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
+        {"target_update_interval": 3, "train_freq": (1, "episode"), "gradient_steps": -1, "tau": 0.3},
+        {"action_noise": NORMAL, "n_steps": 2},
+    ],
+    ids=str,
+)
+def test_sac_learns_what_sb3s_learns(settings, without_noise):
+    ours, stock = make_pair("SAC", **settings)
+    assert ours.plan.learning is not None
+    assert_same(ours, stock, total=40, tolerance=1e-3)
+
+
+# --- Arguments that no comparison shows -----------------------------------------------------------------------------
+
+
+def make(name="DQN", **settings):
+    return make_pair(name, **settings)[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_steps": 2, "replay_buffer_class": ReplayBuffer},
+        {"replay_buffer_class": NStepReplayBuffer},
+        {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 2, "gamma": 0.5}},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:`n_steps=2` is ignored")
+def test_a_class_of_buffers_of_sb3s_means_what_it_does_there(settings):
+    ours, stock = make_pair("DQN", **settings)
+    assert type(ours.replay_buffer) is bridge.ReplayBuffer
+    assert_same(ours, stock)
+
+
+def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
+    env = lambda: bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)  # noqa: E731
+    settings = {"replay_buffer_class": NStepReplayBuffer, "policy_kwargs": {"net_arch": [8]}}
+    kwargs = [{"n_steps": 2, "gamma": gamma} for gamma in (0.9, 0.9, 0.0)]
+    weights = []
+    for gamma, buffer in zip((0.9, 0.1, 0.9), kwargs):
+        model = bridge.DQN("MlpPolicy", env(), gamma=gamma, replay_buffer_kwargs=buffer, **{**SETTINGS, **settings})
+        assert model.plan.chain is not None
+        weights.append(state_of(model.learn(60))["q_net.q_net.0.weight"])
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert not np.array_equal(weights[0], weights[2])
+
+
+def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplog):
+    class Own(ReplayBuffer):
+        def sample(self, *arguments, **kwargs):
+            counts.append(1)
+            return super().sample(*arguments, **kwargs)
+
+    counts, env = [], bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
+    with caplog.at_level(logging.WARNING):
+        model = bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, policy_kwargs={"net_arch": [8]}, **SETTINGS)
+        model.learn(40).learn(40)
+    assert (model.plan.chain, model.plan.learning is not None) == (None, True)
+    assert len(counts) == model._n_updates > 0
+    assert caplog.text.count("The replay buffer is a Own, not a bridge.ReplayBuffer.") == 1
+    with pytest.raises(bridge.NotCompilable, match="The replay buffer is a Own"):
+        bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, engine="xla", **SETTINGS).learn(8)
+
+
+def test_hindsight_replay_learns_what_sb3s_learns():
+    kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
+    ours, stock = make_pair("TD3", observation="goal", policy="MultiInputPolicy", **kwargs)
+    assert type(ours.replay_buffer) is stable_baselines3.HerReplayBuffer
+    assert "The replay buffer is a HerReplayBuffer" in str(ours.plan) or "DummyVecEnv" in str(ours.plan)
+    assert_same(ours, stock, total=30, tolerance=1e-3)
+
+
+def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled():
+    class Small(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
+        def __init__(self, space):
+            super().__init__(space, 4)
+            self.layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 8, 8), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+
+        def forward(self, observations):
+            return self.layers(observations)
+
+    kwargs = {"observation": "image", "policy": "CnnPolicy", "policy_kwargs": {"features_extractor_class": Small}}
+    ours, stock = make_pair("DQN", **kwargs)
+    assert "PyTorch runs convolutions faster" in str(ours.plan)
+    assert_same(ours, stock, total=30)
+    env = bridge.JaxVecEnv(Counter(observation_kind="image", action_kind="discrete"), 2, 0)
+    settings = {**SETTINGS, "policy_kwargs": {"features_extractor_class": Small, "net_arch": [8]}}
+    model = bridge.DQN("CnnPolicy", env, engine="xla", **settings).learn(40)
+    assert not model.plan.reasons
+    assert model._n_updates > 0
+    count = model.replay_buffer.observations[:20].reshape(20, 2, -1)
+    np.testing.assert_array_equal(model.replay_buffer.next_observations[:20].reshape(20, 2, -1), count + 1)
+
+
+@pytest.mark.parametrize("use_sde_at_warmup", [False, True])
+def test_state_dependent_exploration_keeps_its_noise_for_as_long_as_it_is_told(use_sde_at_warmup):
+    env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
+    network = {"net_arch": [2], "log_std_init": -1.0, "activation_fn": torch.nn.Tanh}
+    settings = {**SETTINGS, "learning_starts": 16, "policy_kwargs": network, "learning_rate": 0.0}
+    settings |= {"use_sde": True, "sde_sample_freq": 4, "train_freq": 8, "gradient_steps": 0}
+    model = bridge.SAC("MlpPolicy", env, use_sde_at_warmup=use_sde_at_warmup, **settings).learn(48)
+    assert model.plan.chain is not None
+    with torch.no_grad():
+        mean, _, other = model.actor.get_action_dist_params(torch.as_tensor(model.replay_buffer.observations[:24, 0]))
+    noise = np.arctanh(model.replay_buffer.actions[:24, 0].astype(float)) - mean.numpy()
+
+    def distance(first, last):
+        """How far the noise of some steps is from that of one matrix."""
+        latent = other["latent_sde"].numpy()[first:last].astype(float)
+        matrix = np.linalg.lstsq(latent, noise[first:last], rcond=None)[0]
+        return np.abs(noise[first:last] - latent @ matrix).max()
+
+    assert max(distance(first, first + 4) for first in range(8, 24, 4)) < 1e-3
+    assert min(distance(first, first + 8) for first in (8, 16)) > 1e-2
+    assert (max(distance(first, first + 4) for first in (0, 4)) < 1e-3) == use_sde_at_warmup
+
+
+def test_noises_of_environments_may_differ():
+    each = [noise.NormalActionNoise(np.zeros(2), np.full(2, sigma)) for sigma in (0.0, 0.8)]
+    together = noise.VectorizedActionNoise(each[0], 2)
+    together.noises = each
+    env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
+    settings = {**SETTINGS, "learning_starts": 0, "learning_rate": 0.0, "policy_kwargs": {"net_arch": [8]}}
+    model = bridge.TD3("MlpPolicy", env, action_noise=together, **settings).learn(40)
+    with torch.no_grad():
+        greedy = model.actor(torch.as_tensor(model.replay_buffer.observations[:20].reshape(40, 2))).reshape(20, 2, 2)
+    added = np.abs(model.replay_buffer.actions[:20] - greedy.numpy())
+    assert added[:, 0].max() < 1e-5
+    assert added[:, 1].mean() > 0.2
+
+
+def test_predict_explores_as_often_as_sb3s_does(monkeypatch):
+    model = make().learn(12)
+    model.exploration_rate = 0.5
+    monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 2)
+    observation = np.zeros(2, np.float32)
+    greedy = model.predict(observation, deterministic=True)[0]
+    for given in (observation, torch.as_tensor(observation)):
+        actions = [model.predict(given)[0] for _ in range(120)]
+        assert type(actions[0]) is type(model.predict(given, deterministic=True)[0])
+        # A third of the random ones is greedy too.
+        assert 15 < sum(int(action) != int(greedy) for action in actions) < 65
+        model.exploration_rate = 0.0
+        assert all(int(model.predict(given)[0]) == int(greedy) for _ in range(20))
+        model.exploration_rate = 0.5
+
+
+def test_a_method_of_a_subclass_is_called_in_every_step():
+    class Own(bridge.DQN):
+        def _on_step(self):
+            steps.append(self.num_timesteps)
+            super()._on_step()
+
+    steps, env = [], bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
+    Own("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, **SETTINGS).learn(24)
+    assert steps == list(range(2, 25, 2))
+
+
+def test_what_an_environment_raises_comes_through_and_training_goes_on():
+    model = make()
+    step, calls = Walk.step, []
+
+    def failing(self, action):
+        calls.append(1)
+        if len(calls) == 25:
+            raise RuntimeError("a fuse has blown")
+        return step(self, action)
+
+    model.env.envs[0].unwrapped.step = failing.__get__(model.env.envs[0].unwrapped)
+    with pytest.raises(RuntimeError, match="a fuse has blown"):
+        model.learn(60)
+    assert (model.num_timesteps, model.replay_buffer.size()) == (24, 24)
+    model.env.reset()
+    model._last_obs = None
+    model.learn(40)
+    assert model.replay_buffer.size() == 64
+
+
+def test_nan_in_an_update_on_the_host_is_an_error_and_those_from_before_are_kept():
+    model = make().learn(20)
+    before = state_of(model, with_store=False)
+    model.replay_buffer.rewards[:] = np.nan
+    with pytest.raises(ValueError, match=r"parameters of q_net NaN.*from before are kept"):
+        model.learn(20, reset_num_timesteps=False)
+    for name, value in model.policy.state_dict().items():
+        np.testing.assert_array_equal(value, before[name], name)

@@ -1,0 +1,106 @@
+"""Kill writers of a memory-mapped buffer, again and again, and look at what they leave. `python killed_writers.py PATH`
+
+A row is a number: so is its observation, reward and action. An episode ends after each number that 7 divides with the
+lane as the remainder, and then its final observation is half a step further.
+"""
+
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import time
+
+import numpy as np
+from gymnasium import spaces
+
+from bridge import ReplayBuffer
+
+CAPACITY, LANES, KILLS = 200, 3, 50
+SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+
+def open_buffer(path):
+    return ReplayBuffer(CAPACITY * LANES, SPACE, SPACE, device="cpu", n_envs=LANES, storage="memmap", path=path)
+
+
+def rows(first, count):
+    """The arguments of an `extend`."""
+    number = np.arange(first, first + count, dtype=float)[:, None].repeat(LANES, 1)
+    ends = number % 7 == np.arange(LANES)
+    return number, number, number, ends, ends & (number % 2 == 0), np.where(ends, number + 0.5, number + 1)
+
+
+def write(path, first, shared):
+    """Write rows for ever. `shared` holds the newest row flushed, how many were stored then, how many came since."""
+    buffer, rng = open_buffer(path), random.Random(first)
+    number = first
+    while True:
+        count = rng.choice([1, 1, 1, 2, 30, 250])
+        flushed, stored, since = struct.unpack("ddd", shared[:24])
+        shared[:24] = struct.pack("ddd", flushed, stored, since + count)
+        observation, action, reward, terminated, truncated, final = rows(number, count)
+        if count == 1:
+            infos = [{"TimeLimit.truncated": bool(flag)} for flag in (truncated & ~terminated)[0]]
+            buffer.add(observation[0], final[0], action[0], reward[0], terminated[0] | truncated[0], infos)
+        else:
+            buffer.extend(observation, action, reward, terminated, truncated, final)
+        number += count
+        if rng.random() < 0.2:
+            shared[24:25] = b"1"  # a flush that is interrupted may have come to its end
+            buffer.flush()
+            shared[:24] = struct.pack("ddd", number - 1, buffer.size(), 0)
+            shared[24:25] = b"0"
+
+
+def check(path, shared):
+    """Look at what is there; returns the newest number."""
+    buffer = open_buffer(path)
+    flushed, stored, since = struct.unpack("ddd", shared[:24])
+    size = buffer.size()
+    observation = np.roll(buffer.observations[..., 0], -buffer.ring.oldest, axis=0)[:size]
+    newest = observation[-1, 0] if size else -1
+    if shared[24:25] == b"0":
+        assert size >= min(stored, CAPACITY - since - CAPACITY // 64 - 1), (size, stored, since)
+        assert not size or newest == flushed, (newest, flushed)
+    if size:
+        following = np.roll(buffer.next_observations[..., 0], -buffer.ring.oldest, axis=0)[:size]
+        ends = np.roll(buffer.dones, -buffer.ring.oldest, axis=0)[:size]
+        wanted = observation % 7 == np.arange(LANES)
+        assert (ends[:-1] >= wanted[:-1]).all()
+        assert (following == np.where(wanted, observation + 0.5, observation + 1)).all()
+        # Writers left episodes without an end: there the next number is another, and the tag says so.
+        assert (ends[:-1].astype(bool) | (observation[1:] == following[:-1])).all()
+        samples = buffer.sample_slices(200, 2)
+        assert (samples.observations[:, 1] == samples.next_observations[:, 0]).all()
+        samples = buffer.sample(500)
+        assert (samples.observations == samples.rewards).all()
+        assert (samples.actions == samples.rewards).all()
+    buffer.close()
+    return newest
+
+
+def main(path):
+    rng, shared, wrapped = random.Random(0), mmap.mmap(-1, 32), 0
+    open_buffer(path).close()
+    shared[:25] = struct.pack("ddd", -1, 0, 0) + b"0"
+    newest = -1
+    for _ in range(KILLS):
+        first = int(newest) + 1000
+        pid = os.fork()
+        if pid == 0:
+            write(path, first, shared)
+        time.sleep(0.002 + 0.03 * rng.random())
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        newest = check(path, shared)
+        buffer = open_buffer(path)
+        wrapped += buffer.full
+        shared[:25] = struct.pack("ddd", newest, buffer.size(), 0) + b"0"
+        buffer.close()
+    print(f"{KILLS} kills, {wrapped} of a full ring")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,220 @@
+"""A replay buffer in files: opened again, killed, copied, refused."""
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stable_baselines3
+from stable_baselines3.common.env_util import make_vec_env
+
+from bridge import ReplayBuffer
+from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
+from tests.bridge.buffers.test_replay_buffer import assert_same_samples
+
+
+def open_buffer(path, space="dict", size=60, num_envs=3, **kwargs):
+    return ReplayBuffer(
+        size, OBSERVATIONS[space], ACTION, device="cpu", n_envs=num_envs, storage="memmap", path=path, **kwargs
+    )
+
+
+def fill(buffers, history, steps):
+    for _ in range(steps):
+        transition = history.next()
+        for buffer in buffers:
+            buffer.add(*transition)
+
+
+@pytest.mark.parametrize("steps", [1, 13, 20, 55])
+@pytest.mark.parametrize("space", ["vector", "dict"])
+def test_a_buffer_opened_again_holds_what_it_held_and_goes_on(tmp_path, steps, space):
+    reference = ReplayBuffer(60, OBSERVATIONS[space], ACTION, device="cpu", n_envs=3)
+    history = History(3, OBSERVATIONS[space], 0, end_probability=0.6)
+    buffer = open_buffer(tmp_path / "buffer", space)
+    for _ in range(3):
+        fill([buffer, reference], history, steps)
+        assert_same_samples(buffer, reference)
+        buffer.close()
+        buffer = open_buffer(tmp_path / "buffer", space)
+        assert (buffer.pos, buffer.size()) == (reference.pos, reference.size())
+        assert_same_samples(buffer, reference)
+        np.testing.assert_array_equal(buffer.timeouts, reference.timeouts)
+
+
+def test_without_a_flush_the_last_one_is_there(tmp_path):
+    history = History(3, OBSERVATIONS["vector"], 0)
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    fill([buffer], history, 30)
+    buffer.flush()
+    expected = buffer.next_observations[:30].copy(), buffer.dones[:30].copy()
+    history.reset([0, 1])  # the newest row, flushed already, is to end two episodes
+    fill([buffer], history, 9)
+    del buffer
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    assert buffer.size() == 30
+    np.testing.assert_array_equal(buffer.next_observations[:30], expected[0])
+    np.testing.assert_array_equal(buffer.dones[:30], expected[1])
+
+
+def test_a_flush_that_does_not_come_to_its_end_leaves_the_last_one(tmp_path, monkeypatch):
+    history = History(3, OBSERVATIONS["vector"], 0, end_probability=0)
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    fill([buffer], history, 30)
+    buffer.flush()
+    expected, dones = buffer.next_observations[:30].copy(), buffer.dones[:30].copy()
+    history.reset([0, 1])
+    fill([buffer], history, 9)
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        buffer.flush()
+    del buffer
+    monkeypatch.undo()
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    np.testing.assert_array_equal(buffer.next_observations[:30], expected)
+    np.testing.assert_array_equal(buffer.dones[:30], dones)
+    fill([buffer], history, 2)
+    np.testing.assert_array_equal(buffer.next_observations[:30], expected)
+
+
+def test_what_was_overwritten_since_the_last_flush_is_not_stored(tmp_path):
+    history = History(3, OBSERVATIONS["vector"], 0)
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    fill([buffer], history, 130)
+    buffer.flush()
+    newest = buffer.next_observations[buffer.ring.newest].copy()
+    fill([buffer], history, 20)
+    del buffer
+    buffer = open_buffer(tmp_path, "vector", size=300)
+    assert 78 <= buffer.size() <= 80
+    np.testing.assert_array_equal(buffer.next_observations[buffer.ring.newest], newest)
+
+
+def test_reset_forgets_what_is_in_files_too(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill([buffer], History(3, OBSERVATIONS["dict"], 0), 25)
+    buffer.reset()
+    del buffer
+    assert open_buffer(tmp_path).size() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
+def test_killed_writers_leave_a_consistent_buffer_each_time(tmp_path):
+    script = Path(__file__).with_name("killed_writers.py")
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "50 kills" in done.stdout
+
+
+def test_a_folder_of_another_buffer_is_refused_and_left_alone(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill([buffer], History(3, OBSERVATIONS["dict"], 0), 5)
+    buffer.close()
+    with pytest.raises(ValueError, match="whose capacity is 20 where this one's is 30"):
+        open_buffer(tmp_path, size=90)
+    with pytest.raises(ValueError, match="path must belong to a buffer like this one"):
+        open_buffer(tmp_path, "vector")
+    assert open_buffer(tmp_path).size() == 5
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(ValueError, match=r"with thesis\.tex in it"):
+        open_buffer(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    buffer = open_buffer(tmp_path)
+    with pytest.raises(ValueError, match="path must not be in use"):
+        open_buffer(tmp_path)
+    fill([buffer], History(3, OBSERVATIONS["dict"], 0), 5)
+    assert buffer.size() == 5
+
+
+def test_a_closed_buffer_says_so(tmp_path):
+    buffer = open_buffer(tmp_path)
+    buffer.close()
+    with pytest.raises(ValueError, match="is closed"):
+        buffer.sample(1)
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="files are allocated by posix_fallocate")
+def test_a_full_disk_is_noticed_at_once_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    with pytest.raises(OSError, match=r"path has no room for .* bytes of observation\.image"):
+        open_buffer(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="files are allocated by posix_fallocate")
+def test_a_disk_that_is_full_when_the_side_ring_grows_leaves_what_was_stored(tmp_path, monkeypatch):
+    buffer, reference = (
+        open_buffer(tmp_path, size=300),
+        ReplayBuffer(300, OBSERVATIONS["dict"], ACTION, "cpu", n_envs=3),
+    )
+    history = History(3, OBSERVATIONS["dict"], 0, end_probability=1)
+    fill([buffer, reference], history, 64 // 3)
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    transition = history.next()
+    with pytest.raises(OSError, match=r"path has no room for .* bytes of end_observation\.image"):
+        buffer.add(*transition)
+    assert_same_samples(buffer, reference)
+    monkeypatch.undo()
+    for each in (buffer, reference):
+        each.add(*transition)
+    assert_same_samples(buffer, reference)
+
+
+def test_a_pickle_is_the_folder(tmp_path):
+    buffer = open_buffer(tmp_path)
+    fill([buffer], History(3, OBSERVATIONS["dict"], 0), 25)
+    pickled = pickle.dumps(buffer)
+    assert len(pickled) < 5000
+    assert_same_samples(pickle.loads(pickled), buffer)
+    expected = buffer.next_observations
+    del buffer
+    again = pickle.loads(pickled).next_observations
+    for name in expected:
+        np.testing.assert_array_equal(again[name], expected[name])
+
+
+def test_stock_algorithms_save_and_load_it(tmp_path):
+    def make():
+        return stable_baselines3.DQN(
+            "MlpPolicy",
+            make_vec_env("CartPole-v1", 2, seed=0),
+            device="cpu",
+            buffer_size=100,
+            learning_starts=20,
+            replay_buffer_class=ReplayBuffer,
+            replay_buffer_kwargs={"storage": "memmap", "path": tmp_path / "buffer"},
+        )
+
+    model = make().learn(120)
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    model.save(tmp_path / "model.zip")
+    expected = model.replay_buffer.next_observations
+    with pytest.raises(ValueError, match="path must not be in use"):
+        stable_baselines3.DQN.load(tmp_path / "model.zip")
+    assert stable_baselines3.DQN.load(tmp_path / "model.zip", replay_buffer_kwargs={}).replay_buffer.size() == 0
+    model.replay_buffer.close()
+    model = stable_baselines3.DQN.load(tmp_path / "model.zip", make_vec_env("CartPole-v1", 2))
+    np.testing.assert_array_equal(model.replay_buffer.next_observations, expected)
+    model.load_replay_buffer(tmp_path / "buffer.pkl")
+    np.testing.assert_array_equal(model.replay_buffer.next_observations, expected)
+    model.learn(50)
+
+
+@pytest.mark.parametrize(("storage", "path"), [("memmap", None), ("ram", "here")])
+def test_a_path_goes_with_files_alone(storage, path):
+    with pytest.raises(ValueError, match="path must be a folder where storage is 'memmap', and None elsewhere"):
+        ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, storage=storage, path=path)

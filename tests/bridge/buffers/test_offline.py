@@ -1,0 +1,151 @@
+"""Replay buffers of data collected before."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from bridge import ReplayBuffer
+
+NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+LENGTHS = (5, 1, 8, 3)
+
+
+def episodes(kind=dict):
+    """Episodes of so many steps; observations are 100 * episode + step, those of odd number end in a terminal state."""
+    found = []
+    for number, length in enumerate(LENGTHS):
+        steps = 100.0 * number + np.arange(length + 1)
+        terminations = np.zeros(length, bool)
+        terminations[-1] = number % 2
+        found.append(
+            kind(
+                observations=steps[:, None],
+                actions=-steps[:-1, None],
+                rewards=steps[:-1],
+                terminations=terminations,
+                truncations=np.zeros(length, bool),
+            )
+        )
+    return found
+
+
+def check(buffer, lengths=LENGTHS):
+    assert buffer.size() == sum(lengths)
+    first = np.concatenate([100.0 * number + np.arange(length) for number, length in enumerate(lengths)])
+    np.testing.assert_array_equal(buffer.observations[:, 0, 0], first)
+    np.testing.assert_array_equal(buffer.actions[:, 0, 0], -first)
+    np.testing.assert_array_equal(buffer.rewards[:, 0], first)
+    ends = np.cumsum(lengths) - 1
+    np.testing.assert_array_equal(np.flatnonzero(buffer.dones), ends)
+    is_terminal = np.array([number % 2 == 1 for number in range(len(lengths))])
+    np.testing.assert_array_equal(np.flatnonzero(buffer.timeouts), ends[~is_terminal])
+    bootstrapped = ~np.isin(np.arange(len(first)), ends[is_terminal])
+    np.testing.assert_array_equal(buffer.next_observations[:, 0, 0][bootstrapped], first[bootstrapped] + 1)
+    samples = buffer.sample_slices(500, 3, strict_length=False)
+    assert set(samples.mask.sum(1).tolist()) == {min(length, 3) for length in lengths}
+    assert (torch.diff(samples.observations[..., 0])[samples.mask[:, 1:]] == 1).all()
+
+
+@pytest.mark.parametrize("kind", [dict, types.SimpleNamespace])
+def test_episodes_of_any_length_lie_end_to_end(kind):
+    check(ReplayBuffer.from_episodes(episodes(kind), NUMBER, NUMBER, device="cpu"))
+
+
+def test_episodes_may_come_one_by_one_into_files(tmp_path):
+    settings = {"buffer_size": sum(LENGTHS), "device": "cpu", "storage": "memmap", "path": tmp_path}
+    buffer = ReplayBuffer.from_episodes(iter(episodes()), NUMBER, NUMBER, **settings)
+    buffer.close()
+    check(ReplayBuffer(sum(LENGTHS), NUMBER, NUMBER, device="cpu", storage="memmap", path=tmp_path))
+
+
+def flat():
+    found = episodes()
+    names = ("observations", "actions", "rewards", "terminations")
+    arrays = {name: np.concatenate([episode[name][: len(episode["rewards"])] for episode in found]) for name in names}
+    following = np.concatenate([episode["observations"][1:] for episode in found])
+    return [arrays.pop(name) for name in names[:3]], arrays["terminations"], following
+
+
+@pytest.mark.parametrize("by", ["ends", "trajectory_ids"])
+def test_flat_arrays_are_cut_by_ends_or_by_ids(by):
+    arrays, terminated, following = flat()
+    ids = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    ends = {"ends": np.append(np.diff(ids) > 0, False)} if by == "ends" else {"trajectory_ids": torch.tensor(ids * 3)}
+    buffer = ReplayBuffer.from_arrays(
+        *arrays, NUMBER, NUMBER, **ends, terminated=terminated, next_observations=following, device="cpu"
+    )
+    check(buffer)
+
+
+def test_without_next_observations_the_last_of_a_truncated_episode_is_one():
+    arrays, terminated, _ = flat()
+    ids = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    buffer = ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, trajectory_ids=ids, terminated=terminated, device="cpu")
+    check(buffer, lengths=(4, 1, 7, 3))
+    with pytest.raises(ValueError, match="observations must have a step whose next one is known"):
+        ReplayBuffer.from_arrays(np.zeros((1, 1)), [[0]], [0], NUMBER, NUMBER, ends=[True])
+
+
+class Dataset:
+    """What Minari's datasets show of themselves."""
+
+    observation_space = action_space = NUMBER
+    total_steps = sum(LENGTHS)
+
+    def iterate_episodes(self):
+        yield from episodes(types.SimpleNamespace)
+
+
+def test_a_dataset_of_minari_is_loaded(monkeypatch):
+    check(ReplayBuffer.from_minari(Dataset(), device="cpu"))
+    stand_in = types.SimpleNamespace(load_dataset={"pointmaze/medium-v2": Dataset()}.__getitem__)
+    monkeypatch.setitem(sys.modules, "minari", stand_in)
+    check(ReplayBuffer.from_minari("pointmaze/medium-v2", device="cpu"))
+
+
+def test_a_real_dataset_of_minari_is_loaded(tmp_path, monkeypatch):
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    from minari.data_collector import EpisodeBuffer
+
+    collected = [
+        EpisodeBuffer(
+            id=number,
+            observations=list(episode["observations"]),
+            actions=list(episode["actions"]),
+            rewards=episode["rewards"].tolist(),
+            terminations=episode["terminations"].tolist(),
+            truncations=episode["truncations"].tolist(),
+        )
+        for number, episode in enumerate(episodes())
+    ]
+    name = "tests/numbers-v0"
+    minari.create_dataset_from_buffers(name, collected, observation_space=NUMBER, action_space=NUMBER)
+    check(ReplayBuffer.from_minari(name, device="cpu"))
+
+
+def test_without_minari_a_name_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ImportError, match=r'from_minari needs minari, .* pip install "minari\[hdf5\]"'):
+        ReplayBuffer.from_minari("pointmaze/medium-v2")
+
+
+def test_arrays_that_do_not_belong_together_are_named():
+    wrong = episodes()
+    wrong[1] = {**wrong[0], "observations": wrong[0]["observations"][1:]}
+    with pytest.raises(ValueError, match="one observation more than actions, got 5 for 5 in number 1"):
+        ReplayBuffer.from_episodes(wrong, NUMBER, NUMBER)
+    with pytest.raises(ValueError, match="episodes must have rewards, got a dict without"):
+        ReplayBuffer.from_episodes([{k: v for k, v in episodes()[0].items() if k != "rewards"}], NUMBER, NUMBER)
+    with pytest.raises(ValueError, match="episodes must have a step, got 0 episodes"):
+        ReplayBuffer.from_episodes([], NUMBER, NUMBER)
+    arrays, _, _ = flat()
+    with pytest.raises(ValueError, match="ends or trajectory_ids must be given, and not both"):
+        ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER)
+    with pytest.raises(ValueError, match="ends must have as many rows as rewards, 17, got 3"):
+        ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)

@@ -1,0 +1,334 @@
+"""ReplayBuffer in the place of SB3's: the same samples, in SB3's own algorithms too."""
+
+import copy
+import io
+import pickle
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers, type_aliases
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from bridge import ReplayBuffer
+from bridge.buffers.replay.ring import Ring
+from bridge.host_env.step_infos import StepInfos
+from bridge.vec_env.infos import QuietInfos
+from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
+
+HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
+
+
+def make(space="vector", size=36, num_envs=3, cls=ReplayBuffer, **kwargs):
+    return cls(size, OBSERVATIONS[space], ACTION, device="cpu", n_envs=num_envs, **kwargs)
+
+
+def assert_same_samples(ours, theirs, **kwargs):
+    samples = []
+    for buffer in (ours, theirs):
+        np.random.seed(0)  # noqa: NPY002
+        samples.append(buffer.sample(64, **kwargs))
+    assert type(samples[0]) is type(samples[1])
+    for name, our, their in zip(samples[1]._fields, *samples):
+        assert (our is None) == (their is None), name
+        for our_leaf, their_leaf in zip(jax.tree.leaves(our), jax.tree.leaves(their)):
+            assert our_leaf.dtype == their_leaf.dtype, name
+            assert our_leaf.shape == their_leaf.shape, name
+            np.testing.assert_array_equal(our_leaf, their_leaf, err_msg=name)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("space", OBSERVATIONS)
+@pytest.mark.parametrize("handle_timeout_termination", [True, False])
+def test_samples_are_those_of_sb3_from_the_same_seed(space, num_envs, handle_timeout_termination):
+    """Through wrap-arounds, and where environments are reset between two steps."""
+    settings = {"num_envs": num_envs, "handle_timeout_termination": handle_timeout_termination}
+    ours = make(space, **settings)
+    theirs = make(space, cls=buffers.DictReplayBuffer if space == "dict" else buffers.ReplayBuffer, **settings)
+    history = History(num_envs, OBSERVATIONS[space], 0)
+    for step in range(40):
+        transition = history.next()
+        ours.add(*transition)
+        theirs.add(*copy.deepcopy(transition))
+        if step % 7 == 6:
+            history.reset([0])
+        if step in (0, 5, 11, 12, 30, 39):
+            assert_same_samples(ours, theirs)
+            assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
+
+
+with_n_steps = pytest.mark.skipif(not HAS_N_STEP, reason="this version of Stable-Baselines3 has no n-step returns")
+
+
+@with_n_steps
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_n_step_samples_are_those_of_sb3(num_envs):
+    ours = make(num_envs=num_envs, n_steps=3, gamma=0.9)
+    theirs = make(num_envs=num_envs, cls=buffers.NStepReplayBuffer, n_steps=3, gamma=0.9)
+    history = History(num_envs, OBSERVATIONS["vector"], 1)
+    for _ in range(50):
+        transition = history.next()
+        ours.add(*transition)
+        theirs.add(*transition)
+        assert_same_samples(ours, theirs)
+
+
+@with_n_steps
+def test_n_step_samples_of_dict_observations_stop_at_the_end_of_an_episode():
+    buffer = make("dict", num_envs=1, n_steps=4, gamma=0.5)
+    history = History(1, OBSERVATIONS["dict"], 2)
+    for _ in range(30):
+        buffer.add(*history.next())
+    samples = buffer.sample(200)
+    first, last = (
+        part["which"].numpy()[:, 0].astype(int) for part in (samples.observations, samples.next_observations)
+    )
+    assert (first // 16 == last // 16).all()
+    np.testing.assert_array_equal(samples.discounts[:, 0], 0.5 ** (last - first))
+    assert set(last - first) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("space", ["vector", "dict"])
+def test_vec_normalize_is_honoured_as_by_sb3(space):
+    class Env(gymnasium.Env):
+        observation_space, action_space = OBSERVATIONS["vector"], ACTION
+
+    if space == "dict":
+        observation_space = spaces.Dict({"a": OBSERVATIONS["vector"]})
+        Env.observation_space = observation_space
+    else:
+        observation_space = OBSERVATIONS["vector"]
+    env = VecNormalize(DummyVecEnv([Env]))
+    for moments in env.obs_rms.values() if space == "dict" else [env.obs_rms]:
+        moments.mean, moments.var = np.full(3, 5.0), np.full(3, 4.0)
+    env.ret_rms.var = np.float64(9.0)
+    ours = ReplayBuffer(10, observation_space, ACTION, device="cpu")
+    cls = buffers.DictReplayBuffer if space == "dict" else buffers.ReplayBuffer
+    theirs = cls(10, observation_space, ACTION, device="cpu")
+    history = History(1, observation_space, 0)
+    for _ in range(13):
+        transition = history.next()
+        ours.add(*transition)
+        theirs.add(*transition)
+    assert_same_samples(ours, theirs, env=env)
+
+
+def test_what_callbacks_look_at_is_as_sb3s():
+    ours, theirs = make(), make(cls=buffers.ReplayBuffer)
+    history = History(3, OBSERVATIONS["vector"], 0)
+    for _ in range(17):
+        transition = history.next()
+        ours.add(*transition)
+        theirs.add(*transition)
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+
+
+def test_infos_are_read_where_an_episode_ended_alone():
+    class Infos:
+        def __getitem__(self, lane):
+            assert lane == 1
+            return {"TimeLimit.truncated": True}
+
+    buffer, observation = make(), np.zeros((3, 3), np.float32)
+    buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.array([False, True, False]), Infos())
+    np.testing.assert_array_equal(buffer.timeouts[0], [0, 1, 0])
+    unread = StepInfos(QuietInfos(3), lambda infos: pytest.fail("somebody read the infos"))
+    buffer.add(observation, observation, np.zeros((3, 2)), np.zeros(3), np.zeros(3, bool), unread)
+
+
+def test_what_is_given_may_be_overwritten():
+    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0, end_probability=0.5)
+    observation, following, *rest = history.next()
+    buffer.add(observation, following, *rest)
+    expected = buffer.next_observations[0].copy()
+    observation[...], following[...] = -1, -2
+    np.testing.assert_array_equal(buffer.next_observations[0], expected)
+    assert (buffer.observations[0] >= 0).all()
+
+
+def test_samples_are_in_memory_of_their_own():
+    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
+    buffer.add(*history.next())
+    before = buffer.next_observations.copy(), buffer.observations.copy(), buffer.actions.copy(), buffer.rewards.copy()
+    for tensor in buffer.sample(8)[:5]:
+        tensor.fill_(-7)
+    for old, new in zip(before, (buffer.next_observations, buffer.observations, buffer.actions, buffer.rewards)):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_nan_in_observations_does_not_end_an_episode():
+    buffer, observation = make(num_envs=1), np.array([[1, np.nan, 2]], np.float32)
+    for _ in range(3):
+        buffer.add(observation, observation, np.zeros((1, 2)), np.zeros(1), np.zeros(1, bool), [{}])
+    assert not buffer.dones.any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [
+        (0, np.zeros((2, 3))),
+        (1, np.zeros((3, 4))),
+        (2, np.zeros((3, 3))),
+        (3, np.zeros(4)),
+        (4, np.zeros(2, bool)),
+    ],
+)
+def test_an_add_of_a_wrong_shape_raises_and_changes_nothing(wrong, value):
+    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
+    for _ in range(5):
+        buffer.add(*history.next())
+    before = pickle.dumps(buffer)
+    transition = list(history.next())
+    transition[wrong] = value
+    with pytest.raises(ValueError, match="got"):
+        buffer.add(*transition)
+    assert pickle.dumps(buffer) == before
+
+
+def test_a_dict_without_a_key_is_named_and_changes_nothing():
+    buffer, history = make("dict"), History(3, OBSERVATIONS["dict"], 0)
+    observation, *rest = history.next()
+    with pytest.raises(ValueError, match=r"obs must be a dict of \['image', 'which'\], got \['image'\]"):
+        buffer.add({"image": observation["image"]}, *rest)
+    with pytest.raises(ValueError, match=r"obs must be a dict of \['image', 'which'\], got ndarray"):
+        buffer.add(observation["image"], *rest)
+    assert buffer.size() == 0
+
+
+def test_arrays_of_the_ring_may_come_from_outside():
+    """As an engine may own them, which lets go of the rows whose ends the side ring has overwritten."""
+    buffer, history = make(size=60), History(3, OBSERVATIONS["vector"], 0)
+    for _ in range(33):
+        buffer.add(*history.next())
+    arrays = {name: value for name, value in vars(buffer.ring).items() if name != "storage"}
+    other = make(size=60)
+    other.ring = Ring(**{**arrays, "size": 11})
+    kept = np.roll(buffer.observations, -buffer.ring.position, axis=0)[-11:]
+    drawn = other.sample(500).observations.numpy()
+    assert {tuple(row) for row in drawn} == {tuple(row) for row in kept.reshape(-1, 3)}
+    assert other.sample_slices(50, 3).mask.all()
+    for _ in range(33):
+        other.add(*history.next())
+    assert other.full
+
+
+@pytest.mark.skipif(HAS_N_STEP, reason="this version of Stable-Baselines3 has n-step returns")
+def test_n_step_returns_that_no_algorithm_would_discount_are_refused():
+    with pytest.raises(ValueError, match="n_steps must be 1 with this version of Stable-Baselines3, got 3"):
+        make(n_steps=3)
+
+
+@pytest.mark.parametrize("name", ["buffer_size", "n_envs", "n_steps"])
+def test_an_argument_out_of_range_is_named(name):
+    arguments = {"buffer_size": 10, "n_envs": 1, "n_steps": 1, name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be a positive int, got 0"):
+        ReplayBuffer(arguments.pop("buffer_size"), OBSERVATIONS["vector"], ACTION, **arguments)
+
+
+def test_an_empty_buffer_says_so():
+    buffer = make()
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(4)
+    buffer.add(*History(3, OBSERVATIONS["vector"], 0).next())
+    buffer.reset()
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(4)
+
+
+def test_a_pickled_buffer_goes_on_where_it_was():
+    buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
+    for _ in range(15):
+        buffer.add(*history.next())
+    loaded = pickle.loads(pickle.dumps(buffer))
+    for _ in range(3):
+        transition = history.next()
+        buffer.add(*transition)
+        loaded.add(*transition)
+    assert_same_samples(loaded, buffer)
+
+
+def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
+    arguments = (30_000, spaces.Box(-1, 1, (17,), np.float32), spaces.Box(-1, 1, (6,), np.float32))
+    theirs = buffers.ReplayBuffer(*arguments, device="cpu")
+    ours = ReplayBuffer(*arguments, device="cpu")
+    observation, done = np.zeros((1, 17), np.float32), np.zeros(1, bool)
+    for step in range(30_000):
+        done[0] = step % 200 == 199
+        ours.add(observation, observation, np.zeros((1, 6)), np.zeros(1), done, [{}])
+    sizes = [
+        sum(x.nbytes for x in vars(buffer).values() if isinstance(x, np.ndarray)) for buffer in (theirs, ours.ring)
+    ]
+    assert sizes[1] <= 0.6 * sizes[0]
+
+
+def dqn(**kwargs):
+    env = make_vec_env("CartPole-v1", 2, seed=0)
+    settings = {"learning_starts": 50, "train_freq": 2, "gradient_steps": 2, "batch_size": 16, "seed": 0}
+    return stable_baselines3.DQN("MlpPolicy", env, device="cpu", buffer_size=200, **settings, **kwargs)
+
+
+def sac(**kwargs):
+    env = VecNormalize(make_vec_env("Pendulum-v1", 2, seed=0))
+    settings = {"learning_starts": 50, "train_freq": 2, "batch_size": 16, "seed": 0, "policy_kwargs": {"net_arch": [8]}}
+    return stable_baselines3.SAC("MlpPolicy", env, device="cpu", buffer_size=100, **settings, **kwargs)
+
+
+@pytest.mark.parametrize("make_model", [dqn, sac])
+def test_stock_algorithms_learn_the_very_same_on_it(make_model):
+    # The second `learn` resets the environments.
+    models = [make_model(replay_buffer_class=cls).learn(300).learn(100) for cls in (ReplayBuffer, buffers.ReplayBuffer)]
+    for ours, theirs in zip(*(model.policy.state_dict().values() for model in models)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_stock_algorithms_save_and_load_it():
+    model = sac(replay_buffer_class=ReplayBuffer, optimize_memory_usage=True).learn(120)
+    file = io.BytesIO()
+    model.save_replay_buffer(file)
+    file.seek(0)
+    other = sac(replay_buffer_class=ReplayBuffer)
+    other.load_replay_buffer(file)
+    assert_same_samples(other.replay_buffer, model.replay_buffer)
+    other.learn(60)
+
+
+def test_stock_algorithms_learn_on_dict_observations():
+    class Env(gymnasium.Env):
+        observation_space, action_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32)}), spaces.Discrete(2)
+
+        def reset(self, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
+
+    model = stable_baselines3.DQN(
+        "MultiInputPolicy", Env(), device="cpu", buffer_size=64, learning_starts=20, replay_buffer_class=ReplayBuffer
+    )
+    model.learn(100)
+    assert isinstance(model.replay_buffer.sample(3), type_aliases.DictReplayBufferSamples)
+
+
+@pytest.mark.parametrize("storage", ["ram", "device"])
+def test_samples_do_not_depend_on_where_arrays_are(storage):
+    buffer, reference = make("dict", storage=storage), make("dict")
+    history = History(3, OBSERVATIONS["dict"], 0)
+    for _ in range(20):
+        transition = history.next()
+        buffer.add(*transition)
+        reference.add(*transition)
+    assert_same_samples(buffer, reference)
+    if storage == "device":
+        assert isinstance(buffer.rewards, torch.Tensor)
+
+
+def test_an_unknown_storage_is_named():
+    with pytest.raises(ValueError, match="storage must be 'ram', 'device' or 'memmap', got 'disk'"):
+        make(storage="disk")

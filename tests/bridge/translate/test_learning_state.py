@@ -1,0 +1,164 @@
+"""What off-policy learning changes, from PyTorch into programs and back: every bit, whoever changes it in between."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.dqn.policies import DQNPolicy
+from stable_baselines3.td3.policies import TD3Policy
+
+from bridge.translate.modules import read_parameters
+from bridge.translate.off_policy import learning_state
+from bridge.translate.operations import NotCompilable
+from bridge.translate.optimizers import read_optimizer
+from tests.bridge.translate.networks import SMALL_IMAGE, Extractor, ResidualCNN
+from tests.bridge.translate.off_policies import make
+
+SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
+POLICIES = {
+    "dqn": lambda: (make(DQNPolicy), False),
+    "sac": lambda: (make(), True),
+    "sac with a fixed entropy coefficient": lambda: (make(), False),
+    "sac with a shared extractor": lambda: (make(**SHARED), True),
+    "td3": lambda: (make(TD3Policy), False),
+    "td3 with a shared extractor": lambda: (make(TD3Policy, **SHARED), False),
+    "adamw": lambda: (make(optimizer_class=torch.optim.AdamW, optimizer_kwargs={"weight_decay": 0.1}), True),
+    "rmsprop": lambda: (make(optimizer_class=torch.optim.RMSprop, optimizer_kwargs={"momentum": 0.9}), False),
+    "rmsprop like tf": lambda: (make(optimizer_class=RMSpropTFLike), False),
+    "sgd": lambda: (make(DQNPolicy, optimizer_class=torch.optim.SGD), False),
+}
+every_policy = pytest.mark.parametrize("kind", POLICIES)
+
+
+def build(kind, steps=2):
+    """A policy whose optimisers took some steps, the entropy coefficient with its optimiser, and where all this is."""
+    policy, has_entropy = POLICIES[kind]()
+    coefficient = torch.zeros(1, requires_grad=True)
+    entropy = (coefficient, torch.optim.Adam([coefficient], lr=1e-3)) if has_entropy else None
+    state = learning_state(policy, entropy)
+    for _ in range(steps):
+        step(policy, entropy, state)
+    return policy, entropy, state
+
+
+def step(policy, entropy, state):
+    """Only what the state trains gets a gradient, as in SB3."""
+    for name, optimizer in state.optimizers.items():
+        parameters = state._lists[name]
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape)
+        optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+
+
+def kept(policy, entropy):
+    """Copies of all that a zip has."""
+    optimizers = [getattr(each, "optimizer", None) for each in policy.modules()]
+    optimizers = [each for each in optimizers if each is not None]
+    parts = [policy.state_dict(), *(each.state_dict() for each in optimizers)]
+    if entropy is not None:
+        parts += [entropy[0].detach(), entropy[1].state_dict()]
+    return jax.tree.map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, parts)
+
+
+def assert_same(these, those):
+    assert jax.tree.structure(these) == jax.tree.structure(those)
+    for this, that in zip(jax.tree.leaves(these), jax.tree.leaves(those)):
+        assert torch.equal(this, that) if isinstance(this, torch.Tensor) else this == that
+
+
+@every_policy
+def test_what_is_read_and_written_is_the_same_bit_for_bit(kind):
+    policy, entropy, state = build(kind)
+    before = kept(policy, entropy)
+    read = jax.tree.map(np.array, state.read())
+    with torch.no_grad():
+        for tensor in itertools.chain(*state._lists.values()):
+            tensor.zero_()
+    step(policy, entropy, state)
+    state.write(*jax.jit(lambda *given: given)(*read))
+    assert_same(kept(policy, entropy), before)
+
+
+@every_policy
+def test_a_policy_that_never_learned_learns_what_another_did(kind):
+    new, learned = build(kind, steps=0), build(kind)
+    new[2].write(*jax.tree.map(np.array, learned[2].read()))
+    assert_same(kept(*new[:2]), kept(*learned[:2]))
+    jax.tree.map(np.testing.assert_array_equal, new[2].read(), learned[2].read())
+
+
+@every_policy
+def test_parts_have_the_names_of_learn(kind):
+    policy, _, state = build(kind)
+    params, targets, states = state.read()
+    for name, optimizer in state.optimizers.items():
+        np.testing.assert_array_equal(params[name], read_parameters(state._lists[name]))
+        jax.tree.map(np.testing.assert_array_equal, states[name], read_optimizer(optimizer, state._lists[name]))
+    names = {"q_net": ["q_net_target"], "actor": ["actor_target"] * isinstance(policy, TD3Policy) + ["critic_target"]}
+    assert sorted(targets) == names[next(iter(params))]
+
+
+def test_weights_that_others_change_in_between_are_seen():
+    policy, _, state = build("dqn")
+    for change in (
+        lambda: policy.load_state_dict({name: value + 1 for name, value in policy.state_dict().items()}),
+        lambda: policy.q_net.q_net[0].weight.data.mul_(2),
+        lambda: setattr(policy.q_net.q_net[0].weight, "data", torch.ones_like(policy.q_net.q_net[0].weight)),
+    ):
+        state.read()
+        change()
+        params, _, _ = state.read()
+        np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
+
+
+def test_moments_that_others_load_in_between_are_seen_and_written():
+    policy, _, state = build("sac")
+    other, _, _ = build("sac", steps=5)
+    state.read()
+    policy.critic.optimizer.load_state_dict(other.critic.optimizer.state_dict())
+    expected = read_optimizer(other.critic.optimizer)
+    params, targets, states = state.read()
+    jax.tree.map(np.testing.assert_array_equal, states["critic"], expected)
+    state.write(params, targets, jax.tree.map(lambda leaf: np.array(leaf) + leaf.dtype.type(1), states))
+    got = read_optimizer(policy.critic.optimizer)
+    jax.tree.map(lambda now, before: np.testing.assert_array_equal(now, before + 1), got, expected)
+
+
+def test_weights_with_their_channels_last_are_read_and_written_in_their_order():
+    policy = make(DQNPolicy, SMALL_IMAGE, features_extractor_class=ResidualCNN)
+    policy.to(memory_format=torch.channels_last)
+    assert not all(weight.is_contiguous() for weight in policy.parameters())
+    state, target = learning_state(policy), policy.q_net_target
+    params, _, states = state.read()
+    np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
+    state.write(params, {"q_net_target": params["q_net"]}, states)
+    for name, weight in policy.q_net.named_parameters():
+        assert torch.equal(weight, target.get_parameter(name))
+
+
+def test_refuses_a_vector_of_another_length_and_changes_nothing():
+    policy, entropy, state = build("td3")
+    before = kept(policy, entropy)
+    params, targets, states = state.read()
+    with pytest.raises(ValueError, match=r"must have \d+ numbers, got the shape \(3,\)"):
+        state.write({**params, "critic": np.zeros(3, np.float32)}, targets, states)
+    assert_same(kept(policy, entropy), before)
+
+
+def test_refuses_parameters_that_took_different_numbers_of_steps():
+    policy, _, state = build("dqn")
+    policy.optimizer.state[policy.q_net.q_net[0].weight]["step"] += 1
+    with pytest.raises(NotCompilable, match=r"same number of optimizer steps, got \[2, 3\]"):
+        state.read()
+
+
+def test_refuses_an_entropy_coefficient_that_its_optimizer_does_not_train():
+    coefficient = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    with pytest.raises(NotCompilable, match="must train log_ent_coef alone"):
+        learning_state(make(), (coefficient, optimizer))

@@ -1,0 +1,239 @@
+"""Whole off-policy trainings as pure functions: they act, store and learn as they should, stop, go on, and sweep."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from stable_baselines3.common import noise as sb3
+
+import jaxenvs
+from jaxenvs.compilation import compiler_options
+from jaxenvs.learn import (
+    DQN,
+    SAC,
+    TD3,
+    ActorCritic,
+    DQNPolicy,
+    NormalActionNoise,
+    OrnsteinUhlenbeckActionNoise,
+    SACPolicy,
+    TD3Policy,
+    Training,
+    advance,
+    train,
+)
+from tests.environments import Counter
+
+NUM_ENVS, TRAIN_FREQ, STARTS = 2, 3, 12
+PENDULUM = jaxenvs.make_vec("Pendulum-v1", NUM_ENVS)
+COUNTER = jaxenvs.VectorEnv(Counter(action_kind="discrete_from_5"), NUM_ENVS)
+SMALL = {"train_freq": TRAIN_FREQ, "batch_size": 8, "learning_starts": STARTS, "buffer_size": 200}
+TRAININGS = {
+    "DQN": Training(
+        COUNTER,
+        DQNPolicy.of(COUNTER.env, (8,)),
+        DQN(**SMALL, gradient_steps=2, target_update_interval=8, exploration_fraction=0.5),
+        total_timesteps=60,
+    ),
+    "SAC": Training(
+        PENDULUM,
+        SACPolicy.of(PENDULUM.env, (8,)),
+        SAC(**SMALL, gradient_steps=-1, n_steps=2),
+        total_timesteps=60,
+        normalize=True,
+    ),
+    "TD3": Training(
+        PENDULUM,
+        TD3Policy.of(PENDULUM.env, (8,)),
+        TD3(**SMALL, action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.3)),
+        total_timesteps=60,
+    ),
+}
+go_on = jax.jit(advance, static_argnums=2, compiler_options=compiler_options())
+begin = jax.jit(Training.init, compiler_options=compiler_options())
+
+
+@functools.cache
+def trained(name):
+    """The start of a training, and ten iterations in one."""
+    start = begin(TRAININGS[name], jax.random.key(1))
+    return start, *go_on(TRAININGS[name], start, 10)
+
+
+def assert_equal(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
+    start, whole, whole_metrics = trained(name)
+    half, first = go_on(TRAININGS[name], start, 5)
+    end, second = go_on(TRAININGS[name], half, 5)
+    assert_equal(whole, end)
+    assert_equal(whole_metrics, {name: jnp.concatenate([values, second[name]]) for name, values in first.items()})
+
+
+def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
+    start, whole, _ = trained("DQN")
+    monkeypatch.setattr("jaxenvs.learn.off_policy.NOISE_BYTES", 1000)
+    program = jax.jit(lambda state: advance(TRAININGS["DQN"], state, 10), compiler_options=compiler_options())
+    assert_equal(whole, program(start)[0])
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_nothing_is_learned_before_learning_starts(name):
+    _, end, metrics = trained(name)
+    timesteps = np.asarray(metrics["timesteps"])
+    np.testing.assert_array_equal(timesteps, TRAIN_FREQ * NUM_ENVS * np.arange(1, 11))
+    loss = metrics["loss" if name == "DQN" else "critic_loss"]
+    np.testing.assert_array_equal(loss != 0, timesteps > STARTS)
+    per_iteration = {"DQN": 2, "SAC": TRAIN_FREQ * NUM_ENVS, "TD3": 1}[name]
+    assert end.learner.num_updates == per_iteration * (timesteps > STARTS).sum()
+
+
+def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
+    # In numbers only, so that the program is that of the other tests.
+    training = TRAININGS["TD3"].replace(action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.0), learning_rate=0.0)
+    start = begin(training, jax.random.key(0))
+    end, _ = go_on(training, start, 10)
+    policy = training.network.actor.apply(start.learner.params["actor"], end.replay.observation.reshape(-1, 3))
+    is_policy = np.isclose(end.replay.action[..., 0], policy.reshape(-1, NUM_ENVS), atol=1e-5)
+    assert not is_policy[: STARTS // NUM_ENVS].any()
+    assert is_policy[STARTS // NUM_ENVS : 30].all()
+
+
+def test_dqn_explores_less_and_less():
+    training = TRAININGS["DQN"]
+    policy, settings = training.network, training.algorithm.replace(exploration_final_eps=0.0)
+    params = policy.init(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(1), 3)
+    observation = jax.random.normal(keys[0], (3000, 2))
+    noise = settings.exploration_noise(policy, params, observation, keys[1], 1)[0]
+    random = jax.random.randint(keys[2], (3000,), 0, 3, jnp.int32)
+    greedy = policy.q_net.apply(params["q_net"], observation).argmax(1)
+    for progress, share in ((0.0, 1.0), (0.25, 0.5), (0.5, 0.0), (1.0, 0.0)):
+        action = settings.explore(policy, params, observation, noise, random, progress)
+        np.testing.assert_allclose((action != greedy).mean(), share * 2 / 3, atol=0.03)
+
+
+def test_the_store_holds_what_the_environments_did():
+    _, end, _ = trained("DQN")
+    replay = end.replay
+    rows = jnp.repeat(jnp.arange(10, 20), NUM_ENVS)
+    lanes = jnp.tile(jnp.arange(NUM_ENVS), 10)
+    batch = replay.transitions(rows, lanes, 0.5)
+    count, start = batch.observation.T
+    np.testing.assert_array_equal(batch.next_observation[:, 0], count + 1)
+    np.testing.assert_array_equal(batch.next_observation[:, 1], start)
+    np.testing.assert_array_equal(batch.reward, batch.action + 5)  # the first action of the space is 5
+    np.testing.assert_array_equal(batch.discount, np.where(count == 4, 0, 0.5))
+    assert replay.size == 30
+
+
+def test_a_store_of_a_normalised_training_holds_what_was_there():
+    _, end, _ = trained("SAC")
+    assert np.abs(np.linalg.norm(end.replay.observation[:30, :, :2], axis=-1) - 1).max() < 1e-5
+    assert end.replay.reward.min() < -1
+    np.testing.assert_allclose(end.normalizer.observation.count, 60 + NUM_ENVS, rtol=1e-4)
+
+
+def test_the_same_key_gives_the_same_bits_and_another_key_others():
+    training = TRAININGS["SAC"]
+    first, again, other = (
+        go_on(training, begin(training, jax.random.key(seed)), 10)[0].learner.params for seed in (3, 3, 4)
+    )
+    assert_equal(first, again)
+    assert all((a != b).any() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other)))
+
+
+def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
+    def changed(learning_rate, gamma, gravity):
+        venv = jaxenvs.VectorEnv(PENDULUM.env.replace(gravity=gravity), NUM_ENVS)
+        return TRAININGS["TD3"].replace(venv=venv, learning_rate=learning_rate, gamma=gamma)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    settings = np.array([[1e-3, 0.9, 10.0], [1e-2, 0.99, 10.0], [0.0, 0.9, 2.0]], np.float32)
+    run = jax.vmap(lambda key, numbers: train(key, changed(*numbers)))
+    swept = jax.jit(run, compiler_options=compiler_options())(keys, settings)
+    for i in range(3):
+        training = changed(*settings[i].tolist())
+        alone, _ = go_on(training, begin(training, keys[i]), 10)
+        np.testing.assert_allclose(swept.state.replay.reward[i], alone.replay.reward, rtol=1e-3, atol=1e-3)
+        weights, alone = (params["critic"]["qf0.0.weight"] for params in (swept.params, alone.learner.params))
+        np.testing.assert_allclose(weights[i], alone, rtol=1e-2, atol=1e-3)
+    still = swept.state.learner
+    np.testing.assert_array_equal(
+        still.params["critic"]["qf0.0.bias"][2], still.targets["critic_target"]["qf0.0.bias"][2]
+    )
+
+
+def test_a_training_copies_nothing_of_its_store():
+    capacity = 54_321
+    training = TRAININGS["DQN"].replace(buffer_size=capacity * NUM_ENVS)
+    start = jax.eval_shape(training.init, jax.random.key(0))
+    program = jax.jit(lambda state: advance(training, state, 10), donate_argnums=0, compiler_options=compiler_options())
+    text = program.lower(start).compile().as_text()
+    assert f"[{capacity}" in text
+    assert not [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_training_runs_with_debug_nans(name):
+    with jax.debug_nans(True):
+        go_on(TRAININGS[name], trained(name)[0], 10)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (NormalActionNoise(0.1, 0.3), sb3.NormalActionNoise(np.full(2, 0.1), np.full(2, 0.3))),
+        (
+            OrnsteinUhlenbeckActionNoise(0.1, 0.3, dt=0.2, initial_noise=0.5),
+            sb3.OrnsteinUhlenbeckActionNoise(np.full(2, 0.1), np.full(2, 0.3), dt=0.2, initial_noise=np.full(2, 0.5)),
+        ),
+    ],
+    ids=["normal", "Ornstein-Uhlenbeck"],
+)
+def test_action_noise_is_sb3s(ours, theirs, monkeypatch):
+    normal = np.random.default_rng(0).normal(size=(5, 2))
+    state = ours.init(jnp.zeros((1, 2)))
+    for step, numbers in enumerate(normal):
+        monkeypatch.setattr(np.random, "normal", lambda loc=0.0, scale=1.0, size=None, n=numbers: loc + scale * n)
+        if step == 3:
+            theirs.reset()
+            state = ours.reset(state, jnp.ones(1, bool))
+        state, noise = ours.step(state, jnp.asarray(numbers[None]))
+        np.testing.assert_allclose(noise[0], theirs(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("DQN", {"network": ActorCritic.of(COUNTER.env)}, "network must be a learn.DQNPolicy for DQN, got a ActorCr"),
+        ("SAC", {"network": TRAININGS["TD3"].network}, "network must be a learn.SACPolicy for SAC, got a TD3Policy"),
+        ("DQN", {"action_noise": NormalActionNoise(0.0, 0.1)}, "action_noise must be None, because"),
+        ("TD3", {"action_noise": 0.1}, "action_noise must be None, a learn.NormalActionNoise"),
+        ("TD3", {"policy_delay": 0}, "policy_delay must be a positive int, got 0"),
+        ("SAC", {"gradient_steps": -2}, "gradient_steps must be an int from -1 to"),
+        ("SAC", {"learning_starts": -1}, "learning_starts must be a non-negative int, got -1"),
+        ("SAC", {"tau": 1.5}, r"tau must lie in \[0, 1\], got 1.5"),
+        ("SAC", {"learning_rate": np.ones(3)}, "learning_rate must be a number, or have one value for each of the 10"),
+        ("DQN", {"exploration_fraction": 2}, r"exploration_fraction must lie in \[0, 1\], got 2"),
+    ],
+    ids=range(10),
+)
+def test_what_cannot_be_trained_is_refused(name, changes, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        train(jax.random.key(0), TRAININGS[name].replace(**changes))
+
+
+def test_policies_refuse_spaces_they_cannot_serve():
+    with pytest.raises(ValueError, match="SACPolicy takes actions of a Box with bounds, got Discrete"):
+        SACPolicy.of(COUNTER.env)
+    with pytest.raises(ValueError, match="DQNPolicy takes Box observations"):
+        DQNPolicy.of(Counter(observation_kind="dict"))

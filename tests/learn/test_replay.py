@@ -1,0 +1,127 @@
+"""The replay store against a list of all that ever happened."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxenvs.compilation import compiler_options
+from jaxenvs.learn import Replay
+
+CAPACITY, NUM_ENVS, NUM_ENDS, GAMMA = 7, 2, 4, 0.5
+ALL_SLOTS = jnp.meshgrid(jnp.arange(CAPACITY), jnp.arange(NUM_ENVS), indexing="ij")
+EMPTY = Replay.create(CAPACITY, {"x": jnp.zeros((NUM_ENVS, 2))}, jnp.zeros(NUM_ENVS, jnp.int32), NUM_ENDS)
+add = jax.jit(lambda replay, step: replay.add(**step))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def everything(replay, n_steps):
+    """The transitions of all slots, (CAPACITY, NUM_ENVS, ...), those that are not stored too."""
+    rows, lanes = (slots.reshape(-1).astype(jnp.int32) for slots in ALL_SLOTS)
+    transitions = replay.transitions(rows, lanes, GAMMA, n_steps)
+    return jax.tree.map(lambda leaf: leaf.reshape(CAPACITY, NUM_ENVS, *leaf.shape[1:]), transitions)
+
+
+def history(rng, num_steps, end_rate):
+    """Steps whose every number is another."""
+    numbers = iter(range(1, 10**6))
+    now = np.array([next(numbers) for _ in range(NUM_ENVS)])
+    for _ in range(num_steps):
+        terminated, truncated = rng.random((2, NUM_ENVS)) < end_rate
+        final = np.array([next(numbers) for _ in range(NUM_ENVS)])
+        following = np.where(terminated | truncated, [next(numbers) for _ in range(NUM_ENVS)], final)
+        yield {
+            "observation": {"x": np.stack([now, -now], 1).astype(np.float32)},
+            "action": now.astype(np.int32),
+            "reward": rng.normal(size=NUM_ENVS).astype(np.float32),
+            "terminated": terminated,
+            "truncated": truncated,
+            "next_observation": {"x": np.stack([following, -following], 1).astype(np.float32)},
+            "final_observation": {"x": np.stack([final, -final], 1).astype(np.float32)},
+        }
+        now = following
+
+
+def first_stored(steps):
+    """The number of the first step that is there: not over `CAPACITY` old, nor one whose end was overwritten."""
+    ends = [number for number, step in enumerate(steps) for _ in range((step["terminated"] | step["truncated"]).sum())]
+    overwritten = ends[: max(len(ends) - NUM_ENDS, 0)]
+    return max([len(steps) - CAPACITY, *(number + 1 for number in overwritten), 0])
+
+
+def expected(steps, number, lane, n_steps):
+    """Reward, next observation and discount of what began at a step."""
+    total, factor = 0.0, 1.0
+    for step in steps[number : number + n_steps]:
+        total += factor * step["reward"][lane]
+        factor *= GAMMA
+        if step["terminated"][lane] or step["truncated"][lane]:
+            break
+    return total, step["final_observation"]["x"][lane], 0.0 if step["terminated"][lane] else factor
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from([0.05, 0.3, 0.7]))
+def test_every_stored_slot_is_what_happened(seed, num_steps, end_rate):
+    replay, steps = EMPTY, []
+    for step in history(np.random.default_rng(seed), num_steps, end_rate):
+        replay = add(replay, step)
+        steps.append(step)
+    first = first_stored(steps)
+    assert (int(replay.size), int(replay.position)) == (num_steps - first, num_steps % CAPACITY)
+    for n_steps in (1, 3):
+        transitions = jax.tree.map(np.asarray, everything(replay, n_steps))
+        for number in range(first, num_steps):
+            row = number % CAPACITY
+            np.testing.assert_array_equal(transitions.observation["x"][row], steps[number]["observation"]["x"])
+            np.testing.assert_array_equal(transitions.action[row], steps[number]["action"])
+            for lane in range(NUM_ENVS):
+                reward, following, discount = expected(steps, number, lane, n_steps)
+                np.testing.assert_allclose(transitions.reward[row, lane], reward, rtol=1e-5, atol=1e-6)
+                np.testing.assert_array_equal(transitions.next_observation["x"][row, lane], following)
+                assert transitions.discount[row, lane] == discount
+
+
+def test_slots_are_drawn_uniformly_from_those_that_are_stored():
+    replay = EMPTY
+    for step in history(np.random.default_rng(0), 10, 0.0):
+        replay = add(replay, step)
+    rows, lanes = replay.draw(jax.random.bits(jax.random.key(0), (14_000,)))
+    counts = np.bincount(rows * NUM_ENVS + lanes, minlength=CAPACITY * NUM_ENVS)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 34.5  # 99.9 % of the chi-square distribution with 13 degrees
+    short = EMPTY
+    for step in list(history(np.random.default_rng(0), 2, 0.0)):
+        short = add(short, step)
+    assert set(np.asarray(short.draw(jax.random.bits(jax.random.key(0), (99,)))[0])) == {0, 1}
+
+
+def test_a_step_written_in_a_loop_copies_nothing_of_the_store():
+    capacity = 123_457
+    replay = Replay.create(capacity, jnp.zeros((1, 3)), jnp.zeros((1, 1)))
+    no = jnp.zeros(1, bool)
+
+    def step(replay, bits):
+        observation = replay.last_observation + 1
+        replay = replay.add(observation, observation[:, :1], observation[:, 0], no, ~no, observation, observation)
+        return replay, replay.transitions(*replay.draw(bits), 0.99, 2)
+
+    def run(replay, bits):
+        return jax.lax.scan(step, replay, bits)
+
+    program = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
+    text = program.lower(replay, jnp.zeros((9, 4), jnp.uint32)).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
+    assert not copies
+
+
+@pytest.mark.parametrize(
+    ("capacity", "num_ends", "message"),
+    [(0, None, "capacity must be a positive int, got 0"), (9, 1, "num_ends must be an int from 2 ")],
+)
+def test_a_store_that_cannot_be_is_refused(capacity, num_ends, message):
+    with pytest.raises(ValueError, match=message):
+        Replay.create(capacity, EMPTY.last_observation, jnp.zeros(NUM_ENVS), num_ends)
