@@ -250,13 +250,14 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
             # The iteration that reaches the end is finished, as by SB3.
             steps = to_end + -(-left // train_freq) * train_freq
-            steps = min(steps, quiet_steps(callback, self.num_timesteps, num_envs) + 1, running.most_steps(num_envs))
+            quiet = quiet_steps(callback, self.num_timesteps, num_envs, shows_ends=True)
+            steps = min(steps, running.most_steps(num_envs), quiet + 1)
             steps = pace.next(steps)
         # A log looks at the step that ends an episode.
         is_logged = log_interval is not None and self.logger.output_formats
         episodes = log_interval - self._episode_num % log_interval if log_interval and is_logged else math.inf
         begun = self._step_of_iteration
-        if watched and begun == 0:
+        if begun == 0:
             callback.on_rollout_start()
         with HeldInterrupt() as held:
             with pace.running(steps):
@@ -268,7 +269,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         held.deliver()
         if not goes_on:
             return False
-        if watched and self._step_of_iteration == 0:
+        if self._step_of_iteration == 0:
             callback.on_rollout_end()
         return True
 

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
+from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.compilation import to_host
 from bridge.engine.interrupts import HeldInterrupt
 from bridge.engine.off_policy_plan import OffPolicyPlan
@@ -130,6 +131,7 @@ def show_steps(
     shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
     shown.update(train_freq=algorithm.train_freq, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
+    shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
     for step in range(count):
         rows = slice(first_of_step[step], first_of_step[step + 1])
         algorithm.num_timesteps += num_envs
@@ -153,6 +155,12 @@ def show_steps(
                     "infos": step_infos,
                 }
             )
+        elif shows_ends and (rows.start < rows.stop or has_shown_ends):
+            has_shown_ends = rows.start < rows.stop
+            step_infos = [{} for _ in range(num_envs)]
+            for lane, info in zip(ended[1][rows].tolist(), infos[rows]):
+                step_infos[lane] = info
+            callback.update_locals({"self": algorithm, "dones": np.array(outputs.done[step]), "infos": step_infos})
         if not callback.on_step():
             return False
         if rows.start < rows.stop:

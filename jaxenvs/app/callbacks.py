@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from stable_baselines3.common.callbacks import BaseCallback
 
 from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.configuration import without_dynamo
+from bridge.engine.callbacks import QuietCallback
 from jaxenvs.app.files import replacing, writing
 from jaxenvs.app.runs import CHECKPOINT, EPISODES
 
@@ -68,7 +68,7 @@ class Timer:
         self._next = now + max(CHECKPOINT_SECONDS, (now - start) / CHECKPOINT_SHARE)
 
 
-class Episodes(BaseCallback):
+class Episodes(QuietCallback):
     """The return of every episode, and the number of timesteps at which it ended."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Episodes(BaseCallback):
         self.returns = [gained for timesteps, gained in rows if timesteps <= until]
 
 
-class Checkpoints(RolloutCheckpoint):
+class Checkpoints(RolloutCheckpoint, QuietCallback):
     """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there."""
 
     def __init__(self, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
@@ -126,7 +126,7 @@ class Checkpoints(RolloutCheckpoint):
             yield
 
 
-class Progress(BaseCallback):
+class Progress(QuietCallback):
     """A bar of the steps taken, those before a resume included."""
 
     def __init__(self, bar: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
 import jaxenvs
@@ -108,7 +109,7 @@ def _learn(
     try:
         with writing(out), progress_bar(config.total_timesteps, model.num_timesteps) as bar:
             model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
-            callbacks = [episodes, checkpoints, Progress(bar)]
+            callbacks: list[BaseCallback] = [episodes, checkpoints, Progress(bar)]
             model.learn(remaining, callback=callbacks, reset_num_timesteps=False)
         checkpoints.write_last()
     except Stopped:

@@ -67,7 +67,7 @@ class DQN(OffPolicySettings):
 
     def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
         """See OffPolicySettings."""
-        return jax.random.uniform(key, (num, jax.tree.leaves(observation)[0].shape[0]))
+        return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
     def explore(
         self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any

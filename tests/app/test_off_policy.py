@@ -7,6 +7,7 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.noise import NormalActionNoise
 
+from bridge.engine.pace import Pace
 from jaxenvs.app import callbacks, cli, seeds
 from jaxenvs.app.config import TrainingConfig, load_config
 from jaxenvs.app.runs import make_env, make_model
@@ -68,6 +69,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, 
         return step(self)
 
     with monkeypatch.context() as patch:
+        patch.setattr(Pace, "next", lambda self, most: min(most, 8))  # programs of one train_freq
         patch.setattr(callbacks, "CHECKPOINT_SECONDS", 0.0)
         patch.setattr(callbacks, "CHECKPOINT_SHARE", 1e9)
         patch.setattr(callbacks.Episodes, "_on_step", killing)

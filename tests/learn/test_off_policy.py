@@ -113,11 +113,11 @@ def test_dqn_explores_less_and_less():
     params = policy.init(jax.random.key(0))
     keys = jax.random.split(jax.random.key(1), 3)
     observation = jax.random.normal(keys[0], (3000, 2))
-    noise = settings.exploration_noise(policy, params, observation, keys[1], 1)[0]
+    noise = settings.exploration_noise(policy, params, observation, keys[1], 3000)  # one for all environments of a step
     random = jax.random.randint(keys[2], (3000,), 0, 3, jnp.int32)
     greedy = policy.q_net.apply(params["q_net"], observation).argmax(1)
     for progress, share in ((0.0, 1.0), (0.25, 0.5), (0.5, 0.0), (1.0, 0.0)):
-        action = settings.explore(policy, params, observation, noise, random, progress)
+        action = settings.explore(policy, params, observation, noise[:, 0], random, progress)
         np.testing.assert_allclose((action != greedy).mean(), share * 2 / 3, atol=0.03)
 
 

@@ -21,6 +21,7 @@ from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
 from bridge.engine import off_policy_running as running
+from bridge.engine.callbacks import QuietCallback
 from bridge.engine.pace import Pace
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
@@ -185,11 +186,10 @@ def test_targets_follow_as_often_as_in_sb3(name, settings):
 
 
 def test_actions_are_random_until_learning_starts_and_those_of_the_policy_after():
-    model = make("TD3", action_noise=None)
+    model = make("TD3", action_noise=None, gradient_steps=0)
     with torch.no_grad():
         model.actor.mu[-2].weight.zero_()
         model.actor.mu[-2].bias.fill_(0.5)
-    model.learning_rate, model.lr_schedule = 0.0, lambda _: 0.0
     model.learn(20)
     actions = model.replay_buffer.actions[:10]
     assert (np.abs(actions[:3] - np.tanh(0.5)) > 1e-3).all()
@@ -387,3 +387,33 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
     assert broken.replay_buffer.size() * N_ENVS == steps
     broken.learn(96 - steps, reset_num_timesteps=False)
     assert_equal(state_of(broken), state_of(whole))
+
+
+class Ends(QuietCallback):
+    """Keeps where episodes ended, and counts the steps in which it was called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.ends = 0, []
+
+    def _on_step(self):
+        self.calls += 1
+        for lane in np.flatnonzero(self.locals["dones"]):
+            self.ends.append((self.num_timesteps, lane, self.locals["infos"][lane]["episode"]["l"]))
+        return True
+
+
+def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatch):
+    class Each(Ends):
+        def quiet_steps(self, num_timesteps, num_envs):
+            return 0
+
+    quiet, each, counts = Ends(), Each(), []
+    run = running.run_steps
+    monkeypatch.setattr(running, "run_steps", lambda *args: counts.append(args[2]) or run(*args))
+    make().learn(96, quiet)
+    assert max(counts) > make().train_freq.frequency
+    make().learn(96, each)
+    assert quiet.calls == each.calls
+    assert quiet.ends == each.ends
+    assert len(quiet.ends) > 0

@@ -123,14 +123,15 @@ def test_a_replay_buffer_of_sb3s_becomes_one_of_ours_and_programs_take_it(name, 
         given.buffer_size,
         getattr(given, "n_steps", 1),
     )
-    mine, theirs = contents(buffer), contents(given) if name != "x" else None
+    mine, theirs = contents(buffer), contents(given)
     left = mine["dones"] != theirs["dones"]
     assert left.sum() <= 2 * 2
     theirs["dones"], theirs["timeouts"] = mine["dones"], np.where(left, 1, theirs["timeouts"])
     assert_equal(mine, theirs)
-    ours.learn(24)
     assert (ours.plan.chain is None) == (not given.handle_timeout_termination)
-    assert ours._n_updates > 0
+    if "buffer_size" not in settings:  # which would be a program of its own
+        ours.learn(24)
+        assert ours._n_updates > 0
 
 
 # --- Going on -------------------------------------------------------------------------------------------------------
@@ -140,8 +141,8 @@ def wrapped(name):
     return VecNormalize(make_env("SAC"), gamma=0.9) if name == "on the host" else make_env(name)
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "on the host"])
-def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["DQN", "TD3", "on the host"])
+def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path):
     algorithm = "SAC" if name == "on the host" else name
     settings = {"use_sde": True, "learning_starts": 12} if name == "on the host" else {}
     settings["learning_rate"] = 1e-2

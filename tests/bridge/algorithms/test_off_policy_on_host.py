@@ -3,6 +3,7 @@
 import logging
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import stable_baselines3
@@ -174,10 +175,9 @@ def without_noise(monkeypatch):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"ent_coef": "auto_0.1", "target_entropy": -0.5},
+        {"ent_coef": "auto_0.1", "target_entropy": -0.5, "action_noise": NORMAL, "n_steps": 2},
         {"ent_coef": 0.2, "n_envs": 2, "policy_kwargs": {"n_critics": 3, "share_features_extractor": True}},
         {"target_update_interval": 3, "train_freq": (1, "episode"), "gradient_steps": -1, "tau": 0.3},
-        {"action_noise": NORMAL, "n_steps": 2},
     ],
     ids=str,
 )
@@ -211,16 +211,11 @@ def test_a_class_of_buffers_of_sb3s_means_what_it_does_there(settings):
 
 
 def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
-    env = lambda: bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)  # noqa: E731
-    settings = {"replay_buffer_class": NStepReplayBuffer, "policy_kwargs": {"net_arch": [8]}}
-    kwargs = [{"n_steps": 2, "gamma": gamma} for gamma in (0.9, 0.9, 0.0)]
-    weights = []
-    for gamma, buffer in zip((0.9, 0.1, 0.9), kwargs):
-        model = bridge.DQN("MlpPolicy", env(), gamma=gamma, replay_buffer_kwargs=buffer, **{**SETTINGS, **settings})
-        assert model.plan.chain is not None
-        weights.append(state_of(model.learn(60))["q_net.q_net.0.weight"])
-    np.testing.assert_array_equal(weights[0], weights[1])
-    assert not np.array_equal(weights[0], weights[2])
+    env = bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
+    buffer = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 2, "gamma": 0.5}}
+    model = bridge.DQN("MlpPolicy", env, gamma=0.9, **buffer, **SETTINGS)
+    assert model.plan.chain is not None
+    assert (model._settings().gamma, model._settings().n_steps) == (0.5, 2)
 
 
 def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplog):
@@ -242,10 +237,10 @@ def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplo
 
 def test_hindsight_replay_learns_what_sb3s_learns():
     kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
-    ours, stock = make_pair("TD3", observation="goal", policy="MultiInputPolicy", **kwargs)
+    ours, stock = make_pair("DQN", observation="goal", policy="MultiInputPolicy", **kwargs)
     assert type(ours.replay_buffer) is stable_baselines3.HerReplayBuffer
     assert "The replay buffer is a HerReplayBuffer" in str(ours.plan) or "DummyVecEnv" in str(ours.plan)
-    assert_same(ours, stock, total=30, tolerance=1e-3)
+    assert_same(ours, stock, total=40, tolerance=1e-3)
 
 
 def test_images_are_learnt_from_by_pytorch_on_a_cpu_unless_all_is_to_be_compiled():
@@ -298,7 +293,7 @@ def test_noises_of_environments_may_differ():
     together = noise.VectorizedActionNoise(each[0], 2)
     together.noises = each
     env = bridge.JaxVecEnv(Counter(length=100, action_kind="box"), 2, 0)
-    settings = {**SETTINGS, "learning_starts": 0, "learning_rate": 0.0, "policy_kwargs": {"net_arch": [8]}}
+    settings = {**SETTINGS, "learning_starts": 0, "gradient_steps": 0, "policy_kwargs": {"net_arch": [8]}}
     model = bridge.TD3("MlpPolicy", env, action_noise=together, **settings).learn(40)
     with torch.no_grad():
         greedy = model.actor(torch.as_tensor(model.replay_buffer.observations[:20].reshape(40, 2))).reshape(20, 2, 2)
@@ -313,7 +308,7 @@ def test_predict_explores_as_often_as_sb3s_does(monkeypatch):
     monkeypatch.setattr(predicting, "CALLS_BEFORE_COMPILING", 2)
     observation = np.zeros(2, np.float32)
     greedy = model.predict(observation, deterministic=True)[0]
-    for given in (observation, torch.as_tensor(observation)):
+    for given in (observation, torch.as_tensor(observation), jnp.asarray(observation)):
         actions = [model.predict(given)[0] for _ in range(120)]
         assert type(actions[0]) is type(model.predict(given, deterministic=True)[0])
         # A third of the random ones is greedy too.
