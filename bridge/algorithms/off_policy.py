@@ -257,7 +257,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         is_logged = log_interval is not None and self.logger.output_formats
         episodes = log_interval - self._episode_num % log_interval if log_interval and is_logged else math.inf
         begun = self._step_of_iteration
-        if begun == 0:
+        # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
+        if begun == 0 or not watched:
             callback.on_rollout_start()
         with HeldInterrupt() as held:
             with pace.running(steps):
@@ -269,7 +270,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         held.deliver()
         if not goes_on:
             return False
-        if self._step_of_iteration == 0:
+        if self._step_of_iteration == 0 or not watched:
             callback.on_rollout_end()
         return True
 
