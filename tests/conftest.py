@@ -1,5 +1,6 @@
 """Shared by all tests: settings of JAX and PyTorch, and x64 as a fixture."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -15,6 +16,19 @@ import jax
 import pytest
 
 import jaxenvs
+
+# Each program of XLA's takes some memory mappings, of which Linux gives a process 65,530: with more, it dies.
+MOST_MAPPINGS = 25_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Forget programs after a module, once there are many: a worker compiles more than a process may hold."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
