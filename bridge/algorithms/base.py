@@ -164,6 +164,11 @@ def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) ->
     return __init__
 
 
+def has_methods_of(model: Any, cls: type, *names: str) -> bool:
+    """Whether nobody has put methods of his own in the place of a class's, in a subclass or in the model."""
+    return all(getattr(type(model), name) is getattr(cls, name) and name not in vars(model) for name in names)
+
+
 def as_vec_env(env: Any) -> Any:
     """JAX environments where SB3 would make Gymnasium's; anything else as it is."""
     if isinstance(env, str) and env in jaxenvs.registered():

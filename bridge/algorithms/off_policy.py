@@ -19,7 +19,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
+from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.replay import ReplayBuffer
 from bridge.engine import off_policy_running as running
 from bridge.engine import off_policy_stepping as stepping
@@ -231,13 +231,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _is_ours(self) -> bool:
         """Whether nobody has put a method of his own in the place of what the program does."""
-        cls, ours = type(self), CompiledOffPolicyAlgorithm
-        if not cls._on_step.__module__.startswith(("stable_baselines3.", "bridge.algorithms.")):
+        on_step = type(self)._on_step.__module__
+        if "_on_step" in vars(self) or not on_step.startswith(("stable_baselines3.", "bridge.algorithms.")):
             return False
-        return all(
-            getattr(cls, name) is getattr(ours, name)
-            for name in ("collect_rollouts", "train", "_sample_action", "_store_transition")
-        )
+        names = ("collect_rollouts", "train", "_sample_action", "_store_transition")
+        return has_methods_of(self, CompiledOffPolicyAlgorithm, *names)
 
     def _run_steps(self, plan: OffPolicyPlan, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""

@@ -21,7 +21,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
+from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine import iterations, stepping, tensors
@@ -172,11 +172,10 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     def _quiet_iterations(self, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
         """How many of the next iterations nobody looks into, neither a callback nor a log; 0: they do not run so."""
-        cls, ours, buffer = type(self), CompiledOnPolicyAlgorithm, self.rollout_buffer
-        if (cls.collect_rollouts, cls.train) != (
-            ours.collect_rollouts,
-            ours.train,
-        ) or buffer.buffer_size != self.n_steps:
+        buffer = self.rollout_buffer
+        if not has_methods_of(self, CompiledOnPolicyAlgorithm, "collect_rollouts", "train"):
+            return 0
+        if buffer.buffer_size != self.n_steps:
             return 0
         plan = self._current_plan(self.env)
         if plan.network is None or plan.optimizer is None or plan.chain is None or not plan.chain.goes_on:

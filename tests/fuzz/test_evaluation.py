@@ -16,7 +16,7 @@ def model():
 
 
 def test_evaluations():
-    dqn = stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1)
+    dqn = stable_baselines3.DQN("MlpPolicy", "MountainCar-v0", buffer_size=1)  # whose spaces are others
     bad = {
         "model": (*NOT_A_MODEL, dqn),
         "env": (None, 0, NAN, [], {}, np.zeros(2), print, dqn, Anything()),
