@@ -16,9 +16,9 @@ def model():
 
 
 def test_evaluations():
-    dqn = stable_baselines3.DQN("MlpPolicy", "MountainCar-v0", buffer_size=1)  # whose spaces are others
+    dqn = stable_baselines3.DQN("MlpPolicy", "CartPole-v1", buffer_size=1)
     bad = {
-        "model": (*NOT_A_MODEL, dqn),
+        "model": NOT_A_MODEL,
         "env": (None, 0, NAN, [], {}, np.zeros(2), print, dqn, Anything()),
         "n_episodes": NOT_A_COUNT,
         "deterministic": NOT_A_BOOL,
