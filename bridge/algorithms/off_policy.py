@@ -204,14 +204,23 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             else:
                 goes_on = self._iterate(callback, log_interval)
         if goes_on and self._update_is_due:
-            with HeldInterrupt() as held:
-                host = running.run_steps(self, self._current_plan(), 0, math.inf, looks_at_each_step(callback))
-                self._record_trained(host, 0)
-            held.deliver()
+            self._update_now(looks_at_each_step(callback))
         self._begin_iteration()
+
+    def _update_now(self, watched: bool) -> None:
+        """The update that is due, for which a program waits until its next step."""
+        plan = self._current_plan()
+        if plan.chain is None or not self._is_ours():  # any more
+            self.train(batch_size=self.batch_size, gradient_steps=self._settings().num_updates(self.n_envs))
+            return
+        with HeldInterrupt() as held:
+            self._record_trained(running.run_steps(self, plan, 0, math.inf, watched), 0)
+        held.deliver()
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """One iteration of SB3's `learn`."""
+        if self._update_is_due:  # of a program, whose place this takes
+            self._update_now(looks_at_each_step(callback))
         self._begin_iteration()
         assert self.env is not None
         rollout = self.collect_rollouts(

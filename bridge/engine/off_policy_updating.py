@@ -47,8 +47,8 @@ def _program(policy: Any, optimizers: tuple[tuple[str, ExportedOptimizer], ...],
 class Updates:
     """Updates of one plan, from samples of SB3's.
 
-    What the policy acts with is written into PyTorch's after each update, and the rest (critics, targets, moments: 3 MB
-    of SAC's, for which two copies take a tenth of an update) when somebody may look: `show`.
+    What the policy acts with is written into PyTorch's after each update, and the rest (critics, targets, moments, of
+    SAC ten times as much) when somebody may look: `show`.
     """
 
     def __init__(self, plan: OffPolicyPlan, batch_size: int) -> None:

@@ -161,9 +161,8 @@ def _compiled_plan(engine: str, policy: ActorCriticPolicy, env: VecEnv | None, b
 def is_slower_compiled(policy: torch.nn.Module) -> bool:
     """Whether a policy acts and learns slower in XLA than in PyTorch: with convolutions on a CPU, and with no others.
 
-    A gradient step of 256 images of Atari takes 172 ms, 117 ms in PyTorch, and 91 ms in PyTorch with
-    `channels_last`; 128 steps of acting in 8 environments 0.36 s compiled and 0.31 s in SB3's code (two
-    cores, jaxlib 0.10.2, torch 2.13). benchmarks/never_slower.py holds the rule.
+    Both acting and gradient steps of Atari's images do. The cells with CnnPolicy of benchmarks/never_slower.py hold the
+    rule.
     """
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
     return convolves and jax.default_backend() == "cpu"

@@ -72,7 +72,7 @@ class SerialVecEnv(DummyVecEnv):
         return super().env_is_wrapped(wrapper_class, indices)
 
     def _as_observation(self, observations: dict[Any, np.ndarray]) -> VecEnvObs:
-        plain = observations.get(None)  # as SB3's function does it, which takes 1 µs
+        plain = observations.get(None)  # as SB3's function does it, in less time
         return dict_to_obs(self.observation_space, observations) if plain is None else plain
 
     def _new_observations(self) -> dict[Any, np.ndarray]:

@@ -42,7 +42,7 @@ class Snapshot:
         self._settings = self._read_settings()
 
     def is_current(self, learns: bool = True) -> bool:
-        """Whether the module is still so. It takes 10 to 20 microseconds for SB3's policies.
+        """Whether the module is still so.
 
         Args:
           learns: False, if what concerns gradients alone does not matter; then it takes half of that.

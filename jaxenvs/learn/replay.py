@@ -153,7 +153,7 @@ class Replay:
         slot = self.position * self.num_envs + jnp.arange(self.num_envs, dtype=jnp.int32)
         new_tag = jnp.where(done, replay_tags.make_end(end, terminated, truncated), replay_tags.next_age(before))
         # What is written depends on what is read of the same arrays, or seems to: else XLA may read last, from copies
-        # of whole arrays that it makes before (0.8 ms with a million rows).
+        # of whole arrays that it makes before.
         slot, new_tag = (jnp.where(size > 0, new, 0) for new in (slot, new_tag))
         return dataclasses.replace(
             self,

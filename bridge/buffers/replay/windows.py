@@ -3,7 +3,7 @@
 A window of `length` slots is known by its last one, and is there iff that slot's age, counted from what is stored, is
 at least length - 1. So it takes two look-ups to tell, across wrap-arounds and in episodes that still run, and uniform
 draws are draws of slots of which those that end no window are drawn anew. Only where hardly any does, the trajectories
-are listed, once for the batch: some 2 ms for a third of a million of them.
+are listed, once for the batch.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class ProcessVecEnv(VecEnv):
         Args:
           env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do.
           envs_per_process: how many environments, one after another, a process steps. More than 1 pays for those that
-            take less time than waking a process does, some 20 µs.
+            take less time than waking a process does.
           step_timeout: seconds that a step, and the resets in it, may take. A worker that takes longer is killed, and
             that is a death as others are. Without it a step may take for ever.
           on_worker_death: "raise" or "restart".

@@ -417,3 +417,17 @@ def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatc
     assert quiet.calls == each.calls
     assert quiet.ends == each.ends
     assert len(quiet.ends) > 0
+
+
+def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_host():
+    model, stock_like = make(), make()
+    stock_like.learn(96)
+
+    class StepAside(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps == 48:
+                self.model.train = self.model.train  # a method put into the model: programs step aside
+            return True
+
+    model.learn(96, StepAside())
+    assert model._n_updates == stock_like._n_updates
