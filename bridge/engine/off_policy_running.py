@@ -59,7 +59,8 @@ def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, 
     )
     rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs), algorithm._progress())
     # Last, because whatever fails from here on has to give it back.
-    replay = committed(buffer.lend(algorithm._last_obs))
+    left = -(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs)
+    replay = committed(buffer.lend(algorithm._last_obs, left + settings.train_freq))
     size = int(replay.size)  # which is given away
     try:
         trained = program()(*arguments, replay, *rest)

@@ -14,6 +14,10 @@ from bridge.buffers.replay.columns import map_leaves
 from bridge.buffers.replay.ring import InMemory, Ring
 from jaxenvs.learn import Replay, replay_tags
 
+# A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
+# written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.
+SMALL_STORE = 2**26
+
 
 class Lending:
     """What a ReplayBuffer is for a compiled training: its ring, or the store of a program, from which it comes back."""
@@ -37,7 +41,7 @@ class Lending:
         if self._lent is not None:
             like = map_leaves(lambda shape, space: np.zeros(0, space.dtype), self.obs_shape, self.observation_space)
             lent, self._lent = self._lent, None
-            self._ring = take_back(lent, like, self._maybe_cast_dtype(self.action_space.dtype))
+            self._ring = take_back(lent, like, self._maybe_cast_dtype(self.action_space.dtype), self.buffer_size)
 
     def why_not_lent(self: Any) -> str | None:
         """Why a program cannot have what is stored; None if it can."""
@@ -47,20 +51,23 @@ class Lending:
             return "it has priorities"
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
-    def lend(self: Any, observation: Any) -> Replay:
+    def lend(self: Any, observation: Any, num_steps: int) -> Replay:
         """What is stored as a program takes it, for `return_lent` to bring what that made of it.
 
         Args:
           observation: from which environments go on: where it is not what the newest row led to, an episode was left.
+          num_steps: so many rows are written at most, until there is more to lend.
         """
         observation = self._as_stored("observation", observation, (self.n_envs,))
         if self._lent is not None:
             last = map_leaves(np.asarray, self._lent.last_observation)
-            if all(np.array_equal(a, b) for a, b in zip(columns.leaves(last), columns.leaves(observation))):
+            goes_on = all(np.array_equal(a, b) for a, b in zip(columns.leaves(last), columns.leaves(observation)))
+            has_room = self._lent.capacity == self.buffer_size or self._lent.capacity > self._lent.size + num_steps
+            if goes_on and has_room:
                 lent: Replay = self._lent
                 return lent
         self.ring.break_off(observation)
-        lent = lend(self.ring, self.action_space)
+        lent = lend(self.ring, self.action_space, num_steps)
         self._ring = None
         return lent
 
@@ -69,13 +76,14 @@ class Lending:
         self._ring, self._lent = None, replay
 
 
-def lend(ring: Ring, action_space: spaces.Space[Any]) -> Replay:
+def lend(ring: Ring, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     """The store of a program with what a ring in memory holds. The ring is empty-handed afterwards: forget it.
 
     Args:
       action_space: actions of a Discrete one are numbers there, and arrays of one number here.
+      num_steps: see Lending.lend.
     """
-    capacity, num_envs = ring.tag.shape
+    capacity, num_envs = _rows(ring, num_steps), ring.num_envs
     is_discrete = isinstance(action_space, spaces.Discrete)
     shape = () if is_discrete else ring.action.shape[2:]
     if ring.size == 0:
@@ -88,12 +96,13 @@ def lend(ring: Ring, action_space: spaces.Space[Any]) -> Replay:
     # By doubling, because each number is a program of its own.
     while num_ends < min(len(rows) + len(rows) // 4, capacity * num_envs):
         num_ends *= 2
-    tag, ended = ring.tag.reshape(-1), ring.tag.reshape(-1)[slots]
+    tags = ring.tag[:capacity]
+    tag, ended = tags.reshape(-1), tags.reshape(-1)[slots]
     tag[slots] = replay_tags.make_end(
         np.arange(len(rows), dtype=np.int32), replay_tags.terminated(ended), replay_tags.truncated(ended)
     )
     # As if all of the rest had ended just now, so that the first slot begins an episode.
-    ring.tag[(ring.position + np.arange(capacity - ring.size)) % capacity] = -1
+    tags[(ring.position + np.arange(capacity - ring.size)) % capacity] = -1
 
     def ends(column: np.ndarray, fill: int = 0) -> jax.Array:
         filled = np.full((num_ends, *column.shape[1:]), fill, _dtype(column))
@@ -101,10 +110,10 @@ def lend(ring: Ring, action_space: spaces.Space[Any]) -> Replay:
         return jnp.array(filled)
 
     replay = Replay(
-        observation=map_leaves(lambda leaf: jnp.array(leaf, _dtype(leaf)), _take(ring, "observation")),
-        action=jnp.array(ring.action.reshape(capacity, num_envs, *shape), _dtype(ring.action)),
-        reward=jnp.array(ring.reward, float),
-        tag=jnp.array(ring.tag),
+        observation=map_leaves(lambda leaf: jnp.array(leaf[:capacity], _dtype(leaf)), _take(ring, "observation")),
+        action=jnp.array(ring.action[:capacity].reshape(capacity, num_envs, *shape), _dtype(ring.action)),
+        reward=jnp.array(ring.reward[:capacity], float),
+        tag=jnp.array(tags),
         last_observation=map_leaves(lambda leaf: jnp.array(leaf, _dtype(leaf)), ring.last_observation),
         end_observation=map_leaves(ends, _take(ring, "end_observation")),
         end_slot=ends(ring.end_slot.astype(np.int32), -1),
@@ -115,14 +124,24 @@ def lend(ring: Ring, action_space: spaces.Space[Any]) -> Replay:
     return replay
 
 
-def take_back(replay: Replay, like: Any, action_dtype: Any) -> Ring:
+def _rows(ring: Ring, num_steps: int) -> int:
+    """How many rows the store of a program has."""
+    slot = [leaf[0, 0] for leaf in (*columns.leaves(ring.observation), ring.action, ring.reward, ring.tag)]
+    num_bytes: int = ring.num_slots * sum(each.nbytes for each in slot)
+    if num_bytes <= SMALL_STORE or ring.size != ring.position:  # which has gone round, or has forgotten rows
+        return ring.capacity
+    # By doubling, because each number is a program of its own.
+    return min(ring.capacity, 1 << (ring.size + num_steps).bit_length())
+
+
+def take_back(replay: Replay, like: Any, action_dtype: Any, capacity: int) -> Ring:
     """A ring in memory with what the store of a program holds, which is gone afterwards.
 
     Args:
       like: an observation of the ring's dtypes.
-      action_dtype: that of the ring.
+      action_dtype, capacity: those of the ring.
     """
-    capacity, num_envs = replay.tag.shape
+    num_envs = replay.num_envs
     num_ended, num_ends = int(replay.num_ended), replay.end_slot.shape[0]
 
     def taken(leaf: jax.Array, dtype: Any) -> np.ndarray:
@@ -130,14 +149,22 @@ def take_back(replay: Replay, like: Any, action_dtype: Any) -> Ring:
         leaf.delete()
         return array
 
-    def observations(tree: Any) -> Any:
-        return map_leaves(lambda leaf, other: taken(leaf, other.dtype), tree, like)
+    def taken_rows(leaf: jax.Array, dtype: Any) -> np.ndarray:
+        if len(leaf) == capacity:
+            return taken(leaf, dtype)
+        array = np.zeros((capacity, *leaf.shape[1:]), dtype)
+        array[: len(leaf)] = leaf
+        leaf.delete()
+        return array
+
+    def observations(tree: Any, take: Any = taken) -> Any:
+        return map_leaves(lambda leaf, other: take(leaf, other.dtype), tree, like)
 
     return Ring(
-        observation=observations(replay.observation),
-        action=taken(replay.action, action_dtype).reshape(capacity, num_envs, -1),
-        reward=taken(replay.reward, np.float32),
-        tag=taken(replay.tag, np.int32),
+        observation=observations(replay.observation, taken_rows),
+        action=taken_rows(replay.action, action_dtype).reshape(capacity, num_envs, -1),
+        reward=taken_rows(replay.reward, np.float32),
+        tag=taken_rows(replay.tag, np.int32),
         last_observation=observations(replay.last_observation),
         end_observation=observations(replay.end_observation),
         end_slot=np.maximum(taken(replay.end_slot, np.int64), 0),

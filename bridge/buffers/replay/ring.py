@@ -114,8 +114,8 @@ class Ring:
         )
 
     @property
-    def capacity(self) -> Any:
-        return self.tag.shape[0]
+    def capacity(self) -> int:
+        return int(self.tag.shape[0])
 
     @property
     def num_envs(self) -> Any:

@@ -20,6 +20,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
+from bridge.buffers.replay import lending
 from bridge.engine import off_policy_running as running
 from bridge.engine.callbacks import QuietCallback
 from bridge.engine.pace import Pace
@@ -431,3 +432,17 @@ def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_hos
 
     model.learn(96, StepAside())
     assert model._n_updates == stock_like._n_updates
+
+
+def test_a_large_store_has_no_more_rows_in_a_program_than_the_training_fills(monkeypatch):
+    whole, parts = (make(env=make_env(length=100, limit=100), buffer_size=4000) for _ in range(2))
+    whole.learn(96).learn(480, reset_num_timesteps=False)
+    monkeypatch.setattr(lending, "SMALL_STORE", 0)
+    rows, lend = [], lending.lend
+    monkeypatch.setattr(lending, "lend", lambda *args: rows.append(lend(*args)) or rows[-1])
+    parts.learn(96)
+    parts.learn(480, reset_num_timesteps=False)
+    assert [each.capacity for each in rows] == sorted({each.capacity for each in rows})
+    assert rows[-1].capacity < parts.replay_buffer.buffer_size
+    assert_equal(state_of(parts), state_of(whole))
+    assert parts.replay_buffer.observations.shape[0] == parts.replay_buffer.buffer_size
