@@ -1,17 +1,27 @@
 """Reinforcement-learning environments as pure JAX functions."""
 
+import dataclasses
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs import spaces
 from jaxenvs.checks import check_env
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
-from jaxenvs.envs.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum
+from jaxenvs.envs import SUITES
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 from jaxenvs.wrappers import TimeLimit
+
+if TYPE_CHECKING:
+    from jaxenvs.envs.classic_control.acrobot import Acrobot
+    from jaxenvs.envs.classic_control.cartpole import CartPole
+    from jaxenvs.envs.classic_control.mountain_car import MountainCar
+    from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
+    from jaxenvs.envs.classic_control.pendulum import Pendulum
 
 __all__ = [
     "Acrobot",
@@ -48,9 +58,21 @@ try:
 except PackageNotFoundError:  # a checkout on the path, not installed
     __version__ = "unknown"
 
-register("CartPole-v0", CartPole, max_episode_steps=200, reward_threshold=195.0)
-register("CartPole-v1", CartPole, max_episode_steps=500, reward_threshold=475.0)
-register("MountainCar-v0", MountainCar, max_episode_steps=200, reward_threshold=-110.0)
-register("MountainCarContinuous-v0", MountainCarContinuous, max_episode_steps=999, reward_threshold=90.0)
-register("Pendulum-v1", Pendulum, max_episode_steps=200)
-register("Acrobot-v1", Acrobot, max_episode_steps=500, reward_threshold=-100.0)
+_modules: dict[str, str] = {}  # of the classes in the tables of the suites
+
+for _suite in SUITES:
+    for _spec in _suite.ENVIRONMENTS:
+        register(**dataclasses.asdict(_spec))
+        _module, _, _name = _spec.entry_point.partition(":")
+        _modules[_name] = _module
+
+
+def __getattr__(name: str) -> Any:
+    """The class of an environment, `jaxenvs.CartPole`, whose suite is imported now."""
+    if name not in _modules:
+        raise AttributeError(f"module 'jaxenvs' has no attribute {name!r}")
+    return getattr(importlib.import_module(_modules[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_modules})

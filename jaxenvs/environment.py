@@ -223,19 +223,32 @@ class Environment(Generic[State]):
 
     @property
     def can_render(self) -> bool:
-        """Whether `render` draws a picture."""
-        return type(self).render is not Environment.render
+        """Whether there is a picture."""
+        return type(self).draw is not Environment.draw or type(self).render is not Environment.render
 
     @property
     def render_fps(self) -> int:
         """Pictures a second at which a video of the environment runs in real time."""
         return 30
 
-    def render(self, state: State) -> np.ndarray:
-        """A picture of a state: uint8, shape (height, width, 3). Runs on the host, outside of traced code."""
+    @property
+    def render_size(self) -> tuple[int, int]:
+        """Height and width of what `render` returns [pixels]."""
+        return 400, 600
+
+    def draw(self, state: State, height: int, width: int) -> jax.Array:
+        """A picture of a state: uint8, shape (height, width, 3). Can be traced, batched and compiled.
+
+        `jaxenvs.drawing` has shapes and tiles for it.
+        """
         raise NotImplementedError(
-            f"{type(self).__name__} has no picture yet: define render(state) -> uint8 array (height, width, 3)."
+            f"{type(self).__name__} has no picture yet: define draw(state, height, width) -> uint8 (height, width, 3)."
         )
+
+    def render(self, state: State) -> np.ndarray:
+        """What `draw` draws, as a NumPy array of `render_size`. Not for use in traced code."""
+        draw = self.draw if type(self).draw is Environment.draw else functools.partial(_draw, self)  # the first raises
+        return np.asarray(draw(state, *self.render_size))
 
     @property
     def unwrapped(self) -> Environment[Any]:
@@ -267,6 +280,11 @@ class Environment(Generic[State]):
     def parameter_names(self) -> tuple[str, ...]:
         """The names of all fields, numeric and static."""
         return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _draw(env: Environment[Any], state: Any, height: int, width: int) -> jax.Array:
+    return env.draw(state, height, width)
 
 
 def require_environment(name: str, value: Any) -> None:
@@ -338,6 +356,13 @@ class Wrapper(Environment[State]):
     @property
     def render_fps(self) -> int:
         return self.env.render_fps
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return self.env.render_size
+
+    def draw(self, state: Any, height: int, width: int) -> jax.Array:
+        return self.env.draw(state.inner, height, width)
 
     def render(self, state: Any) -> np.ndarray:
         return self.env.render(state.inner)

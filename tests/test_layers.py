@@ -9,7 +9,14 @@ ROOT = Path(__file__).parent.parent
 
 # From the ground up. Modules that stand in one line may import each other.
 FLOORS = [
-    ["jaxenvs.environment", "jaxenvs.spaces", "jaxenvs.compilation", "jaxenvs.arguments", "jaxenvs.arrays"],
+    [
+        "jaxenvs.environment",
+        "jaxenvs.spaces",
+        "jaxenvs.compilation",
+        "jaxenvs.arguments",
+        "jaxenvs.arrays",
+        "jaxenvs.drawing",
+    ],
     ["jaxenvs.checks"],
     ["jaxenvs.vector"],
     ["jaxenvs.wrappers"],

@@ -1,1 +1,8 @@
-"""The environments: a folder for each suite, a file for each environment."""
+"""The environments: a folder for each suite with a table of its ids, and a file for each environment.
+
+The tables name the classes, so that a suite is imported when one of its environments is made.
+"""
+
+from jaxenvs.envs import classic_control
+
+SUITES = (classic_control,)

@@ -17,8 +17,10 @@ import pytest
 from gymnasium.envs.classic_control import acrobot, continuous_mountain_car
 
 import jaxenvs
-from jaxenvs.envs.classic_control import AcrobotState, CartPoleState, MountainCarState, PendulumState
-from jaxenvs.envs.classic_control.acrobot import wrap_angle
+from jaxenvs.envs.classic_control.acrobot import AcrobotState, wrap_angle
+from jaxenvs.envs.classic_control.cartpole import CartPoleState
+from jaxenvs.envs.classic_control.mountain_car import MountainCarState
+from jaxenvs.envs.classic_control.pendulum import PendulumState
 from tests.envs import golden
 
 pytestmark = [

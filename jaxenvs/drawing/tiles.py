@@ -1,0 +1,31 @@
+"""Pictures made of tiles: a grid of numbers, and a small picture for each number."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def draw_tiles(grid: jax.Array, tiles: jax.Array | np.ndarray, height: int, width: int) -> jax.Array:
+    """The picture of a grid, each cell the tile of its number, scaled to the nearest pixel.
+
+    Args:
+      grid: integers, shape (rows, columns), the tile of each cell.
+      tiles: uint8, shape (number, tile height, tile width, 3); or (number, 3), a colour each.
+
+    Returns:
+      uint8, shape (height, width, 3).
+    """
+    tiles = jnp.asarray(tiles, jnp.uint8)
+    if tiles.ndim == 2:
+        tiles = tiles[:, None, None, :]
+    row, y = _positions(height, grid.shape[0], tiles.shape[1])
+    column, x = _positions(width, grid.shape[1], tiles.shape[2])
+    return tiles[grid[row[:, None], column], y[:, None], x]
+
+
+def _positions(size: int, cells: int, tile_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each pixel along one side: the cell it lies in, and where in that cell's tile."""
+    where = np.arange(size) * cells * tile_size // size
+    return where // tile_size, where % tile_size
