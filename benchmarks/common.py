@@ -25,7 +25,10 @@ RESULTS = CHECKOUT / "benchmarks" / "results"
 # weak types than the start had, as in some of gymnax's environments.
 WARM_UP_ROUNDS = 2
 
-PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "stable-baselines3", "torch")
+PACKAGES = (
+    *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch"),
+    *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "xminigrid"),
+)
 
 
 def cores() -> int:

@@ -1,0 +1,347 @@
+"""Suites of ours, adapters of other libraries, pictures: each beside the peer that it is held against.
+
+    python -m benchmarks.worlds [--parts minatar toy_text adapters draw pixels] [--only REGEX] [--rounds 5] [--quick]
+
+minatar: compiled rollouts beside gymnax's and pgx's. toy_text: beside gymnax's FrozenLake, and Gymnasium's vector loop.
+adapters: a step of ours beside the library's own without a reset, and a rollout beside one with the library's own.
+draw: pictures of 1024 lanes at 84 x 84 on one core beside Gymnasium's, of the size that it has. pixels: PPO with a
+CnnPolicy on pictures of CartPole.
+
+The first three run in an environment with all the libraries, .bench/worlds, which a full run installs if it is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxenvs
+from benchmarks import common
+from benchmarks.common import Side, Timing
+from benchmarks.peers import client, own_stepping
+
+PARTS = ("minatar", "toy_text", "adapters", "draw", "pixels")
+WITH_LIBRARIES = ("minatar", "toy_text", "adapters")
+
+GAMES = {  # as we, gymnax and pgx name them
+    "Asterix": "asterix",
+    "Breakout": "breakout",
+    "Freeway": "freeway",
+    "Seaquest": "seaquest",
+    "SpaceInvaders": "space_invaders",
+}
+TOY_TEXT = ("FrozenLake-v1", "FrozenLake8x8-v1", "CliffWalking-v1", "Taxi-v4", "Blackjack-v1")
+ADAPTERS = (
+    "craftax/Craftax-Classic-Symbolic-v1",
+    "brax/ant",
+    "brax/inverted_pendulum",
+    "jumanji/Snake-v1",
+    "gymnax/Asterix-MinAtar",
+    "navix/Navix-Empty-8x8-v0",
+    "pgx/2048",
+    "xminigrid/MiniGrid-Empty-8x8",
+)
+DRAWN = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
+
+GYMNAX, PGX, FROZEN_LAKE, VECTOR_LOOP, ADAPTER, AUTO_RESET, PICTURES, PIXELS = 3, 2, 3, 50, 1.05, 1, 20, 3
+LANES = 1024
+HEAVY_LANES = 64  # of physics, whose steps take a millisecond a lane
+PIXELS_LANES, PIXELS_STEPS = 8, 128
+
+NOTES = [
+    "rollouts: one program scans over actions drawn beforehand, resets what ends, and returns observation, reward and "
+    "done of every step; the sides take turns, after two runs to warm up, and figures are of the median run",
+    "minatar: the minimal actions; gymnax's Freeway and time limits differ from MinAtar's rules, and so does the "
+    "number of episodes that end; what its own rollout shows for an episode's last observation is the next one's first",
+    "adapters, step: no side resets, and episodes that are over are stepped on; the same actions",
+    "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has",
+    "pixels: 84 x 84, grey, 4 frames, 8 environments, PPO's defaults but for rollouts of 128 steps; stock SB3 on "
+    "Gymnasium's pictures, by Gymnasium's wrappers",
+]
+
+Start, Step = Callable[[], Any], Callable[[Any, Any], tuple[Any, Any]]
+
+
+# --- Rollouts as programs -------------------------------------------------------------------------------------------
+
+
+def program(start: Start, step: Step, actions: np.ndarray) -> Side:
+    """One program that takes all the steps. Each run goes on where the one before stopped."""
+    scan = jax.jit(lambda carry, actions: jax.lax.scan(step, carry, actions))
+    carry, on_device = start(), jnp.asarray(actions)
+
+    def run() -> Any:
+        nonlocal carry
+        carry, outputs = scan(carry, on_device)
+        return outputs
+
+    return Side(run, actions.shape[0] * actions.shape[1], lambda outputs: int(np.sum(outputs[-1])))
+
+
+def ours(env: jaxenvs.Environment[Any], actions: np.ndarray) -> Side:
+    """A VectorEnv."""
+    venv = jaxenvs.VectorEnv(env, actions.shape[1])
+
+    def step(state: Any, action: Any) -> Any:
+        state, timestep = venv.step(state, action)
+        return state, (timestep.observation, timestep.reward, timestep.done)
+
+    return program(jax.jit(lambda: venv.reset(jax.random.key(0))[0]), step, actions)
+
+
+def stepped(env: jaxenvs.Environment[Any], actions: np.ndarray) -> Side:
+    """Steps of an environment of ours that nobody resets."""
+    num_envs = actions.shape[1]
+
+    def start() -> Any:
+        return jax.vmap(env.reset)(jax.random.split(jax.random.key(0), num_envs))[0]
+
+    def step(state: Any, action: Any) -> Any:
+        state, timestep = jax.vmap(env.step)(state, action)
+        return state, (timestep.observation, timestep.reward, timestep.done)
+
+    return program(jax.jit(start), step, actions)
+
+
+def theirs(own: own_stepping.Own, actions: np.ndarray, resetting: bool) -> Side:
+    """The library's own steps."""
+    return program(*own_stepping.lanes(own, actions.shape[1], resetting), actions)
+
+
+def draw_actions(space: Any, num_steps: int, num_envs: int) -> np.ndarray:
+    """Random actions, (num_steps, num_envs, *shape of an action)."""
+    random = np.random.default_rng(0)
+    shape = (num_steps, num_envs, *space.shape)
+    if isinstance(space, gymnasium.spaces.Box):
+        return random.uniform(np.maximum(space.low, -1), np.minimum(space.high, 1), shape).astype(np.float32)
+    return random.integers(0, space.nvec if hasattr(space, "nvec") else space.n, shape, np.int32)
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+class Worlds:
+    """The parts, which write into a report."""
+
+    def __init__(self, report: common.Report, rounds: int, only: str, quick: bool) -> None:
+        self._report, self._rounds, self._only, self._quick = report, rounds, re.compile(only), quick
+        self._lanes = 16 if quick else LANES
+
+    def _wanted(self, names: Any) -> list[str]:
+        found = [name for name in names if self._only.search(name)]
+        return found[:1] if self._quick else found
+
+    def _measure(self, table: str, name: str, sides: dict[str, Side]) -> dict[str, float]:
+        """Environment steps (or pictures) a second of each side."""
+        timings = common.interleave(sides, self._rounds)
+        rows = [{"environment": name, "side": side} | timing.row() for side, timing in timings.items()]
+        self._report.add(table, rows)
+        return {side: timing.steps_per_second for side, timing in timings.items()}
+
+    def minatar(self) -> None:
+        has_pgx = common.peer("pgx") is not None
+        for game in self._wanted(GAMES):
+            env = jaxenvs.make(f"MinAtar/{game}-v1")
+            actions = draw_actions(env.action_space, 50 if self._quick else 500, self._lanes)
+            sides = {"jaxenvs": ours(env, actions)}
+            if common.peer("gymnax") is not None:
+                sides["gymnax"] = theirs(own_stepping.gymnax(f"{game}-MinAtar"), actions, True)
+            if has_pgx:
+                sides["pgx"] = theirs(own_stepping.pgx(f"minatar-{GAMES[game]}"), actions, True)
+            speeds = self._measure("minatar", game, sides)
+            for peer, at_least in (("gymnax", GYMNAX), ("pgx", PGX)):
+                if peer in speeds and not self._quick:
+                    self._report.bar(f"MinAtar {game}: jaxenvs / {peer}", speeds["jaxenvs"] / speeds[peer], at_least)
+
+    def toy_text(self) -> None:
+        for env_id in self._wanted(TOY_TEXT):
+            env = jaxenvs.make(env_id)
+            actions = draw_actions(env.action_space, 50 if self._quick else 1000, self._lanes)
+            few = actions[:20]
+            vector = gymnasium.make_vec(env_id, self._lanes, vectorization_mode="sync")
+            vector.reset(seed=0)
+            loop = Side(
+                functools.partial(_vector_loop, vector, few),
+                few.size,
+                lambda outputs: sum(int((terminated | truncated).sum()) for _, _, terminated, truncated in outputs),
+            )
+            sides = {"jaxenvs": ours(env, actions), "Gymnasium's SyncVectorEnv": loop}
+            if env_id == "FrozenLake-v1" and common.peer("gymnax") is not None:
+                sides["gymnax"] = theirs(own_stepping.gymnax("FrozenLake-misc"), actions, True)
+            speeds = self._measure("toy_text", env_id, sides)
+            vector.close()
+            for peer, at_least in (("gymnax", FROZEN_LAKE), ("Gymnasium's SyncVectorEnv", VECTOR_LOOP)):
+                if peer in speeds and not self._quick:
+                    self._report.bar(f"{env_id}: jaxenvs / {peer}", speeds["jaxenvs"] / speeds[peer], at_least)
+
+    def adapters(self) -> None:
+        for env_id in self._wanted(ADAPTERS):
+            library, _, name = env_id.partition("/")
+            if common.peer(library) is None:
+                continue
+            heavy = library in ("brax", "craftax")
+            env = jaxenvs.make(env_id)
+            own = own_stepping.LIBRARIES[library](name)
+            num_steps, num_envs = (10, 8) if self._quick else (50, HEAVY_LANES) if heavy else (200, LANES)
+            actions = draw_actions(env.action_space, num_steps, num_envs)
+            bare = env.env if isinstance(env, jaxenvs.TimeLimit) else env
+            sides = {
+                "step: jaxenvs": stepped(bare, actions),
+                f"step: {library}": theirs(own, actions, False),
+                "rollout: jaxenvs": ours(env, actions),
+            }
+            if own.step_and_reset is not None:
+                sides[f"rollout: {library}"] = theirs(own, actions, True)
+            speeds = self._measure("adapters", env_id, sides)
+            if self._quick:
+                continue
+            cost = speeds[f"step: {library}"] / speeds["step: jaxenvs"]
+            self._report.require(
+                f"{env_id}: a step by the adapter / the library's own, time", cost, f"<= {ADAPTER}", cost <= ADAPTER
+            )
+            if own.step_and_reset is not None:
+                ratio = speeds["rollout: jaxenvs"] / speeds[f"rollout: {library}"]
+                self._report.bar(f"{env_id}: rollout, jaxenvs / {library}'s own resets", ratio, AUTO_RESET)
+
+    def draw(self) -> None:
+        for env_id in self._wanted(DRAWN):
+            context = multiprocessing.get_context("spawn")
+            with context.Pool(1, initializer=_on_one_core) as pool:  # before JAX counts the cores
+                timings = pool.apply(_time_pictures, (env_id, self._lanes, self._rounds))
+            rows = [{"environment": env_id, "side": side} | timing.row() for side, timing in timings.items()]
+            self._report.add("draw", rows)
+            ratio = timings["jaxenvs"].steps_per_second / timings["Gymnasium"].steps_per_second
+            if not self._quick:
+                self._report.bar(f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES)
+
+    def pixels(self) -> None:
+        iterations = 1 if self._quick else 2
+        sides = {
+            name: Side(functools.partial(_learn, model, iterations), iterations * PIXELS_LANES * PIXELS_STEPS, _no_ends)
+            for name, model in (("bridge.PPO", _compiled_pixels()), ("stock SB3", _stock_pixels()))
+        }
+        timings = common.interleave(sides, self._rounds, warm_up=1)
+        self._report.add("pixels", [{"side": side} | timing.row() for side, timing in timings.items()])
+        ratio = timings["bridge.PPO"].steps_per_second / timings["stock SB3"].steps_per_second
+        if not self._quick:
+            self._report.bar("CartPole from pixels, CnnPolicy: bridge.PPO / stock SB3", ratio, PIXELS)
+
+
+def _vector_loop(vector: Any, actions: np.ndarray) -> Any:
+    return [vector.step(action)[:4] for action in actions]
+
+
+def _on_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def _time_pictures(env_id: str, lanes: int, rounds: int) -> dict[str, Timing]:
+    """Of states that random actions lead to."""
+    env = jaxenvs.make(env_id)
+    actions = draw_actions(env.action_space, 20, lanes)
+    venv = jaxenvs.VectorEnv(env, lanes)
+    state = venv.reset(jax.random.key(0))[0]
+    state = jax.lax.scan(lambda state, action: (venv.step(state, action)[0], None), state, jnp.asarray(actions))[0]
+    draw = jax.jit(jax.vmap(lambda state: env.draw(state, 84, 84)))
+    reference = gymnasium.make(env_id, render_mode="rgb_array")
+    reference.reset(seed=0)
+
+    def render() -> list[Any]:
+        pictures = []
+        for _ in range(20):
+            if any(reference.step(reference.action_space.sample())[2:4]):
+                reference.reset()
+            pictures.append(reference.render())
+        return pictures
+
+    sides = {
+        "jaxenvs": Side(lambda: draw(state.lanes), lanes, _no_ends),
+        "Gymnasium": Side(render, 20, _no_ends),
+    }
+    return common.interleave(sides, rounds)
+
+
+def _no_ends(_: Any) -> int:
+    return 0
+
+
+def _learn(model: Any, iterations: int) -> None:
+    model.learn(iterations * PIXELS_LANES * PIXELS_STEPS, reset_num_timesteps=False)
+
+
+def _compiled_pixels() -> Any:
+    import bridge
+
+    env = bridge.JaxVecEnv(_frames_last(jaxenvs.make("CartPole-v1")), PIXELS_LANES, seed=0)
+    return bridge.PPO("CnnPolicy", env, n_steps=PIXELS_STEPS, seed=0)
+
+
+def _frames_last(env: jaxenvs.Environment[Any]) -> jaxenvs.Environment[Any]:
+    return jaxenvs.FrameStack(jaxenvs.Pixels(env, 84, grayscale=True), 4)
+
+
+def _stock_pixels() -> Any:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    def wrap(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        env = gymnasium.wrappers.AddRenderObservation(env, render_only=True)
+        env = gymnasium.wrappers.ResizeObservation(env, (84, 84))
+        return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.GrayscaleObservation(env), 4)
+
+    env = make_vec_env("CartPole-v1", PIXELS_LANES, seed=0, wrapper_class=wrap, env_kwargs={"render_mode": "rgb_array"})
+    return PPO("CnnPolicy", env, n_steps=PIXELS_STEPS, seed=0)
+
+
+# --- The command ----------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", default="", help="environments whose names this is found in; default all")
+    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
+    parser.add_argument("--quick", action="store_true", help="small, to see that it works; no results")
+    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
+    options = parser.parse_args(argv)
+    rounds = options.rounds or (1 if options.quick else 5)
+    settings = {"parts": " ".join(options.parts), "only": options.only, "rounds": rounds, "quick": options.quick}
+    report = common.Report("worlds", settings, NOTES)
+    python = None if options.quick else client.interpreter("worlds", install=True)
+    elsewhere = [] if python is None or _runs_in(python) else [part for part in options.parts if part in WITH_LIBRARIES]
+    if elsewhere:
+        with tempfile.TemporaryDirectory() as folder:
+            given = ["--parts", *elsewhere, "--only", options.only, "--rounds", str(rounds), "--output", folder]
+            subprocess.run([python, "-m", "benchmarks.worlds", *given], check=True)
+            found = json.loads((Path(folder) / "worlds.json").read_text())
+        report.content["versions"] = found["versions"] | report.content["versions"]
+        for key in ("tables", "bars"):
+            report.content[key] = found[key]
+    worlds = Worlds(report, rounds, options.only, options.quick)
+    for part in options.parts:
+        if part not in elsewhere:
+            getattr(worlds, part)()
+    report.finish(options.output or (None if options.quick else common.RESULTS))
+
+
+def _runs_in(python: Path) -> bool:
+    return Path(sys.prefix).resolve() == python.parent.parent.resolve()
+
+
+if __name__ == "__main__":
+    main()
