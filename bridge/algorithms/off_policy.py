@@ -21,16 +21,15 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.replay import ReplayBuffer
-from bridge.engine import off_policy_running as running
-from bridge.engine import off_policy_stepping as stepping
 from bridge.engine.callbacks import looks_at_each_step, looks_at_steps, quiet_steps
 from bridge.engine.channels_last import channels_last
 from bridge.engine.interrupts import HeldInterrupt
-from bridge.engine.off_policy_plan import OffPolicyPlan, make_off_policy_plan
-from bridge.engine.off_policy_program import Progress
-from bridge.engine.off_policy_updating import Updates
+from bridge.engine.off_policy import running, stepping
+from bridge.engine.off_policy.plan import OffPolicyPlan, make_off_policy_plan
+from bridge.engine.off_policy.program import Progress
+from bridge.engine.off_policy.updating import Updates
+from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
-from bridge.engine.plan import require_engine
 from bridge.randomness import get_random_state
 from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy_settings import OffPolicySettings

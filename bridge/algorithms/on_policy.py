@@ -24,13 +24,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine import iterations, stepping, tensors
 from bridge.engine.callbacks import looks_at_steps, quiet_steps, show_steps
 from bridge.engine.channels_last import channels_last
-from bridge.engine.collecting import Collected, Discounts, Steps, run_rollout
+from bridge.engine.on_policy import iterations, stepping, tensors
+from bridge.engine.on_policy.collecting import Collected, Discounts, Steps, run_rollout
+from bridge.engine.on_policy.plan import Plan, make_plan, require_engine
+from bridge.engine.on_policy.updating import Update, is_large, write_learner
 from bridge.engine.pace import Pace
-from bridge.engine.plan import Plan, make_plan, require_engine
-from bridge.engine.updating import Update, is_large, write_learner
 from bridge.randomness import get_random_state
 from bridge.translate.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv

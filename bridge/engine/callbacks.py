@@ -24,7 +24,7 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
-from bridge.engine.collecting import Steps
+from bridge.engine.on_policy.collecting import Steps
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers.chain import Chain
 

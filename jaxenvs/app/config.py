@@ -18,7 +18,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 import bridge
 import jaxenvs
-from bridge.engine.plan import ENGINES
+from bridge.engine.on_policy.plan import ENGINES
 from jaxenvs.app import environments
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.files import replacing

@@ -13,8 +13,8 @@ from stable_baselines3.common.vec_env import VecNormalize, VecTransposeImage
 from bridge import NotCompilable
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
 from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
-from bridge.engine.off_policy_plan import make_off_policy_plan
-from bridge.engine.plan import make_plan
+from bridge.engine.off_policy.plan import make_off_policy_plan
+from bridge.engine.on_policy.plan import make_plan
 from bridge.translate.modules import read_parameters, write_parameters
 from bridge.translate.optimizers import write_optimizer
 from jaxenvs.app.config import TrainingConfig

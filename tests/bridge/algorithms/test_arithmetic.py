@@ -109,7 +109,7 @@ def same_order(monkeypatch):
 
             return update
 
-        monkeypatch.setattr("bridge.engine.updating._program", program)
+        monkeypatch.setattr("bridge.engine.on_policy.updating._program", program)
 
     return set_order
 

@@ -21,8 +21,8 @@ from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
 from bridge.buffers.replay import lending
-from bridge.engine import off_policy_running as running
 from bridge.engine.callbacks import QuietCallback
+from bridge.engine.off_policy import running
 from bridge.engine.pace import Pace
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder

@@ -15,7 +15,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
-from bridge.engine import acting, off_policy_updating, predicting
+from bridge.engine import acting, predicting
+from bridge.engine.off_policy import updating
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
@@ -167,9 +168,9 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
     monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
-    off_policy_updating._program.cache_clear()
+    updating._program.cache_clear()
     yield
-    off_policy_updating._program.cache_clear()
+    updating._program.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine import collecting, iterations, updating
+from bridge.engine.on_policy import collecting, iterations, updating
 from bridge.translate.modules import read_parameters
 from bridge.translate.policies import NotCompilable
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env

@@ -75,7 +75,7 @@ def rollout_of(model):
     [*((name, "discrete") for name in OBSERVATIONS), *(("box", name) for name in ACTIONS if name != "discrete")],
 )
 def test_a_rollout_is_what_sb3_would_have_stored(observation, action, monkeypatch):
-    monkeypatch.setattr("bridge.engine.plan.is_slower_compiled", lambda policy: False)  # nor are images
+    monkeypatch.setattr("bridge.engine.on_policy.plan.is_slower_compiled", lambda policy: False)  # nor are images
     env, space = sampled(observation, action), ACTIONS[action]
     model = make(env, policy="MultiInputPolicy" if observation == "dict" else "MlpPolicy")
     assert model.plan.actor is not None

@@ -16,7 +16,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 import jaxenvs
 from bridge import JaxVecEnv
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine.tensors import MOST_STEPS_UNSEEN, collect_rollouts
+from bridge.engine.on_policy.tensors import MOST_STEPS_UNSEEN, collect_rollouts
 from jaxenvs import TimeLimit, environment
 from tests.environments import Counter
 

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import JudgingActor, as_sb3_gives
 from bridge.engine.callbacks import looks_at_steps
-from bridge.engine.pipelining import Act, Pipeline, Taken
+from bridge.engine.on_policy.pipelining import Act, Pipeline, Taken
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.step_infos import StepInfos
 

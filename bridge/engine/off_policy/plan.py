@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
 from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.acting import Actor
-from bridge.engine.plan import compiles, is_slower_compiled, require_engine
+from bridge.engine.on_policy.plan import compiles, is_slower_compiled, require_engine
 from bridge.translate.action_noise import export_noise
 from bridge.translate.learning_state import LearningState
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine.acting import JudgingActor
-from bridge.engine.pipelining import why_not as why_not_pipelined
+from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
 from bridge.translate.learning_state import LearningState
 from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import ExportedOptimizer, export_optimizer

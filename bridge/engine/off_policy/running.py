@@ -12,9 +12,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.compilation import to_host
 from bridge.engine.interrupts import HeldInterrupt
-from bridge.engine.off_policy_plan import OffPolicyPlan
-from bridge.engine.off_policy_program import MOST_OF_ALL, MOST_STEPS, Limits, Shape, Trained, program
-from bridge.engine.off_policy_updating import committed, optimizer_settings, read_learner, write_learner
+from bridge.engine.off_policy.plan import OffPolicyPlan
+from bridge.engine.off_policy.program import MOST_OF_ALL, MOST_STEPS, Limits, Shape, Trained, program
+from bridge.engine.off_policy.updating import committed, optimizer_settings, read_learner, write_learner
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers.chain import in_dtypes_of
 from jaxenvs.learn import DQN

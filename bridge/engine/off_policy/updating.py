@@ -13,8 +13,8 @@ import torch
 from gymnasium import spaces
 
 from bridge.engine.compilation import to_host
-from bridge.engine.off_policy_plan import OffPolicyPlan
-from bridge.engine.updating import LARGE_UPDATE
+from bridge.engine.off_policy.plan import OffPolicyPlan
+from bridge.engine.on_policy.updating import LARGE_UPDATE
 from bridge.translate.optimizers import ExportedOptimizer
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Transitions

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.engine.collecting import Discounts, Steps, collect_steps
 from bridge.engine.compilation import to_host
-from bridge.engine.plan import Plan
-from bridge.engine.updating import optimizer_settings, read_learner
+from bridge.engine.on_policy.collecting import Discounts, Steps, collect_steps
+from bridge.engine.on_policy.plan import Plan
+from bridge.engine.on_policy.updating import optimizer_settings, read_learner
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.packing import Packed, Packing

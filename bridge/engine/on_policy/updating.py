@@ -12,7 +12,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.compilation import compile_meanwhile, to_host
-from bridge.engine.plan import POLICY, Plan
+from bridge.engine.on_policy.plan import POLICY, Plan
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options

@@ -1,0 +1,1 @@
+"""Programs of PPO and A2C: collecting rollouts, updating, and whole iterations of both."""
