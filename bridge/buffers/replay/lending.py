@@ -107,19 +107,19 @@ def lend(ring: Ring, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     def ends(column: np.ndarray, fill: int = 0) -> jax.Array:
         filled = np.full((num_ends, *column.shape[1:]), fill, _dtype(column))
         filled[: len(rows)] = column[rows]
-        return jnp.array(filled)
+        return _put(filled)
 
     replay = Replay(
-        observation=map_leaves(lambda leaf: jnp.array(leaf[:capacity], _dtype(leaf)), _take(ring, "observation")),
-        action=jnp.array(ring.action[:capacity].reshape(capacity, num_envs, *shape), _dtype(ring.action)),
-        reward=jnp.array(ring.reward[:capacity], float),
-        tag=jnp.array(tags),
-        last_observation=map_leaves(lambda leaf: jnp.array(leaf, _dtype(leaf)), ring.last_observation),
+        observation=map_leaves(lambda leaf: _put(leaf[:capacity]), _take(ring, "observation")),
+        action=_put(ring.action[:capacity].reshape(capacity, num_envs, *shape)),
+        reward=_put(ring.reward[:capacity].astype(float)),
+        tag=_put(tags),
+        last_observation=map_leaves(_put, ring.last_observation),
         end_observation=map_leaves(ends, _take(ring, "end_observation")),
         end_slot=ends(ring.end_slot.astype(np.int32), -1),
-        num_ended=jnp.array(len(rows), jnp.int32),
-        position=jnp.array(ring.position, jnp.int32),
-        size=jnp.array(ring.size, jnp.int32),
+        num_ended=_put(np.int32(len(rows))),
+        position=_put(np.int32(ring.position)),
+        size=_put(np.int32(ring.size)),
     )
     return replay
 
@@ -181,6 +181,15 @@ def _take(ring: Ring, name: str) -> Any:
     tree = getattr(ring, name)
     setattr(ring, name, None)
     return tree
+
+
+def _put(array: Any) -> jax.Array:
+    """An array of JAX's with memory of its own, which a program can be given.
+
+    Not `jnp.array`, which holds one copy more for a while: as much memory again as the store takes.
+    """
+    put: jax.Array = jax.device_put(np.asarray(array, _dtype(array)), may_alias=False)
+    return put
 
 
 def _dtype(array: Any) -> Any:
