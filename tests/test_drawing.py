@@ -163,19 +163,29 @@ def test_pictures_are_the_same_with_x64(x64: None) -> None:
     assert differ_by(jax.jit(scene)(jnp.asarray(0.7)), expected) <= 1
 
 
-def test_a_background_of_numbers_is_no_part_of_the_program() -> None:
+def test_a_background_is_made_once_for_a_batch() -> None:
+    """Of numbers while tracing; of what is traced in the program, but for each picture only if it differs by lane."""
+
     def paint(level: Any) -> Canvas:
         return blank().box(LEFT, RIGHT, BOTTOM, level, BLACK)
 
-    def is_traced(level: Any) -> bool:
-        found.append(background(paint, level).plane)
-        return isinstance(found[-1], jax.core.Tracer)
+    def picture(x: Any, level: Any) -> jax.Array:
+        canvas = background(paint, level)
+        shapes.append((isinstance(canvas.plane, jax.core.Tracer), jnp.shape(canvas.plane)))
+        return canvas.circle((x, 0.0), 0.5, RED).picture()
 
-    found: list[Any] = []
-    jax.jit(lambda: found.append(is_traced(0.5)))()
-    assert found[1] is False
-    jax.jit(lambda level: found.append(is_traced(level)))(0.5)
-    assert found[3] is True
+    shapes: list[Any] = []
+    places = jnp.linspace(-1.0, 3.0, 4)
+    of_numbers = jax.jit(jax.vmap(lambda x: picture(x, 0.5)))(places)
+    assert shapes[0][0] is False
+    batch = jax.vmap(picture, in_axes=(0, None))
+    traced = jax.jit(batch)(places, 0.5)
+    assert shapes[1][0] is True
+    by_lane = jax.jit(jax.vmap(picture))(places, jnp.full(4, 0.5))
+    assert differ_by(of_numbers, traced) <= 1
+    assert differ_by(of_numbers, by_lane) <= 1
+    branch = next(each for each in jax.make_jaxpr(batch)(places, 0.5).eqns if each.primitive.name == "cond")
+    assert (HEIGHT, 3 * WIDTH) in [out.aval.shape for out in branch.outvars]
 
 
 def test_tiles_are_scaled_to_the_nearest_pixel() -> None:
