@@ -61,7 +61,7 @@ class Canvas:
         """uint8, shape (height, width, 3)."""
         height, width = self.plane.shape
         # At 2^23 floats are one apart, so that their last bits are the number, rounded. A conversion guards against
-        # numbers that no uint8 is: CartPole took a tenth longer, two boxes alone a third.
+        # numbers that no uint8 is: CartPole took a tenth longer, two boxes alone two fifths.
         bits = jax.lax.bitcast_convert_type(self.plane + 2.0**23, jnp.uint32)
         return bits.astype(jnp.uint8).reshape(height, width // 3, 3)
 
@@ -166,8 +166,9 @@ class Canvas:
 def background(paint: Callable[..., Canvas], *arguments: Any) -> Canvas:
     """The canvas `paint(*arguments)`, of what stands still, made once for a whole batch.
 
-    If no argument is traced it is made now, while tracing, else at each call of the program. Without this, XLA fuses it with what moves in front and computes it for each picture of a batch: a picture of
-    MountainCar took three times as long, and seven times with traced parameters.
+    If no argument is traced it is made now, while tracing, else at each call of the program. Without this, XLA fuses it
+    with what moves in front and computes it for each picture: one of MountainCar took three times as long, and seven
+    times with traced parameters.
     """
     traced = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.core.Tracer)]
     if not traced:
@@ -209,7 +210,7 @@ def _turn(angle: Number) -> tuple[jax.Array, jax.Array]:
 
 
 def _length(x: Number, y: Number) -> jax.Array:
-    """As `jnp.hypot`, which guards against overflow, in twice the time."""
+    """As `jnp.hypot`, without its guard against overflow."""
     return jnp.sqrt(jnp.square(x) + jnp.square(y))
 
 
