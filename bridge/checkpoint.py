@@ -15,10 +15,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from bridge.files import replacing, zip_path
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
+from jaxenvs.files import replacing
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
 REPLAY_BUFFER = "replay_buffer.pkl"  # in the zip
@@ -58,7 +58,7 @@ def _save_checkpoint(model: BaseAlgorithm, path: str | Path, random_state: dict[
     }
     vars(model)["_checkpoint"] = checkpoint  # SB3 saves every attribute that it does not know
     try:
-        with replacing(zip_path(path)) as unfinished:
+        with replacing(_zip_path(path)) as unfinished:
             model.save(unfinished)
             _add_replay_buffer(model, unfinished)
     finally:
@@ -144,7 +144,7 @@ def _add_replay_buffer(model: Any, path: Path) -> None:
 
 
 def _load_replay_buffer(model: Any, path: str | Path) -> None:
-    name = next(each for each in (Path(path), zip_path(path)) if each.is_file())
+    name = next(each for each in (Path(path), _zip_path(path)) if each.is_file())
     with zipfile.ZipFile(name) as archive:
         if REPLAY_BUFFER in archive.namelist():
             # SB3 takes no other kind of file.
@@ -181,3 +181,9 @@ def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]
         except (TypeError, AttributeError, pickle.PicklingError):
             continue
     return type(wrapper).__name__, attributes
+
+
+def _zip_path(path: str | os.PathLike[str]) -> Path:
+    """`path` with ".zip" behind it, unless it ends so. Not instead of what looks like a suffix, as in "ppo_0.98"."""
+    path = Path(path)
+    return path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")

@@ -11,10 +11,11 @@ from jaxenvs import spaces
 from jaxenvs.checks import check_env
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 from jaxenvs.envs import SUITES
+from jaxenvs.film import gif
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
-from jaxenvs.wrappers import TimeLimit
+from jaxenvs.wrappers import Pixels, TimeLimit
 
 if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.acrobot import Acrobot
@@ -31,6 +32,7 @@ __all__ = [
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "Pixels",
     "Spec",
     "TimeLimit",
     "TimeStep",
@@ -42,6 +44,7 @@ __all__ = [
     "Wrapper",
     "check_env",
     "environment",
+    "gif",
     "make",
     "make_vec",
     "register",

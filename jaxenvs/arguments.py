@@ -69,6 +69,20 @@ def seed(name: str, value: Any) -> int:
     return integer(name, value, 0, None, "a non-negative int")
 
 
+def image_size(name: str, value: Any) -> tuple[int, int]:
+    """`value` as height and width in pixels, for which one number may stand.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    try:
+        height, width = (positive_int(name, side) for side in sides)
+    except ValueError:
+        raise ValueError(f"{name} must be a positive int or (height, width), got {shown(value)}.") from None
+    return height, width
+
+
 def number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> Any:
     """`value`, if it is a finite real number within bounds; one that is traced passes, as long as it is real and ().
 

@@ -333,7 +333,7 @@ def no_parameter(env_class: type[Any], name: str) -> str:
 
 
 class Wrapper(Environment[State]):
-    """An environment that holds another, in a field named `env`, whose state it holds in its own."""
+    """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`."""
 
     env: Environment[Any]
 
@@ -361,11 +361,15 @@ class Wrapper(Environment[State]):
     def render_size(self) -> tuple[int, int]:
         return self.env.render_size
 
+    def inner_state(self, state: Any) -> Any:
+        """The state of the environment inside. Of a wrapper without a state of its own, the state itself."""
+        return state.inner
+
     def draw(self, state: Any, height: int, width: int) -> jax.Array:
-        return self.env.draw(state.inner, height, width)
+        return self.env.draw(self.inner_state(state), height, width)
 
     def render(self, state: Any) -> np.ndarray:
-        return self.env.render(state.inner)
+        return self.env.render(self.inner_state(state))
 
     @property
     def unwrapped(self) -> Environment[Any]:

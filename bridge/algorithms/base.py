@@ -23,11 +23,11 @@ import jaxenvs
 from bridge.engine.compilation import compile_seconds, release_freed_memory
 from bridge.engine.predicting import Predictor
 from bridge.factory import make_vec_env
-from bridge.files import replacing
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.randomness import key_data
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
+from jaxenvs.files import replacing
 
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxenvs import files
 from jaxenvs.app.errors import UserError
 
 
@@ -34,8 +35,6 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
       CannotWrite: a disk is full, or the like.
     """
-    from bridge import files  # here, as bridge needs PyTorch
-
     with writing(path), files.replacing(path) as unfinished:
         yield unfinished
 

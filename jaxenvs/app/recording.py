@@ -15,12 +15,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from jaxenvs.app import environments
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.evaluation import first_seed
-from jaxenvs.app.files import replacing
+from jaxenvs.app.files import replacing, writing
 from jaxenvs.app.runs import folders_of_models, load_model, read_run
+from jaxenvs.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
 
 MOST_STEPS = 2000  # of all episodes together
-GIF_FPS = 30  # browsers slow down what is much faster
 GIF_WIDTH = 400  # what is wider is shrunk: a GIF is for a page, and takes long to write
 
 
@@ -48,10 +48,14 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     model, trained_on = load_model(folder, config)
     episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
     is_gif = out.suffix == ".gif"
-    every = -(-env.render_fps // GIF_FPS) if is_gif else 1
+    every, fps = real_time(env) if is_gif else (1, env.render_fps)
     frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
-    with replacing(out) as path:
-        (_write_gif if is_gif else _write_mp4)(frames, env.render_fps / every, path)
+    if is_gif:
+        with writing(out):
+            write_gif(map(_shrunk, frames), fps, out)
+    else:
+        with replacing(out) as path:
+            _write_mp4(frames, fps, path)
     returns = ", ".join(f"{gained:.2f}" for gained in episodes.returns)
     return f"Wrote {out}: return {returns}" + (f", cut after {MOST_STEPS} steps" if episodes.cut else "")
 
@@ -100,9 +104,8 @@ class _Episodes:
         return picture
 
 
-def _write_gif(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:
-    images = (Image.fromarray(frame).reduce(-(-frame.shape[1] // GIF_WIDTH)) for frame in frames)
-    next(images).save(path, save_all=True, append_images=images, duration=1000 / fps, loop=0)
+def _shrunk(frame: np.ndarray) -> np.ndarray:
+    return np.asarray(Image.fromarray(frame).reduce(-(-frame.shape[1] // GIF_WIDTH)))
 
 
 def _write_mp4(frames: Iterator[np.ndarray], fps: float, path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_run_on_a_full_disk_ends_in_one_line_and_goes_on_when_there_is_room(tm
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bridge.files.os.fsync", full)
+        patch.setattr("jaxenvs.files.os.fsync", full)
         with pytest.raises(SystemExit) as exit_info:
             cli.main(["train", "ppo", "CartPole-v1", *TINY, "--out", str(out)])
     assert exit_info.value.code == 2

@@ -258,7 +258,6 @@ def test_what_is_no_environment_is_refused() -> None:
 
 
 def test_pictures_are_those_of_the_lanes() -> None:
-    pytest.importorskip("PIL")
     venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 2), "rgb_array")
     venv.reset(seed=7)
     env = GymnasiumEnv(CartPole(), "rgb_array")
@@ -456,7 +455,6 @@ def test_lanes_may_have_parameters_of_their_own() -> None:
     for _ in range(3):
         np.testing.assert_allclose(venv.step([1, 0])[0], sync.step([1, 0])[0], rtol=1e-6)
     assert venv.observation_space.shape == (2, 4)
-    pytest.importorskip("PIL")
     assert len(venv.render() or ()) == 2
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from bridge.buffers.replay.columns import leaves
 from bridge.buffers.replay.ring import Ring
-from bridge.files import replacing
+from jaxenvs.files import replacing
 from jaxenvs.learn import replay_tags
 
 try:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import number
+from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
-from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, INK, LIGHT_BLUE, Canvas
 
 Phase = tuple[jax.Array, ...]  # theta_1, theta_2, theta_1_dot, theta_2_dot; or their derivatives
 
@@ -145,20 +145,21 @@ class Acrobot(Environment[AcrobotState]):
         angles = (jnp.cos(state.theta_1), jnp.sin(state.theta_1), jnp.cos(state.theta_2), jnp.sin(state.theta_2))
         return jnp.stack([*angles, state.theta_1_dot, state.theta_2_dot]).astype(jnp.float32)
 
-    def render(self, state: AcrobotState) -> np.ndarray:
-        upper, lower = float(self.link_length_1), float(self.link_length_2)
-        angle_1 = float(state.theta_1)
-        angle_2 = angle_1 + float(state.theta_2)
-        elbow = (upper * math.sin(angle_1), -upper * math.cos(angle_1))
-        tip = (elbow[0] + lower * math.sin(angle_2), elbow[1] - lower * math.cos(angle_2))
-        reach = 1.1 * (upper + lower)
-        canvas = Canvas(-reach, reach, -reach, reach, width=480)
-        canvas.line([(-reach, 1.0), (reach, 1.0)], ACCENT, 0.025)
-        canvas.rod((0.0, 0.0), elbow, BLUE, 0.2)
-        canvas.rod(elbow, tip, LIGHT_BLUE, 0.2)
-        for joint in ((0.0, 0.0), elbow):
-            canvas.circle(joint, 0.06, INK)
-        return canvas.to_array()
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 500, 500
+
+    def draw(self, state: AcrobotState, height: int, width: int) -> jax.Array:
+        upper, lower = self.link_length_1, self.link_length_2
+        reach = upper + lower + 0.2
+        canvas = Canvas.blank(height, width, -reach, reach, -reach, reach)
+        canvas = canvas.box(-reach, reach, 1 - reach / 500, 1 + reach / 500, BLACK)  # a pixel of Gymnasium's picture
+        elbow = (upper * jnp.sin(state.theta_1), -upper * jnp.cos(state.theta_1))
+        links = (((0.0, 0.0), upper, state.theta_1), (elbow, lower, state.theta_1 + state.theta_2))
+        for joint, length, angle in links:
+            canvas = canvas.box(-0.1, 0.1, -length, 0.0, (0, 204, 204), joint, angle)
+            canvas = canvas.circle(joint, 0.1, (204, 204, 0))
+        return canvas.picture()
 
 
 def wrap_angle(angle: jax.Array) -> jax.Array:

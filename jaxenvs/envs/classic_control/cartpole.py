@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import boolean
+from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
-from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
 
 
 @struct
@@ -111,12 +111,11 @@ class CartPole(Environment[CartPoleState]):
     def _observe(self, state: CartPoleState) -> jax.Array:
         return jnp.stack([state.x, state.x_dot, state.theta, state.theta_dot]).astype(jnp.float32)
 
-    def render(self, state: CartPoleState) -> np.ndarray:
-        x, theta, length = float(state.x), float(state.theta), 2 * float(self.half_length)
-        limit = float(self.position_limit)
-        canvas = Canvas(-limit, limit, -1.2, 2.0)
-        canvas.line([(-limit, 0.0), (limit, 0.0)], GREY, 0.02)
-        canvas.polygon([(-0.25, -0.1), (-0.25, 0.1), (0.25, 0.1), (0.25, -0.1)], INK, (x, 0.0))
-        canvas.rod((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), BLUE, 0.09)
-        canvas.circle((x, 0.1), 0.03, ACCENT)
-        return canvas.to_array()
+    def draw(self, state: CartPoleState, height: int, width: int) -> jax.Array:
+        limit = self.position_limit
+        canvas = Canvas.blank(height, width, -limit, limit, -limit / 3, limit)
+        canvas = canvas.box(-limit, limit, 0.0, 0.008, BLACK)
+        canvas = canvas.box(-0.2, 0.2, -0.12, 0.12, BLACK, at=(state.x, 0.0))
+        axle = (state.x, 0.06)
+        canvas = canvas.box(-0.04, 0.04, -0.04, 2 * self.half_length - 0.04, (202, 152, 101), axle, -state.theta)
+        return canvas.circle(axle, 0.04, (129, 132, 203)).picture()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium
@@ -9,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.drawing import BLACK, Canvas, Number, background
 from jaxenvs.environment import Environment, TimeStep, environment, struct
-from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
 
 
 @struct
@@ -71,28 +72,26 @@ class MountainCar(Environment[MountainCarState]):
     def _observe(self, state: MountainCarState) -> jax.Array:
         return jnp.stack([state.position, state.velocity]).astype(jnp.float32)
 
-    def render(self, state: MountainCarState) -> np.ndarray:
-        left, right, goal = float(self.min_position), float(self.max_position), float(self.goal_position)
-        canvas = Canvas(left, right, 0.0, 1.2)
-        ground = [(x, _height(x)) for x in np.linspace(left - 0.1, right + 0.1, 200)]
-        canvas.polygon([(left - 0.1, -0.1), *ground, (right + 0.1, -0.1)], GREY)
-        canvas.line(ground, INK, 0.012)
-        canvas.line([(goal, _height(goal)), (goal, _height(goal) + 0.17)], INK, 0.01)
-        flag = _height(goal) + np.array([0.17, 0.135, 0.10])
-        canvas.polygon([(goal, flag[0]), (goal + 0.09, flag[1]), (goal, flag[2])], ACCENT)
-
-        car = float(state.position)
-        at, slope = (car, _height(car)), np.arctan(3 * 0.45 * np.cos(3 * car))
-        canvas.polygon(_CAR, BLUE, at, slope)
-        for wheel in (-0.045, 0.045):
-            canvas.circle((wheel, 0.026), 0.024, INK, at, slope)
-        return canvas.to_array()
+    def draw(self, state: MountainCarState, height: int, width: int) -> jax.Array:
+        canvas = background(_landscape, height, width, self.min_position, self.max_position, self.goal_position)
+        at, angle = (state.position, _height(state.position) + 0.03), jnp.cos(3 * state.position)
+        canvas = canvas.box(-0.06, 0.06, 0.0, 0.06, BLACK, at, angle)
+        for place in (-0.03, 0.03):
+            wheel = (at[0] + place * jnp.cos(angle), at[1] + place * jnp.sin(angle))
+            canvas = canvas.circle(wheel, 0.024, (128, 128, 128))
+        return canvas.picture()
 
 
-_CAR = [(-0.08, 0.03), (-0.08, 0.065), (-0.05, 0.07), (-0.035, 0.11)]  # the outline of its left half
-_CAR += [(-x, y) for x, y in reversed(_CAR)]
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _landscape(height: int, width: int, left: Number, right: Number, goal: Number) -> Canvas:
+    """The hill, and the flag at its top."""
+    pixel = (right - left) / 600  # of Gymnasium's picture
+    canvas = Canvas.blank(height, width, left, right, 0.0, 400 * pixel).graph(_height, BLACK, width=pixel)
+    foot, top = _height(goal), _height(goal) + 0.15
+    canvas = canvas.box(goal - pixel / 2, goal + pixel / 2, foot, top, BLACK)
+    return canvas.polygon([(goal, top), (goal, top - 0.03), (goal + 0.075, top - 0.015)], (204, 204, 0))
 
 
-def _height(position: float) -> float:
+def _height(position: Number) -> jax.Array:
     """Of the hill in the picture. Its slope is proportional to the pull of the gravity in the equations."""
-    return 0.55 + 0.45 * float(np.sin(3 * position))
+    return 0.55 + 0.45 * jnp.sin(3 * position)

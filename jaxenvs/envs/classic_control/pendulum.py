@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, struct
-from jaxenvs.envs.classic_control.drawing import ACCENT, BLUE, GREY, INK, Canvas
 
 
 @struct
@@ -69,12 +69,12 @@ class Pendulum(Environment[PendulumState]):
     def _observe(self, state: PendulumState) -> jax.Array:
         return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot]).astype(jnp.float32)
 
-    def render(self, state: PendulumState) -> np.ndarray:
-        theta, length = float(state.theta), float(self.length)
-        canvas = Canvas(-1.4 * length, 1.4 * length, -1.4 * length, 1.4 * length, width=480)
-        tip = (-length * math.sin(theta), length * math.cos(theta))  # counter-clockwise from upright
-        canvas.ring((0.0, 0.0), 1.12 * length, GREY, 0.01 * length)
-        canvas.line([(0.0, 1.06 * length), (0.0, 1.18 * length)], ACCENT, 0.03 * length)
-        canvas.rod((0.0, 0.0), tip, BLUE, 0.16 * length)
-        canvas.circle((0.0, 0.0), 0.045 * length, INK)
-        return canvas.to_array()
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 500, 500
+
+    def draw(self, state: PendulumState, height: int, width: int) -> jax.Array:
+        canvas = Canvas.blank(height, width, -2.2, 2.2, -2.2, 2.2)  # in lengths of the rod
+        tip = (-jnp.sin(state.theta), jnp.cos(state.theta))  # counter-clockwise from upright
+        canvas = canvas.rod((0.0, 0.0), tip, (204, 77, 77), width=0.2)
+        return canvas.circle((0.0, 0.0), 0.05, BLACK).picture()

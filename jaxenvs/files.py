@@ -24,9 +24,3 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def zip_path(path: str | os.PathLike[str]) -> Path:
-    """`path` with ".zip" behind it, unless it ends so. Not instead of what looks like a suffix, as in "ppo_0.98"."""
-    path = Path(path)
-    return path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")

@@ -1,0 +1,93 @@
+"""Films of environments: GIFs, written with Pillow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.arguments import image_size, number
+from jaxenvs.environment import Environment, require_environment
+from jaxenvs.files import replacing
+
+MOST_FPS = 30  # browsers slow down what is much faster
+
+
+def gif(
+    env: Environment[Any],
+    states: Any,
+    path: str | os.PathLike[str],
+    fps: float | None = None,
+    size: int | tuple[int, int] | None = None,
+) -> None:
+    """Write a film of states as a GIF, which repeats for ever.
+
+    Args:
+      env: an environment with a picture.
+      states: some of its states, in order: a list; or a pytree with a leading axis of time, as `jax.lax.scan` stacks
+        them.
+      path: the file, which is whole or what it was before.
+      fps: pictures a second, one of each state. If not given the film runs in real time, with up to 30 pictures a
+        second, of every so many states.
+      size: height and width in pixels, or one number for both; if not given, `env.render_size`.
+
+    Raises:
+      ImportError: Pillow is not installed.
+      NotImplementedError: the environment has no picture.
+      TypeError, ValueError: an argument is not what it must be.
+      OSError: the file cannot be written.
+    """
+    require_environment("env", env)
+    length = _length(states)
+    every, fps = real_time(env) if fps is None else (1, number("fps", fps, above=0))
+    times = [*range(0, length - 1, every), length - 1]
+    size = None if size is None else image_size("size", size)
+    write_gif((_picture(env, states, time, size) for time in times), fps, path)
+
+
+def real_time(env: Environment[Any]) -> tuple[int, float]:
+    """Every how manieth state a GIF in real time shows, and how many pictures a second that makes."""
+    every = -(-env.render_fps // MOST_FPS)
+    return every, env.render_fps / every
+
+
+def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[str]) -> None:
+    """Write pictures, uint8 (height, width, 3), as a GIF which repeats for ever. They are taken one by one.
+
+    Raises:
+      ImportError: Pillow is not installed.
+      OSError: the file cannot be written.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("A GIF needs Pillow: pip install pillow") from error
+    images = (Image.fromarray(frame) for frame in frames)
+    with replacing(path) as unfinished:
+        next(images).save(unfinished, "GIF", save_all=True, append_images=images, duration=1000 / fps, loop=0)
+
+
+def _length(states: Any) -> int:
+    """
+    Raises:
+      ValueError: there are none, or leaves have no leading axis, or not all the same.
+    """
+    shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(states)}
+    lengths = {len(states)} if isinstance(states, list) else {shape[0] if shape else 0 for shape in shapes}
+    if len(lengths) != 1 or lengths == {0}:
+        got = "an empty list" if isinstance(states, list) else f"leaves of shapes {sorted(shapes)}"
+        raise ValueError(
+            f"states must be a list, or a pytree with one leading axis of time, not of length 0, got {got}."
+        )
+    return lengths.pop()
+
+
+def _picture(env: Environment[Any], states: Any, time: int, size: tuple[int, int] | None) -> np.ndarray:
+    state = states[time] if isinstance(states, list) else jax.tree.map(lambda leaf: leaf[time], states)
+    if size is None:
+        return env.render(state)
+    return np.asarray(jax.jit(type(env).draw, static_argnums=(2, 3))(env, state, *size))

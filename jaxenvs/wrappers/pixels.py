@@ -1,0 +1,64 @@
+"""Pixels: the picture of the state as the observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.arguments import boolean, image_size
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, static
+
+LUMINANCE = np.array([2125, 7154, 721], np.int32)  # of red, green and blue, in 1/10000; Gymnasium's
+
+
+@environment
+class Pixels(Wrapper[Any]):
+    """Observes the picture that `env` draws of its state, in the place of what `env` shows.
+
+    Observation: uint8 (height, width, 3); with `grayscale` (height, width, 1). As Gymnasium's `AddRenderObservation`
+    and `GrayscaleObservation(keep_dim=True)`, but drawn in the size that is asked for and inside of compiled programs.
+    A single picture does not show how fast things move: stack some. The state is that of `env`.
+
+    Attributes:
+      size: height and width in pixels, or one number for both.
+      grayscale: one channel, the luminance, instead of red, green and blue.
+    """
+
+    env: Environment[Any]
+    size: Any = static(default=84)
+    grayscale: bool = static(default=False)
+
+    def __check_init__(self) -> None:
+        require_environment("env", self.env)
+        if type(self.env.unwrapped).draw is Environment.draw:
+            name = type(self.env.unwrapped).__name__
+            raise ValueError(f"env must draw inside of compiled programs: define {name}.draw(state, height, width).")
+        object.__setattr__(self, "size", image_size("size", self.size))
+        boolean("grayscale", self.grayscale)
+        super().__check_init__()
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(0, 255, (*self.size, 1 if self.grayscale else 3), np.uint8)
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        state, timestep = self.env.reset(key)
+        return state, timestep.replace(observation=self._picture(state))
+
+    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+        state, timestep = self.env.step(state, action)
+        return state, timestep.replace(observation=self._picture(state))
+
+    def _picture(self, state: Any) -> jax.Array:
+        picture = self.env.draw(state, *self.size)
+        if not self.grayscale:
+            return picture
+        luminance = (picture.astype(jnp.int32) * LUMINANCE).sum(-1, keepdims=True) // 10_000
+        return luminance.astype(jnp.uint8)
