@@ -14,7 +14,18 @@ from jaxenvs.envs import SUITES
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
-from jaxenvs.wrappers import TimeLimit
+from jaxenvs.wrappers import (
+    ActionRepeat,
+    ClipAction,
+    FlattenObservation,
+    FrameStack,
+    RandomizedParameters,
+    RescaleAction,
+    StickyAction,
+    TimeLimit,
+    TransformObservation,
+    TransformReward,
+)
 
 if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.acrobot import Acrobot
@@ -25,16 +36,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acrobot",
+    "ActionRepeat",
     "AutoresetMode",
     "CartPole",
+    "ClipAction",
     "Environment",
+    "FlattenObservation",
+    "FrameStack",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "RandomizedParameters",
+    "RescaleAction",
     "Spec",
+    "StickyAction",
     "TimeLimit",
     "TimeStep",
     "Trajectory",
+    "TransformObservation",
+    "TransformReward",
     "UnknownEnvironment",
     "VectorEnv",
     "VectorState",

@@ -332,8 +332,27 @@ def no_parameter(env_class: type[Any], name: str) -> str:
     return f"{env_class.__name__} has no parameter {name!r}.{hint} It has: {', '.join(names)}."
 
 
+def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
+    """The environment whose parameter `name` is, `env` or one inside it, and the parameter's value.
+
+    Raises:
+      AttributeError: there is no such parameter; the message has the nearest.
+      ValueError: it is no number but part of the program: static, or an environment.
+    """
+    owner = env
+    while name not in owner.parameter_names and isinstance(owner, Wrapper):
+        owner = owner.env
+    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    if name not in fields:
+        raise AttributeError(no_parameter(type(owner), name))
+    value = getattr(owner, name)
+    if fields[name].metadata.get("static") or isinstance(value, Environment):
+        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
+    return owner, value
+
+
 class Wrapper(Environment[State]):
-    """An environment that holds another, in a field named `env`, whose state it holds in its own."""
+    """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`."""
 
     env: Environment[Any]
 
@@ -361,11 +380,15 @@ class Wrapper(Environment[State]):
     def render_size(self) -> tuple[int, int]:
         return self.env.render_size
 
+    def inner_state(self, state: Any) -> Any:
+        """The state of the environment inside. Of a wrapper without a state of its own, the state itself."""
+        return state.inner
+
     def draw(self, state: Any, height: int, width: int) -> jax.Array:
-        return self.env.draw(state.inner, height, width)
+        return self.env.draw(self.inner_state(state), height, width)
 
     def render(self, state: Any) -> np.ndarray:
-        return self.env.render(state.inner)
+        return self.env.render(self.inner_state(state))
 
     @property
     def unwrapped(self) -> Environment[Any]:
