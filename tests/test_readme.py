@@ -12,7 +12,7 @@ from benchmarks import docs
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
-PAGES = [README, *sorted((CHECKOUT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 BLOCKS = {
     f"{page.relative_to(CHECKOUT)} {number}": block
     for page in PAGES
