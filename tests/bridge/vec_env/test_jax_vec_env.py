@@ -335,7 +335,7 @@ def test_render_says_where_there_is_no_picture_yet():
     venv = counter()
     venv.reset()
     assert venv.render_mode is None
-    with pytest.raises(NotImplementedError, match="Counter has no picture yet: define render"):
+    with pytest.raises(NotImplementedError, match="Counter has no picture yet: define draw"):
         venv.render()
     with pytest.raises(NotImplementedError, match="Counter has no picture yet"):
         venv.get_images()
