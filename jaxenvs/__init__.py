@@ -15,7 +15,19 @@ from jaxenvs.film import gif
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
-from jaxenvs.wrappers import Pixels, TimeLimit
+from jaxenvs.wrappers import (
+    ActionRepeat,
+    ClipAction,
+    FlattenObservation,
+    FrameStack,
+    Pixels,
+    RandomizedParameters,
+    RescaleAction,
+    StickyAction,
+    TimeLimit,
+    TransformObservation,
+    TransformReward,
+)
 
 if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.acrobot import Acrobot
@@ -26,17 +38,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acrobot",
+    "ActionRepeat",
     "AutoresetMode",
     "CartPole",
+    "ClipAction",
     "Environment",
+    "FlattenObservation",
+    "FrameStack",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
     "Pixels",
+    "RandomizedParameters",
+    "RescaleAction",
     "Spec",
+    "StickyAction",
     "TimeLimit",
     "TimeStep",
     "Trajectory",
+    "TransformObservation",
+    "TransformReward",
     "UnknownEnvironment",
     "VectorEnv",
     "VectorState",

@@ -39,23 +39,23 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
         return
     one: Environment[Any] = env if env_axis is None else jax.tree.map(_first, env)
     try:
-        action = _require_contract(one)
+        found = _require_contract(one)
     except Exception:
         if isinstance(one, Wrapper):
             require_contract(one.env)  # where it is the one inside that is wrong, its name says more
         raise
     _remember(_kept, kind, None)
-    _remember(_actions, _without_types(kind), action)
+    _remember(_known_spaces, _without_types(kind), found)
 
 
-def _require_contract(env: Environment[Any]) -> Any:
-    """The action of an environment that keeps the contract."""
+def _require_contract(env: Environment[Any]) -> _Spaces:
+    """The spaces of an environment that keeps the contract."""
     observation_space, action_space = _spaces(jax.tree.map(_on_host, env))
     action = _as_struct(action_space)
     started, stepped = _trace(env, action)
     _require_timestep(started[1], observation_space)
     _require_same("step", started, stepped)
-    return action
+    return observation_space, action_space
 
 
 def _first(leaf: Any) -> Any:
@@ -93,9 +93,11 @@ def _without_types(kind: _Kind) -> _Kind:
     return kind._replace(types=())
 
 
+_Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+
 MAX_KEPT = 256
 _kept: dict[_Kind, None] = {}  # the kinds that keep the contract
-_actions: dict[_Kind, Any] = {}  # the actions they take
+_known_spaces: dict[_Kind, _Spaces] = {}  # those of the first environment of the kind
 
 
 def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
@@ -107,26 +109,35 @@ def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
 def action_struct(env: Environment[Any], env_axis: int | None = None) -> Any:
     """An action as the environment takes it: a `jax.ShapeDtypeStruct`, or a dict or tuple of such. For traced code.
 
-    Spaces cannot be computed there, but their structure, shapes and dtypes do not depend on what is traced.
+    Returns:
+      None where it cannot be found; see `spaces_in_traced_code`.
+    """
+    known = spaces_in_traced_code(env, env_axis)
+    return None if known is None else _as_struct(known[1])
+
+
+def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) -> _Spaces | None:
+    """The observation space and the action space of some environment of the same kind.
+
+    In traced code spaces cannot be computed, but their structure, shapes and dtypes, and the sizes of those that are
+    not Boxes, do not depend on what is traced. The bounds of a Box may: they are not those of `env`.
 
     Returns:
       None where they cannot be found: environments of this kind were never made outside of traced code.
     """
     kind = _kind(env, env_axis)
     known = _without_types(kind)  # which tracers may have lost
-    if known not in _actions:
+    if known not in _known_spaces:
         try:
-            with jax.ensure_compile_time_eval():
-                ones = [np.ones(shape, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
-                one = jax.tree.unflatten(kind.structure, map(_on_host, ones))
-                action = _as_struct(one.action_space)
+            ones = [np.ones(shape, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
+            found = _spaces(jax.tree.unflatten(kind.structure, map(_on_host, ones)))
         except Exception:  # of code that is not ours, and that was promised never to run here
             return None
-        _remember(_actions, known, action)
-    return _actions[known]
+        _remember(_known_spaces, known, found)
+    return _known_spaces[known]
 
 
-def _spaces(env: Environment[Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+def _spaces(env: Environment[Any]) -> _Spaces:
     found = []
     for name in ("observation_space", "action_space"):
         try:

@@ -332,6 +332,25 @@ def no_parameter(env_class: type[Any], name: str) -> str:
     return f"{env_class.__name__} has no parameter {name!r}.{hint} It has: {', '.join(names)}."
 
 
+def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
+    """The environment whose parameter `name` is, `env` or one inside it, and the parameter's value.
+
+    Raises:
+      AttributeError: there is no such parameter; the message has the nearest.
+      ValueError: it is no number but part of the program: static, or an environment.
+    """
+    owner = env
+    while name not in owner.parameter_names and isinstance(owner, Wrapper):
+        owner = owner.env
+    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    if name not in fields:
+        raise AttributeError(no_parameter(type(owner), name))
+    value = getattr(owner, name)
+    if fields[name].metadata.get("static") or isinstance(value, Environment):
+        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
+    return owner, value
+
+
 class Wrapper(Environment[State]):
     """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`."""
 

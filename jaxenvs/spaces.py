@@ -195,11 +195,14 @@ def _(space: Leaf, value: Any) -> jax.Array:
 
 
 @singledispatch
-def flatten(space: Space[Any], value: Any) -> jax.Array:
+def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
     """A value as one vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete are one-hot (all zeros for a value outside of the space), Box and MultiBinary are
     raveled, Dict and Tuple concatenated.
+
+    Args:
+      dtype: of the vector; Gymnasium's is that of `gymnasium.spaces.flatten_space(space)`.
 
     Raises:
       TypeError, ValueError: as `contains`.
@@ -209,25 +212,25 @@ def flatten(space: Space[Any], value: Any) -> jax.Array:
 
 @flatten.register(Dict)
 @flatten.register(Tuple)
-def _(space: Dict | Tuple[Any], value: Any) -> jax.Array:
-    parts = [flatten(subspace, part) for subspace, part in _parts(space, value)]
-    return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.float32)
+def _(space: Dict | Tuple[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
+    parts = [flatten(subspace, part, dtype) for subspace, part in _parts(space, value)]
+    return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
 
 
 @flatten.register(Box)
 @flatten.register(MultiBinary)
-def _(space: Box | MultiBinary, value: Any) -> jax.Array:
-    return _as_leaf(space, value).ravel().astype(jnp.float32)
+def _(space: Box | MultiBinary, value: Any, dtype: Any = jnp.float32) -> jax.Array:
+    return _as_leaf(space, value).ravel().astype(dtype)
 
 
 @flatten.register(Discrete)
 @flatten.register(MultiDiscrete)
-def _(space: Discrete | MultiDiscrete, value: Any) -> jax.Array:
+def _(space: Discrete | MultiDiscrete, value: Any, dtype: Any = jnp.float32) -> jax.Array:
     low, high = (np.ravel(bound) for bound in leaf_bounds(space))
     columns = [np.arange(first, last + 1) for first, last in zip(low, high)]
     owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     hot = _as_leaf(space, value).ravel()[owner] == np.concatenate(columns)
-    return hot.astype(jnp.float32)
+    return hot.astype(dtype)
 
 
 # --- What they share ------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def test_script_runs(script, tmp_path):
     assert done.stdout
 
 
-@pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", sorted(EXAMPLES.rglob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebook_runs_and_has_no_outputs_stored(notebook, tmp_path):
     content = nbformat.read(notebook, as_version=4)
     nbformat.validate(content)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.vec_env.arguments import as_numbers
-from jaxenvs import Environment, VectorEnv, Wrapper
+from jaxenvs import VectorEnv
+from jaxenvs.environment import numeric_parameter
 
 
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
@@ -21,7 +22,7 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> 
       ValueError: it is static, or `value` is not a number of its kind and shape.
     """
     env = venv.env
-    old = _require_numeric(env, name)
+    _, old = numeric_parameter(env, name)
     shape = np.shape(old) if venv.env_axis is None else np.shape(old)[1:]
     dtype = jnp.result_type(old)
     new = as_parameter(name, value, shape, dtype)
@@ -47,17 +48,3 @@ def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> n
 
 def _one_a_lane(leaf: Any, num_envs: int) -> np.ndarray:
     return np.broadcast_to(np.asarray(leaf, jnp.result_type(leaf)), (num_envs, *np.shape(leaf))).copy()
-
-
-def _require_numeric(env: Environment[Any], name: str) -> Any:
-    """The present value of a numeric parameter."""
-    owner = env
-    while name not in owner.parameter_names and isinstance(owner, Wrapper):
-        owner = owner.env
-    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
-    if name not in fields:
-        owner.replace(**{name: None})  # raises, and says which parameters there are
-    value = getattr(owner, name)
-    if fields[name].metadata.get("static") or isinstance(value, Environment):
-        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new JaxVecEnv to change it.")
-    return value

@@ -1,6 +1,31 @@
 """Environments that hold an environment."""
 
+from jaxenvs.wrappers.action_repeat import ActionRepeat
+from jaxenvs.wrappers.clip_action import ClipAction
+from jaxenvs.wrappers.flatten_observation import FlattenObservation
+from jaxenvs.wrappers.frame_stack import FrameStack, FrameStackState
 from jaxenvs.wrappers.pixels import Pixels
+from jaxenvs.wrappers.randomized_parameters import RandomizedParameters, RandomizedParametersState
+from jaxenvs.wrappers.rescale_action import RescaleAction
+from jaxenvs.wrappers.sticky_action import StickyAction, StickyActionState
 from jaxenvs.wrappers.time_limit import TimeLimit, TimeLimitState
+from jaxenvs.wrappers.transform_observation import TransformObservation
+from jaxenvs.wrappers.transform_reward import TransformReward
 
-__all__ = ["Pixels", "TimeLimit", "TimeLimitState"]
+__all__ = [
+    "ActionRepeat",
+    "ClipAction",
+    "FlattenObservation",
+    "FrameStack",
+    "FrameStackState",
+    "Pixels",
+    "RandomizedParameters",
+    "RandomizedParametersState",
+    "RescaleAction",
+    "StickyAction",
+    "StickyActionState",
+    "TimeLimit",
+    "TimeLimitState",
+    "TransformObservation",
+    "TransformReward",
+]

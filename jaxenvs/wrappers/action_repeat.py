@@ -1,0 +1,43 @@
+"""ActionRepeat: one decision for several steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.arguments import positive_int
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static
+
+
+@environment
+class ActionRepeat(Wrapper[Any]):
+    """Takes each action for `num_repeats` steps, as `gymnasium.wrappers.RepeatAction` does.
+
+    The reward is the sum of theirs, the rest that of the last of them. Where the episode ends on the way, the steps
+    after its end are not taken. The state is that of `env`.
+    """
+
+    env: Environment[Any]
+    num_repeats: int = static()
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        object.__setattr__(self, "num_repeats", positive_int("num_repeats", self.num_repeats))
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        return self.env.reset(key)
+
+    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+        def again(carry: tuple[Any, TimeStep], _: None) -> tuple[tuple[Any, TimeStep], None]:
+            _, before = carry
+            state, timestep = self.env.step(carry[0], action)
+            timestep = timestep.replace(reward=before.reward + timestep.reward)
+            # A loop that stops at the end would run on until all lanes have stopped, and not be differentiable.
+            return jax.tree.map(lambda old, new: jnp.where(before.done, old, new), carry, (state, timestep)), None
+
+        return jax.lax.scan(again, self.env.step(state, action), length=self.num_repeats - 1)[0]

@@ -1,0 +1,48 @@
+"""ClipAction: any number is an action."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.wrappers.action_bounds import look_up_bounds
+
+
+@environment
+class ClipAction(Wrapper[Any]):
+    """Clips actions to the Box of `env`, as `gymnasium.wrappers.ClipAction` does; its own action space has no bounds.
+
+    The bounds are those that `env` has when the wrapper is made; as there, they do not follow its parameters.
+    SB3 clips by itself, and takes no action space without bounds. The state is that of `env`.
+
+    Attributes:
+      action_low, action_high: the bounds, looked up in the action space of `env` if not given.
+    """
+
+    env: Environment[Any]
+    action_low: Any = dataclasses.field(default=(), kw_only=True)
+    action_high: Any = dataclasses.field(default=(), kw_only=True)
+
+    def __check_init__(self) -> None:
+        look_up_bounds(self)
+        super().__check_init__()
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        space = self.env.action_space
+        return gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)  # type: ignore[union-attr]
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        return self.env.reset(key)
+
+    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+        return self.env.step(state, jnp.clip(action, self.action_low, self.action_high))

@@ -1,0 +1,90 @@
+"""FrameStack: the last observations, not only the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from jaxenvs.arguments import one_of, positive_int
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
+
+
+@struct
+class FrameStackState:
+    """The state of the environment inside, and the last observations, oldest first, each leaf (stack_size, ...)."""
+
+    inner: Any
+    frames: Any
+
+
+@environment
+class FrameStack(Wrapper[FrameStackState]):
+    """Observes the last `stack_size` observations, oldest first, as `gymnasium.wrappers.FrameStackObservation` does.
+
+    An episode starts with copies of its first observation, or with zeros: `padding_type` "reset" or "zero".
+
+    Each array of the observation gets a new first axis, so that images (height, width) become one with the frames as
+    channels, which SB3's CnnPolicy takes. With `channels_order`, as in SB3's VecFrameStack, the frames stand one after
+    another along an axis that is there: "last" makes images (height, width, stack_size * channels) of those with
+    channels, and "first" (stack_size * channels, height, width).
+    """
+
+    env: Environment[Any]
+    stack_size: int = static()
+    padding_type: str = static(default="reset")
+    channels_order: str | None = static(default=None)
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        object.__setattr__(self, "stack_size", positive_int("stack_size", self.stack_size))
+        one_of("padding_type", self.padding_type, ("reset", "zero"))
+        one_of("channels_order", self.channels_order, (None, "first", "last"))
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        space = self.env.observation_space
+        return batch_space(space, self.stack_size) if self.channels_order is None else self._along_an_axis(space)
+
+    def _along_an_axis(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+        if isinstance(space, gymnasium.spaces.Dict):
+            return gymnasium.spaces.Dict({name: self._along_an_axis(part) for name, part in space.spaces.items()})
+        if isinstance(space, gymnasium.spaces.Tuple):
+            return gymnasium.spaces.Tuple([self._along_an_axis(part) for part in space.spaces])
+        if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
+            raise ValueError(
+                f"channels_order must be None for {space}, got {self.channels_order!r}: only a Box has channels."
+            )
+        low, high = (np.concatenate([bound] * self.stack_size, axis=self._axis) for bound in (space.low, space.high))
+        return gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
+
+    @property
+    def _axis(self) -> int:
+        return 0 if self.channels_order == "first" else -1
+
+    def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
+        inner, timestep = self.env.reset(key)
+        padding = jax.tree.map(
+            jnp.zeros_like if self.padding_type == "zero" else lambda leaf: leaf, timestep.observation
+        )
+        frames = jax.tree.map(
+            lambda leaf, first: jnp.stack([first] * (self.stack_size - 1) + [leaf]), timestep.observation, padding
+        )
+        return self._observe(inner, frames, timestep)
+
+    def step(self, state: FrameStackState, action: Any) -> tuple[FrameStackState, TimeStep]:
+        inner, timestep = self.env.step(state.inner, action)
+        frames = jax.tree.map(
+            lambda leaf, last: jnp.concatenate([last[1:], leaf[None]]), timestep.observation, state.frames
+        )
+        return self._observe(inner, frames, timestep)
+
+    def _observe(self, inner: Any, frames: Any, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
+        observation = frames
+        if self.channels_order is not None:
+            observation = jax.tree.map(lambda leaf: jnp.concatenate(list(leaf), axis=self._axis), frames)
+        return FrameStackState(inner=inner, frames=frames), timestep.replace(observation=observation)

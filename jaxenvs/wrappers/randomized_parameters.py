@@ -1,0 +1,166 @@
+"""RandomizedParameters: other physics in every episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.arguments import instance, is_real, shown
+from jaxenvs.environment import (
+    Environment,
+    TimeStep,
+    Wrapper,
+    environment,
+    numeric_parameter,
+    require_environment,
+    static,
+    struct,
+)
+
+
+@struct
+class Uniform:
+    """Every number from `low` to `high` is as likely as any other; of an integer parameter, both are included."""
+
+    low: Any
+    high: Any
+
+
+@struct
+class Sampler:
+    """What `function(key)` gives."""
+
+    function: Callable[[jax.Array], Any] = static()
+
+
+@struct
+class RandomizedParametersState:
+    """The state of the environment inside, and its parameters in this episode, by name."""
+
+    inner: Any
+    parameters: dict[str, jax.Array]
+
+
+@environment
+class RandomizedParameters(Wrapper[RandomizedParametersState]):
+    """Draws parameters of `env` anew at each reset: domain randomisation.
+
+    `RandomizedParameters(env, {"half_length": (0.25, 1.0), "gravity": lambda key: 9.8 + jax.random.normal(key)})`
+
+    Any numeric parameter of `env` and of the wrappers in it can be drawn. What was drawn stands in the state, and the
+    whole episode has it, its picture too. Spaces are those of `env` as it was given: where their bounds depend on a
+    parameter that is drawn, give `env` its extreme.
+    Source: Tobin et al. (2017), "Domain Randomization for Transferring Deep Neural Networks from Simulation to the Real
+    World".
+
+    Attributes:
+      distributions: for each name `(low, high)`, drawn uniformly, or a function from a typed key to a value, traced.
+        Bounds are data, which `vmap` and `grad` see, functions are part of the program.
+    """
+
+    env: Environment[Any]
+    distributions: Any
+
+    def __check_init__(self) -> None:
+        require_environment("env", self.env)
+        expected = "a mapping of names of parameters to (low, high) or to functions of a key"
+        given = instance("distributions", self.distributions, Mapping, expected)
+        if not given:
+            raise ValueError(f"distributions must be {expected}, got none.")
+        for name in given:
+            numeric_parameter(self.env, instance("a name in distributions", name, str, "a str"))
+            if name in _drawn_inside(self.env):
+                raise ValueError(f"{name} must be drawn by one RandomizedParameters, but a second one is inside.")
+        distributions = {name: _distribution(name, given[name]) for name in sorted(given)}
+        object.__setattr__(self, "distributions", distributions)
+
+    def replace(self, **changes: Any) -> Self:
+        """See Environment. What is drawn cannot be replaced: replace `distributions`.
+
+        Raises:
+          AttributeError: no such parameter.
+          ValueError: the parameter is drawn.
+        """
+        if drawn := changes.keys() & self.distributions.keys():
+            names = ", ".join(sorted(drawn))
+            raise ValueError(f"{names} is drawn at each reset: change distributions, or the environment inside.")
+        return super().replace(**changes)
+
+    def reset(self, key: jax.Array) -> tuple[RandomizedParametersState, TimeStep]:
+        own_key, env_key = jax.random.split(key)
+        keys = jax.random.split(own_key, len(self.distributions))
+        parameters = {name: self._draw(name, keys[i]) for i, name in enumerate(self.distributions)}
+        inner, timestep = self.env.replace(**parameters).reset(env_key)
+        return RandomizedParametersState(inner=inner, parameters=parameters), timestep
+
+    def step(self, state: RandomizedParametersState, action: Any) -> tuple[RandomizedParametersState, TimeStep]:
+        inner, timestep = self.env.replace(**state.parameters).step(state.inner, action)
+        return RandomizedParametersState(inner=inner, parameters=state.parameters), timestep
+
+    def draw(self, state: RandomizedParametersState, height: int, width: int) -> jax.Array:
+        return self.env.replace(**state.parameters).draw(state.inner, height, width)
+
+    def render(self, state: RandomizedParametersState) -> np.ndarray:
+        return self.env.replace(**state.parameters).render(state.inner)
+
+    def _draw(self, name: str, key: jax.Array) -> jax.Array:
+        """
+        Raises:
+          ValueError: what the distribution gives is no such parameter.
+        """
+        owner, present = numeric_parameter(self.env, name)
+        distribution = self.distributions[name]
+        shape = np.shape(present)
+        if isinstance(distribution, Sampler):
+            value = distribution.function(key)
+        else:
+            of_integers = all(
+                jnp.issubdtype(jnp.result_type(part), jnp.integer)
+                for part in (distribution.low, distribution.high, present)
+            ) and not isinstance(getattr(type(owner), name, None), float)  # the default says more than gravity=10 does
+            value = _uniform(key, shape, distribution, of_integers)
+        if not is_real(value) or np.shape(value) != shape:
+            raise ValueError(f"distributions[{name!r}] must give a number with shape {shape}, got {shown(value)}.")
+        return jnp.asarray(value, jnp.result_type(value))
+
+
+def _distribution(name: str, given: Any) -> Uniform | Sampler:
+    """
+    Raises:
+      TypeError, ValueError: it is neither (low, high) nor a function.
+    """
+    if isinstance(given, Uniform | Sampler):
+        return given
+    if callable(given):
+        return Sampler(given)
+    if not isinstance(given, tuple | list) or len(given) != 2 or not all(map(is_real, given)):
+        raise TypeError(
+            f"distributions[{name!r}] must be (low, high), two numbers or arrays of them, or a function of a key, got "
+            f"{shown(given)}."
+        )
+    low, high = given
+    is_known = not any(isinstance(bound, jax.core.Tracer) for bound in given)
+    if is_known and not (np.isfinite(low).all() and np.isfinite(high).all() and np.all(np.less_equal(low, high))):
+        raise ValueError(f"distributions[{name!r}] must be (low, high), finite and in this order, got {given}.")
+    return Uniform(low, high)
+
+
+def _uniform(key: jax.Array, shape: tuple[int, ...], distribution: Uniform, of_integers: bool) -> jax.Array:
+    if of_integers:
+        return jax.random.randint(key, shape, distribution.low, jnp.asarray(distribution.high) + 1)
+    low, high = (jnp.asarray(bound, float) for bound in (distribution.low, distribution.high))
+    # The minimum keeps XLA from rounding the product and the sum at once, which it does or not by the number of lanes.
+    return low + jnp.minimum((high - low) * jax.random.uniform(key, shape), high - low)
+
+
+def _drawn_inside(env: Environment[Any]) -> set[str]:
+    names: set[str] = set()
+    while isinstance(env, Wrapper):
+        if isinstance(env, RandomizedParameters):
+            names |= env.distributions.keys()
+        env = env.env
+    return names

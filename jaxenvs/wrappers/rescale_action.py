@@ -1,0 +1,84 @@
+"""RescaleAction: actions between other bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.arguments import is_real, shown
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.wrappers.action_bounds import look_up_bounds
+
+
+@environment
+class RescaleAction(Wrapper[Any]):
+    """Takes actions from `min_action` to `max_action`, and maps them linearly onto the Box of `env`.
+
+    As `gymnasium.wrappers.RescaleAction`: where an element of the Box is unbounded, the new bound must be too, and it
+    is shifted alone. The bounds of `env` are those that it has when the wrapper is made; as there, they do not follow
+    its parameters. The state is that of `env`.
+
+    Attributes:
+      min_action, max_action: a number, or an array with the shape of an action.
+      action_low, action_high: the bounds of `env`, looked up in its action space if not given.
+    """
+
+    env: Environment[Any]
+    min_action: Any
+    max_action: Any
+    action_low: Any = dataclasses.field(default=(), kw_only=True)
+    action_high: Any = dataclasses.field(default=(), kw_only=True)
+
+    def __check_init__(self) -> None:
+        is_new = look_up_bounds(self)
+        super().__check_init__()
+        for name in ("min_action", "max_action"):
+            value = getattr(self, name)
+            if not is_real(value):
+                raise TypeError(f"{name} must be a number or an array of numbers, got {shown(value)}.")
+            if not isinstance(value, jax.Array | np.ndarray):
+                object.__setattr__(self, name, float(value))  # so that -1 and -1.0 make the same program
+        bounds = (self.min_action, self.max_action, self.action_low, self.action_high)
+        if is_new and not any(isinstance(bound, jax.core.Tracer) for bound in bounds):
+            _require_scale(*map(np.asarray, bounds))
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        space = self.env.action_space
+        bounds = (np.asarray(bound, space.dtype) for bound in (self.min_action, self.max_action))
+        low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)  # type: ignore[arg-type]
+        return gymnasium.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        return self.env.reset(key)
+
+    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+        low, high = jnp.asarray(self.action_low), jnp.asarray(self.action_high)
+        least, greatest = (jnp.asarray(bound, low.dtype) for bound in (self.min_action, self.max_action))
+        has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)
+        both = has_low & has_high
+        gradient = jnp.where(both, jnp.where(both, greatest - least, 1) / jnp.where(both, high - low, 1), 1)
+        intercept = jnp.where(has_low, least - gradient * low, jnp.where(has_high, greatest - high, 0))
+        return self.env.step(state, (action - intercept) / gradient)
+
+
+def _require_scale(least: np.ndarray, greatest: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """
+    Raises:
+      ValueError: one of these ranges cannot be mapped onto the other.
+    """
+    for name, new, old in (("min_action", least, low), ("max_action", greatest, high)):
+        if new.shape not in ((), old.shape):
+            raise ValueError(f"{name} must be a number or of shape {old.shape}, got {shown(new)}.")
+        if ((np.isinf(new) | np.isinf(old)) & (new != old)).any():
+            raise ValueError(f"{name} must be infinite where the bound of env is, {old}, and only there, got {new}.")
+    if not np.all(least < greatest):
+        raise ValueError(f"min_action must be below max_action, got {least} and {greatest}.")

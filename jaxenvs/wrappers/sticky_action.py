@@ -1,0 +1,112 @@
+"""StickyAction: now and then the last action again, whatever the agent wants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.arguments import number, positive_int, shown
+from jaxenvs.checks import action_struct
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
+
+
+@struct
+class StickyActionState:
+    """The state of the environment inside, and what the next action depends on.
+
+    Attributes:
+      key: of the draws to come.
+      last_action: what the environment was last given; zeros before the first step.
+      has_acted: bool, whether there was a step.
+      repeats_left: int32, how many steps are still to repeat the last action.
+    """
+
+    inner: Any
+    key: jax.Array
+    last_action: Any
+    has_acted: jax.Array
+    repeats_left: jax.Array
+
+
+@environment
+class StickyAction(Wrapper[StickyActionState]):
+    """Repeats the last action with a probability, instead of taking the new one, as `gymnasium.wrappers.StickyAction`.
+
+    Each step draws anew, but for those that a repetition still lasts; the first step of an episode never repeats.
+    Source: Machado et al. (2018), "Revisiting the Arcade Learning Environment", section 5.2.
+
+    Attributes:
+      repeat_action_probability: from 0 on, below 1.
+      repeat_action_duration: for how many steps, or (least, most) of which the number is drawn.
+    """
+
+    env: Environment[Any]
+    repeat_action_probability: float
+    repeat_action_duration: int | tuple[int, int] = static(default=1)
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        if not isinstance(self.repeat_action_probability, jax.Array) and jnp.ndim(self.repeat_action_probability) == 0:
+            probability = number("repeat_action_probability", self.repeat_action_probability, least=0, most=1)
+            if probability == 1:
+                raise ValueError("repeat_action_probability must be below 1, or no action is ever taken.")
+            object.__setattr__(self, "repeat_action_probability", float(probability))
+        least, most = self._durations
+        positive_int("repeat_action_duration", least)
+        if positive_int("repeat_action_duration", most) < least:
+            raise ValueError(f"repeat_action_duration must be (least, most), got {shown(self.repeat_action_duration)}.")
+
+    @property
+    def _durations(self) -> tuple[Any, Any]:
+        duration: Any = self.repeat_action_duration
+        if not isinstance(duration, tuple):
+            return duration, duration
+        if len(duration) != 2:
+            raise ValueError(f"repeat_action_duration must be an int or (least, most), got {shown(duration)}.")
+        return duration
+
+    def reset(self, key: jax.Array) -> tuple[StickyActionState, TimeStep]:
+        own_key, env_key = jax.random.split(key)
+        inner, timestep = self.env.reset(env_key)
+        action = action_struct(self.env)
+        if action is None:
+            self.env.action_space  # noqa: B018  # raises, and says why there is none
+        state = StickyActionState(
+            inner=inner,
+            key=own_key,
+            last_action=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), action),
+            has_acted=jnp.zeros((), bool),
+            repeats_left=jnp.zeros((), jnp.int32),
+        )
+        return state, timestep
+
+    def step(self, state: StickyActionState, action: Any) -> tuple[StickyActionState, TimeStep]:
+        key, uniform, duration = self._draw(state.key)
+        action, repeats_left = self._choose(state, action, uniform, duration)
+        inner, timestep = self.env.step(state.inner, action)
+        state = StickyActionState(
+            inner=inner, key=key, last_action=action, has_acted=jnp.ones((), bool), repeats_left=repeats_left
+        )
+        return state, timestep
+
+    def _draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+        """The next key, a number from [0, 1), and a duration."""
+        key, own_key = jax.random.split(key)
+        least, most = self._durations
+        if least == most:
+            return key, jax.random.uniform(own_key), least
+        uniform_key, duration_key = jax.random.split(own_key)
+        duration = jax.random.randint(duration_key, (), least, most + 1, jnp.int32)
+        return key, jax.random.uniform(uniform_key), duration
+
+    def _choose(self, state: StickyActionState, action: Any, uniform: Any, duration: Any) -> tuple[Any, jax.Array]:
+        """The action that is taken, and for how many steps more it is repeated."""
+        starts = state.has_acted & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)
+        repeats_left = jnp.where(starts, jnp.asarray(duration, jnp.int32), state.repeats_left)
+        repeats = repeats_left > 0
+        action = jax.tree.map(
+            lambda last, new: jnp.where(repeats, last, jnp.asarray(new, last.dtype)), state.last_action, action
+        )
+        return action, repeats_left - repeats

@@ -1,0 +1,65 @@
+"""FlattenObservation beside Gymnasium's."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from jaxenvs import Environment, FlattenObservation, TimeStep, VectorEnv, check_env, environment
+from tests.environments import Counter
+from tests.wrappers.against_gymnasium import assert_equal_to
+
+
+@environment
+class Mixed(Environment):
+    """Observes its number of steps in spaces that are awkward: nested, out of order, not from 0 on."""
+
+    limit: float = 8.0
+
+    @property
+    def observation_space(self):
+        parts = {"z": spaces.MultiDiscrete([3, 4], start=[5, -2]), "a": spaces.Discrete(9, start=-1)}
+        return spaces.Tuple((spaces.Dict(parts, sort_keys=False), spaces.Box(0, self.limit, (2, 2), np.float32)))
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32), TimeStep.create(self._observe(jnp.zeros((), jnp.int32)))
+
+    def step(self, state, action):
+        state = jnp.minimum(state + action, 7)
+        return state, TimeStep.create(self._observe(state), state, state >= 7)
+
+    def _observe(self, count):
+        z = jnp.stack([5 + count % 3, -2 + count % 4])
+        return {"z": z, "a": count - 1}, jnp.full((2, 2), count, jnp.float32)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "discrete", "multi_discrete", "multi_binary", "image"])
+def test_observations_are_those_of_gymnasium(kind):
+    inside = Counter(observation_kind=kind)
+    assert_equal_to(gymnasium.wrappers.FlattenObservation, FlattenObservation(inside), inside)
+
+
+def test_nested_spaces_in_their_own_order_and_from_their_own_start():
+    assert_equal_to(gymnasium.wrappers.FlattenObservation, FlattenObservation(Mixed()), Mixed())
+
+
+def test_in_traced_code_the_bounds_of_a_box_may_be_traced():
+    @jax.jit
+    def start(limit):
+        _, timestep = VectorEnv(FlattenObservation(Mixed(limit=limit)), 2).reset(jax.random.key(0))
+        return timestep.observation
+
+    assert start(3.0).shape == (2, 20)
+
+
+def test_double_precision_keeps_its_digits(x64):
+    check_env(FlattenObservation(Counter(observation_kind="tuple")), num_steps=6)
+    key = jax.random.key(0)
+    _, timestep = FlattenObservation(Counter(observation_kind="tuple")).reset(key)
+    assert timestep.observation.dtype == jnp.float64
