@@ -16,7 +16,7 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @struct
 class FrameStackState:
-    """The state of the environment inside, and the last observations, oldest first, each leaf (stack_size, ...)."""
+    """The state of the environment inside, and what was observed: the next observation is that but for one frame."""
 
     inner: Any
     frames: Any
@@ -64,27 +64,28 @@ class FrameStack(Wrapper[FrameStackState]):
 
     @property
     def _axis(self) -> int:
-        return 0 if self.channels_order == "first" else -1
+        return -1 if self.channels_order == "last" else 0
 
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         inner, timestep = self.env.reset(key)
-        padding = jax.tree.map(
-            jnp.zeros_like if self.padding_type == "zero" else lambda leaf: leaf, timestep.observation
-        )
-        frames = jax.tree.map(
-            lambda leaf, first: jnp.stack([first] * (self.stack_size - 1) + [leaf]), timestep.observation, padding
-        )
-        return self._observe(inner, frames, timestep)
+        return self._observe(inner, timestep, jax.tree.map(self._start, timestep.observation))
 
     def step(self, state: FrameStackState, action: Any) -> tuple[FrameStackState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
-        frames = jax.tree.map(
-            lambda leaf, last: jnp.concatenate([last[1:], leaf[None]]), timestep.observation, state.frames
-        )
-        return self._observe(inner, frames, timestep)
+        return self._observe(inner, timestep, jax.tree.map(self._push, state.frames, timestep.observation))
 
-    def _observe(self, inner: Any, frames: Any, timestep: TimeStep) -> tuple[FrameStackState, TimeStep]:
-        observation = frames
-        if self.channels_order is not None:
-            observation = jax.tree.map(lambda leaf: jnp.concatenate(list(leaf), axis=self._axis), frames)
-        return FrameStackState(inner=inner, frames=frames), timestep.replace(observation=observation)
+    def _observe(self, inner: Any, timestep: TimeStep, frames: Any) -> tuple[FrameStackState, TimeStep]:
+        return FrameStackState(inner=inner, frames=frames), timestep.replace(observation=frames)
+
+    def _start(self, leaf: jax.Array) -> jax.Array:
+        frame = self._frame(leaf)
+        padding = jnp.zeros_like(frame) if self.padding_type == "zero" else frame
+        return jnp.concatenate([padding] * (self.stack_size - 1) + [frame], axis=self._axis)
+
+    def _push(self, frames: jax.Array, leaf: jax.Array) -> jax.Array:
+        frame = self._frame(leaf)
+        kept = jax.lax.slice_in_dim(frames, frame.shape[self._axis], None, axis=self._axis)
+        return jnp.concatenate([kept, frame], axis=self._axis)
+
+    def _frame(self, leaf: jax.Array) -> jax.Array:
+        return leaf if self.channels_order else leaf[None]
