@@ -293,7 +293,7 @@ def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeyp
 
 @pytest.mark.slow
 def test_off_policy_quick_writes_every_part(tmp_path):
-    content = run(off_policy, "off_policy", tmp_path)
+    content = run(off_policy, "off_policy", tmp_path, "--only", "DQN")
     assert set(content["tables"]) == {"steps", "ppo", "memory"}
     assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
     assert all(row["steps_per_second"] > 0 for row in content["tables"]["steps"])

@@ -160,22 +160,20 @@ def test_a_pure_training_goes_on_with_its_parameters():
 @pytest.mark.slow
 def test_sweep_quick_writes_its_table(tmp_path):
     # In a process of its own, as it asks for.
-    command = [sys.executable, "-m", "benchmarks.sweep", "--quick", "--output", str(tmp_path)]
-    subprocess.run(command, cwd=client.CHECKOUT, check=True)
+    command = [sys.executable, "-m", "benchmarks.sweep", "--quick", "--algorithms", "PPO"]
+    subprocess.run([*command, "--output", str(tmp_path)], cwd=client.CHECKOUT, check=True)
     rows = json.loads((tmp_path / "sweep.json").read_text())["tables"]["sweep"]
-    assert [row["setting"].partition(",")[0] for row in rows] == ["PPO"] * 3 + ["SAC"] * 3
-    for one, *many in (rows[:3], rows[3:]):
-        assert one["times_one_seed"] == 1
-        assert [row["side"] for row in many] == ["3 seeds, sweep", "3 seeds, vmap"]
+    assert [row["side"] for row in rows] == ["one seed", "3 seeds, sweep", "3 seeds, vmap"]
+    assert rows[0]["times_one_seed"] == 1
 
 
 @pytest.mark.slow
-def test_training_quick_writes_every_part(tmp_path, monkeypatch):
+def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
-    training.main(["--quick", "--output", str(tmp_path)])
+    training.main(["--quick", "--only", "a", "d", "--output", str(tmp_path)])  # b and c are as a
     content = json.loads((tmp_path / "training.json").read_text())
     assert set(content["tables"]) == {"training", "peers", "solved"}
-    assert [row["part"] for row in content["tables"]["training"] if row["side"] == training.OURS] == ["a", "b", "c"]
+    assert [row["part"] for row in content["tables"]["training"] if row["side"] == training.OURS] == ["a"]
     assert all(row["steps_per_second"] > 0 for row in content["tables"]["training"])
     assert {row["side"].partition(",")[0] for row in content["tables"]["solved"]} == {training.OURS, training.STOCK}
     assert content["bars"] == []

@@ -1,5 +1,6 @@
 """The Python in README.md and docs/ runs as it stands there, and what is written from figures is what they say."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,27 +15,38 @@ CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 BLOCKS = {
-    f"{page.relative_to(CHECKOUT)} {number}": block
+    str(page.relative_to(CHECKOUT)): blocks
     for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL), 1)
+    if (blocks := re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 }
+MARK = "--- end of block"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_code_block_runs(name, tmp_path):
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_code_of_a_page_runs(page, tmp_path):
+    """Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them."""
+    run = (
+        f"import json, sys\nfor block in json.load(sys.stdin): exec(block, {{'__name__': '__main__'}}); print({MARK!r})"
+    )
     result = subprocess.run(
-        [sys.executable, "-c", BLOCKS[name]], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", run],
+        input=json.dumps(BLOCKS[page]),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
-    if "evaluate(" in BLOCKS[name]:
-        mean = float(result.stdout.split("±")[0].split()[-1])
-        assert mean >= 475, result.stdout
+    for block, printed in zip(BLOCKS[page], result.stdout.split(MARK)):
+        if "evaluate(" in block:
+            assert float(printed.split("±")[0].split()[-1]) >= 475, printed
 
 
 def test_there_are_blocks_for_each_kind_of_reader():
     """Who has an SB3 script, who has an environment, who steps in pure JAX, and who trains and sweeps there."""
-    assert {"README.md 1", "README.md 2", "docs/pure-jax.md 1", "docs/pure-jax.md 2"} <= BLOCKS.keys()
+    assert len(BLOCKS["README.md"]) >= 2
+    assert len(BLOCKS["docs/pure-jax.md"]) >= 2
 
 
 @pytest.mark.parametrize("page", [*PAGES, CHECKOUT / "CONTRIBUTING.md"], ids=lambda page: page.name)

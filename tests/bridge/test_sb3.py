@@ -161,7 +161,7 @@ def test_the_same_seed_trains_to_the_same_weights():
 
 
 @pytest.mark.slow
-def test_a_million_steps_do_not_grow_the_memory():
+def test_many_steps_do_not_grow_the_memory():
     env = make_vec_env("CartPole-v1", 8, seed=0)
     env.reset()
     actions = np.random.default_rng(0).integers(0, 2, (64, 8))
@@ -173,17 +173,13 @@ def test_a_million_steps_do_not_grow_the_memory():
         return psutil.Process().memory_info().rss / 2**20
 
     before = resident_megabytes(10_000)
-    assert resident_megabytes(990_000) - before < 50
+    assert resident_megabytes(200_000) - before < 10
 
 
 @pytest.mark.slow
-def test_ppo_with_the_zoo_settings_solves_cartpole_for_2_of_3_seeds():
+def test_stock_ppo_with_the_zoo_settings_solves_cartpole():
     tuned = {k: v for k, v in TUNED["ppo"]["CartPole-v1"].items() if k not in ("n_envs", "n_timesteps")}
     settings = {name: to_schedule(value) if name in SCHEDULED else value for name, value in tuned.items()}
-    means = []
-    for seed in range(3):
-        env = make_vec_env("CartPole-v1", 8, seed=seed)
-        model = PPO("MlpPolicy", env, seed=seed, **settings).learn(100_000)
-        mean, _ = evaluate_policy(model, make_vec_env("CartPole-v1", 20, seed=1000 + seed), n_eval_episodes=100)
-        means.append(mean)
-    assert sum(mean >= 475 for mean in means) >= 2, means
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 8, seed=0), seed=0, **settings).learn(100_000)
+    mean, _ = evaluate_policy(model, make_vec_env("CartPole-v1", 20, seed=1000), n_eval_episodes=100)
+    assert mean >= 475
