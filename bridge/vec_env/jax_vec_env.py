@@ -339,7 +339,7 @@ def _state_of(method: Any, env: Environment[Any], state: Any) -> Any:
     """The state of the environment whose method this is, of the state of the wrappers around it."""
     owner = getattr(method, "__self__", None)
     while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):
-        env, state = env.env, env.inner_state(state)
+        state, env = env.inner_state(state), env.env
     return state
 
 
