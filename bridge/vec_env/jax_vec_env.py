@@ -23,7 +23,7 @@ from bridge.vec_env.parameters import with_parameter
 from bridge.vec_env.programs import Programs
 from bridge.vec_env.spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
-from jaxenvs import AutoresetMode, Environment, VectorEnv
+from jaxenvs import AutoresetMode, Environment, VectorEnv, Wrapper
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
 
@@ -209,17 +209,20 @@ class JaxVecEnv(AllLanesVecEnv):
     ) -> list[Any]:
         """Call a method of the environment of each lane. One whose first argument is `state` gets the lane's.
 
+        A method that no wrapper has is that of the environment inside, and gets the state of that one.
+
         Raises:
           AttributeError, TypeError: there is no such method.
           ValueError: there are no such lanes.
         """
         lanes = lanes_of(indices, self.num_envs)
-        methods = [function(f"method_name = {method_name!r}", method) for method in self.get_attr(method_name, lanes)]
+        envs = self.get_attr("env", lanes)
+        methods = [function(f"method_name = {method_name!r}", env.parameter(method_name)) for env in envs]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
-            method(state, *method_args, **method_kwargs)
-            for method, state in zip(methods, self._lane_states(lanes), strict=True)
+            method(_state_of(method, env, state), *method_args, **method_kwargs)
+            for method, env, state in zip(methods, envs, self._lane_states(lanes), strict=True)
         ]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -330,6 +333,14 @@ class JaxVecEnv(AllLanesVecEnv):
     def _lane_states(self, lanes: list[int]) -> list[Any]:
         states = self.programs.state.unpack(self._started()).lanes
         return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
+
+
+def _state_of(method: Any, env: Environment[Any], state: Any) -> Any:
+    """The state of the environment whose method this is, of the state of the wrappers around it."""
+    owner = getattr(method, "__self__", None)
+    while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):
+        state, env = env.inner_state(state), env.env
+    return state
 
 
 def _vector_env(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env.all_lanes import MAX_IMAGES
-from jaxenvs import AutoresetMode, CartPole, TimeLimit, VectorEnv
+from jaxenvs import ActionRepeat, AutoresetMode, CartPole, TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv
 from tests.environments import Counter
 
@@ -314,6 +314,13 @@ def test_env_method_passes_the_state_of_the_lane():
     assert replaced.length == 9
     with pytest.raises(AttributeError, match="no parameter 'fly'"):
         venv.env_method("fly")
+
+
+def test_env_method_passes_to_an_environment_in_wrappers_its_own_state():
+    venv = JaxVecEnv(ActionRepeat(TimeLimit(Counter(), 9), 1), 3, seed=0)
+    venv.reset()
+    np.testing.assert_array_equal(venv.env_method("action_masks"), [[True, False, False]] * 3)
+    assert venv.env_method("replace", indices=0, length=9)[0].parameter("length") == 9
 
 
 def test_env_is_wrapped_knows_monitor_alone():
