@@ -1,0 +1,163 @@
+"""What the games of MinAtar share: ten by ten cells in channels, six actions that may stick, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Generic, TypeVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.drawing import draw_tiles
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+
+SIZE = 10  # cells along each side
+NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)  # the actions, in the reference's order
+
+
+@struct
+class GameState:
+    """What the states of all games hold.
+
+    Attributes:
+      key: of the randomness of the steps to come.
+      last_action: int32, what the player did last, one of the six actions; what a sticky action repeats.
+    """
+
+    key: jax.Array
+    last_action: jax.Array
+
+
+@struct
+class Draws:
+    """The random numbers that one step, or one reset, may need; games that need more have more.
+
+    Attributes:
+      sticky: float32 in [0, 1). Below `sticky_action_prob` the action before is repeated.
+    """
+
+    sticky: jax.Array
+
+
+State = TypeVar("State", bound=GameState)
+DrawsType = TypeVar("DrawsType", bound=Draws)
+
+
+@environment
+class Game(Environment[State], Generic[State, DrawsType]):
+    """A game of MinAtar, to be played with all six actions or with those that do something in it.
+
+    A game says `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `step_with` and
+    `observe`. Those are deterministic: whoever has the reference's random numbers can replay its episodes.
+    Source: Young & Tian (2019), "MinAtar: An Atari-inspired testbed for thorough and reproducible reinforcement
+    learning experiments".
+    """
+
+    sticky_action_prob: float = 0.1
+    difficulty_ramping: bool = static(default=True)
+    minimal_actions: bool = static(default=True)
+
+    channels: ClassVar[tuple[str, ...]]  # what each channel of the observation shows
+    minimal_action_set: ClassVar[tuple[int, ...]]
+    num_words: ClassVar[int]  # random words of 32 bits that a step needs
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(0, 1, (SIZE, SIZE, len(self.channels)), np.bool_)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(len(self.minimal_action_set) if self.minimal_actions else 6)
+
+    @property
+    def render_fps(self) -> int:
+        return 10
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 400, 400
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        key, draws = self.draw_randomness(key)
+        state = self.reset_with(key, draws)
+        return state, TimeStep.create(self.observe(state))
+
+    def step(self, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        key, draws = self.draw_randomness(state.key)
+        state, timestep = self.step_with(state, action, draws)
+        return dataclasses.replace(state, key=key), timestep
+
+    def draw_randomness(self, key: jax.Array) -> tuple[jax.Array, DrawsType]:
+        """The next key, and the random numbers of one step.
+
+        All are words of one call, as calls are what randomness costs on a CPU: neither the words of the next key nor
+        those of the numbers tell anything of each other.
+        """
+        size = jax.random.key_data(key).size
+        words = jax.random.bits(key, (size + self.num_words,))
+        return jax.random.wrap_key_data(words[:size], impl=jax.random.key_impl(key)), self.draws(words[size:])
+
+    def draws(self, words: jax.Array) -> DrawsType:
+        """The random numbers of one step, from uint32 (num_words,)."""
+        raise NotImplementedError
+
+    def reset_with(self, key: jax.Array, draws: DrawsType) -> State:
+        """The start of an episode; `key` is for the steps after it."""
+        raise NotImplementedError
+
+    def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
+        """The deterministic part of a step; it leaves the key as it is."""
+        raise NotImplementedError
+
+    def observe(self, state: State) -> jax.Array:
+        """What the player sees: bool (10, 10, channels)."""
+        raise NotImplementedError
+
+    def played(self, state: State, action: jax.Array, draws: DrawsType) -> jax.Array:
+        """Which of the six actions is played: the one chosen or, if it sticks, the one before."""
+        if self.minimal_actions:
+            action = jnp.asarray(self.minimal_action_set, jnp.int32)[action]
+        return jnp.where(draws.sticky < self.sticky_action_prob, state.last_action, action.astype(jnp.int32))
+
+    def draw(self, state: State, height: int, width: int) -> jax.Array:
+        # Where channels overlap, the last one is seen, as in the reference's pictures.
+        shown = self.observe(state) * jnp.arange(1, len(self.channels) + 1, dtype=jnp.uint8)
+        return draw_tiles(shown.max(axis=-1).astype(jnp.int32), _palette(len(self.channels)), height, width)
+
+
+def uniform(words: jax.Array) -> jax.Array:
+    """Random words as floats, uniform in [0, 1)."""
+    return (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+
+
+def below(words: jax.Array, bound: Any) -> jax.Array:
+    """Random words as int32, uniform in 0, ..., bound - 1; their chances differ by less than 2**-24.
+
+    Args:
+      bound: an int or an array, 1 to 256.
+    """
+    return (((words >> 8) * jnp.asarray(bound, jnp.uint32)) >> 24).astype(jnp.int32)
+
+
+def plane(row: jax.Array, column: jax.Array) -> jax.Array:
+    """A channel with one cell set, bool (10, 10); with none where the row or column lies outside."""
+    index = np.arange(SIZE, dtype=np.int32)
+    return (index[:, None] == row) & (index == column)
+
+
+def _palette(channels: int) -> np.ndarray:
+    """Black, and a colour a channel: uint8 (1 + channels, 3).
+
+    They lie on Green's cubehelix, as those of the reference do.
+    Source: Green (2011), "A colour scheme for the display of astronomical intensity images".
+    """
+    light = np.linspace(0, 1, channels + 2)[:-1]
+    angle = 2 * np.pi * (0.5 / 3 - 1.5 * light)
+    amplitude = light * (1 - light) / 2
+    red = -0.14861 * np.cos(angle) + 1.78277 * np.sin(angle)
+    green = -0.29227 * np.cos(angle) - 0.90649 * np.sin(angle)
+    blue = 1.97294 * np.cos(angle)
+    colours = light[:, None] + amplitude[:, None] * np.stack([red, green, blue], axis=1)
+    return np.round(np.clip(colours, 0, 1) * 255).astype(np.uint8)
