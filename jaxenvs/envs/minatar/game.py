@@ -65,7 +65,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
-        return gymnasium.spaces.Box(0, 1, (SIZE, SIZE, len(self.channels)), np.bool_)
+        return gymnasium.spaces.Box(0, 1, (SIZE, SIZE, len(self.channels)), np.bool_)  # type: ignore[arg-type]
 
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
@@ -96,7 +96,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
         those of the numbers tell anything of each other.
         """
         size = jax.random.key_data(key).size
-        words = jax.random.bits(key, (size + self.num_words,))
+        words: jax.Array = jax.random.bits(key, (size + self.num_words,))
         return jax.random.wrap_key_data(words[:size], impl=jax.random.key_impl(key)), self.draws(words[size:])
 
     def draws(self, words: jax.Array) -> DrawsType:
@@ -129,7 +129,8 @@ class Game(Environment[State], Generic[State, DrawsType]):
 
 def uniform(words: jax.Array) -> jax.Array:
     """Random words as floats, uniform in [0, 1)."""
-    return (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+    scaled: jax.Array = (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+    return scaled
 
 
 def below(words: jax.Array, bound: Any) -> jax.Array:
@@ -144,7 +145,8 @@ def below(words: jax.Array, bound: Any) -> jax.Array:
 def plane(row: jax.Array, column: jax.Array) -> jax.Array:
     """A channel with one cell set, bool (10, 10); with none where the row or column lies outside."""
     index = np.arange(SIZE, dtype=np.int32)
-    return (index[:, None] == row) & (index == column)
+    cell: jax.Array = (index[:, None] == row) & (index == column)
+    return cell
 
 
 def _palette(channels: int) -> np.ndarray:
