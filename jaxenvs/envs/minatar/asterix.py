@@ -158,7 +158,8 @@ class Asterix(Game[AsterixState, AsterixDraws]):
 
 def _in_row(y: jax.Array) -> jax.Array:
     """Of each slot, whether it is row y."""
-    return np.arange(1, NUM_SLOTS + 1, dtype=np.int32) == y
+    in_row: jax.Array = np.arange(1, NUM_SLOTS + 1, dtype=np.int32) == y
+    return in_row
 
 
 def _slot(empty: jax.Array, where: jax.Array) -> jax.Array:
