@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -35,15 +36,15 @@ class Recorder(np.random.RandomState):
         self.given: list[Any] = []
 
     def rand(self, *size: int) -> Any:
-        self.given.append(super().rand(*size))
-        return self.given[-1]
+        value = super().rand(*size)
+        self.given.append(copy.copy(value))  # as games change arrays that they are given
+        return value
 
     def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
-        self.given.append(super().randint(low, high, size, dtype))
-        if size is None and high is None:  # the choice of one of `low` things: kept with their number
-            self.given[-1] = (self.given[-1], low)
-            return self.given[-1][0]
-        return self.given[-1]
+        value = super().randint(low, high, size, dtype)
+        one_of_some = high is None  # kept with their number
+        self.given.append((value, low) if one_of_some else copy.copy(value))
+        return value
 
     def take(self) -> list[Any]:
         given, self.given = self.given, []

@@ -71,13 +71,13 @@ def assert_equal(record: Record, observations: Any, rewards: Any, terminated: An
     differs |= step & ((rewards != record.rewards) | (terminated != record.terminated) | truncated)
     if differs.any():
         row, lane = np.argwhere(differs)[0]
-        start = np.flatnonzero(record.reset[: row + 1, lane])
-        where = f"row {row} of lane {lane}, {row - start[-1] if start.size else 'more'} steps into its episode"
+        what = "a reset" if record.reset[row, lane] else f"action {record.actions[row, lane]}"
         cells = np.argwhere(observations[row, lane] != record.observations[row, lane])
         raise AssertionError(
-            f"{where}, action {record.actions[row, lane]}: reward {rewards[row, lane]}, {record.rewards[row, lane]} in "
-            f"the reference; end {terminated[row, lane]}, {record.terminated[row, lane]}; (row, column, channel) that "
-            f"differ: {cells.tolist()}"
+            f"row {row} of lane {lane}, {what}: "
+            f"reward {rewards[row, lane]}, the reference's {record.rewards[row, lane]}; "
+            f"terminated {terminated[row, lane]}, {record.terminated[row, lane]}; "
+            f"(row, column, channel) of the cells that differ: {cells.tolist()}"
         )
 
 
