@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.envs.minatar.players import SKILLED
+from tests.envs.minatar.players import SHARES_AT_RANDOM, SKILLED
 
 NAMES = {
     "Asterix": "asterix",
@@ -29,14 +29,20 @@ def load() -> Any:
 
 
 class Recorder(np.random.RandomState):
-    """A generator that keeps what it gave."""
+    """A generator that keeps what it gave.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+      scale: times which floats are given but for the first of a step, which decides on stickiness. With 0.4 all comes
+        from one side, so that in Seaquest nothing that arrives is turned away.
+    """
+
+    def __init__(self, seed: int, scale: float = 1.0) -> None:
         super().__init__(seed)
+        self.scale = scale
         self.given: list[Any] = []
 
     def rand(self, *size: int) -> Any:
-        value = super().rand(*size)
+        value = super().rand(*size) * (self.scale if self.given else 1.0)
         self.given.append(copy.copy(value))  # as games change arrays that they are given
         return value
 
@@ -141,7 +147,13 @@ class Lanes:
     """
 
     def __init__(
-        self, game: str, ramping: bool, shares_at_random: tuple[float, ...], num_lanes: int, seed: int
+        self,
+        game: str,
+        ramping: bool,
+        num_lanes: int,
+        seed: int,
+        shares_at_random: tuple[float, ...] = SHARES_AT_RANDOM,
+        scale: float = 1.0,
     ) -> None:
         self.game = game
         self.skilled = SKILLED[game]
@@ -149,7 +161,7 @@ class Lanes:
         self.generator = np.random.default_rng(seed)
         self.lanes = [load().Environment(NAMES[game], STICKY_ACTION_PROB, ramping) for _ in range(num_lanes)]
         for lane, environment in enumerate(self.lanes):
-            environment.random = environment.env.random = Recorder(seed * 1000 + lane)
+            environment.random = environment.env.random = Recorder(seed * 1000 + lane, scale)
         self.ended = [True] * num_lanes
         self.steps_left = [0] * num_lanes  # after the end
         self.seen: collections.Counter[str] = collections.Counter()

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from tests.envs.minatar.players import SHARES_AT_RANDOM
 from tests.envs.minatar.reference import NAMES, Lanes, Record, any_draws, load
 
 LANES = 20
@@ -52,9 +51,9 @@ def as_draws(env: Any, draws: dict[str, np.ndarray]) -> Any:
     return type(struct)(**{name: np.asarray(draws[name], dtype) for name, dtype in dtypes.items()})
 
 
-def compare(game: str, ramping: bool, steps: int, episodes: int) -> collections.Counter[str]:
+def compare(game: str, ramping: bool, steps: int, episodes: int, **settings: Any) -> collections.Counter[str]:
     """Plays until there have been so many of each; says what has been seen."""
-    lanes = Lanes(game, ramping, SHARES_AT_RANDOM, LANES, seed=int(ramping))
+    lanes = Lanes(game, ramping, num_lanes=LANES, seed=int(ramping), **settings)
     env = environment(game, ramping)
     first = as_draws(env, any_draws(game, np.random.default_rng(0), (LANES,)))
     states = jax.vmap(env.reset_with, in_axes=(None, 0))(jax.random.key(0), first)
@@ -84,6 +83,11 @@ def assert_equal(record: Record, observations: Any, rewards: Any, terminated: An
 @all_cases
 def test_plays_as_the_reference_plays(game: str, ramping: bool) -> None:
     compare(game, ramping, steps=1, episodes=0)
+
+
+def test_seaquest_holds_as_many_enemies_and_bullets_as_there_can_be() -> None:
+    seen = compare("Seaquest", True, steps=1, episodes=0, shares_at_random=(0.0, 0.02), scale=0.4)
+    assert (seen["most fish and submarines"], seen["most enemy bullets"]) == (29, 8)
 
 
 # What has to be seen at least once, and how much of it, in a comparison worth its name.
