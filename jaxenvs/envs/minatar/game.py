@@ -23,11 +23,13 @@ class GameState:
 
     Attributes:
       key: of the randomness of the steps to come.
-      last_action: int32, what the player did last, one of the six actions; what a sticky action repeats.
+      last_action: int32, what was played last, one of the six actions; what a sticky action repeats.
+      terminated: bool, the game is over.
     """
 
     key: jax.Array
     last_action: jax.Array
+    terminated: jax.Array
 
 
 @struct
@@ -35,7 +37,7 @@ class Draws:
     """The random numbers that one step, or one reset, may need; games that need more have more.
 
     Attributes:
-      sticky: float32 in [0, 1). Below `sticky_action_prob` the action before is repeated.
+      sticky: float32 in [0, 1). Below `sticky_action_prob` the action before is played again.
     """
 
     sticky: jax.Array
@@ -49,8 +51,8 @@ DrawsType = TypeVar("DrawsType", bound=Draws)
 class Game(Environment[State], Generic[State, DrawsType]):
     """A game of MinAtar, to be played with all six actions or with those that do something in it.
 
-    A game says `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `step_with` and
-    `observe`. Those are deterministic: whoever has the reference's random numbers can replay its episodes.
+    A game says `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `play` and
+    `observe`. All but the first are deterministic: with the reference's random numbers they are its episodes.
     Source: Young & Tian (2019), "MinAtar: An Atari-inspired testbed for thorough and reproducible reinforcement
     learning experiments".
     """
@@ -96,8 +98,20 @@ class Game(Environment[State], Generic[State, DrawsType]):
         those of the numbers tell anything of each other.
         """
         size = jax.random.key_data(key).size
-        words: jax.Array = jax.random.bits(key, (size + self.num_words,))
+        words: jax.Array = jax.random.bits(key, (size + self.num_words,), jnp.uint32)
         return jax.random.wrap_key_data(words[:size], impl=jax.random.key_impl(key)), self.draws(words[size:])
+
+    def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
+        """A step with given random numbers; it leaves the key as it is."""
+        if self.minimal_actions:
+            action = jnp.asarray(self.minimal_action_set, jnp.int32)[action]
+        played = jnp.where(draws.sticky < self.sticky_action_prob, state.last_action, action.astype(jnp.int32))
+        after, reward = self.play(state, played, draws)
+        # A game that is over stands still.
+        after = jax.tree.map(lambda old, new: jnp.where(state.terminated, old, new), state, after)
+        after = dataclasses.replace(after, last_action=played)
+        reward = jnp.where(state.terminated, 0, reward)
+        return after, TimeStep.create(self.observe(after), reward, after.terminated)
 
     def draws(self, words: jax.Array) -> DrawsType:
         """The random numbers of one step, from uint32 (num_words,)."""
@@ -107,19 +121,13 @@ class Game(Environment[State], Generic[State, DrawsType]):
         """The start of an episode; `key` is for the steps after it."""
         raise NotImplementedError
 
-    def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
-        """The deterministic part of a step; it leaves the key as it is."""
+    def play(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, jax.Array]:
+        """What one of the six actions does: the state after it, with any `last_action`, and the reward."""
         raise NotImplementedError
 
     def observe(self, state: State) -> jax.Array:
         """What the player sees: bool (10, 10, channels)."""
         raise NotImplementedError
-
-    def played(self, state: State, action: jax.Array, draws: DrawsType) -> jax.Array:
-        """Which of the six actions is played: the one chosen or, if it sticks, the one before."""
-        if self.minimal_actions:
-            action = jnp.asarray(self.minimal_action_set, jnp.int32)[action]
-        return jnp.where(draws.sticky < self.sticky_action_prob, state.last_action, action.astype(jnp.int32))
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
         # Where channels overlap, the last one is seen, as in the reference's pictures.
@@ -128,7 +136,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
 
 
 def uniform(words: jax.Array) -> jax.Array:
-    """Random words as floats, uniform in [0, 1)."""
+    """Random words as floats, uniform in [0, 1). They leave the lowest 8 bits of each word to other uses."""
     scaled: jax.Array = (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
     return scaled
 

@@ -1,0 +1,135 @@
+"""Breakout: a paddle at the bottom sends a ball back up to bricks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import environment, struct
+from jaxenvs.envs.minatar.game import LEFT, NONE, RIGHT, SIZE, Draws, Game, GameState, plane, uniform
+
+BRICK_ROWS = (1, 2, 3)
+ALL_BRICKS = 2 ** (len(BRICK_ROWS) * SIZE) - 1
+
+# The directions of the ball, numbered so that a reflection is an exclusive or.
+UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT = range(4)
+SIDEWAYS, BACK, VERTICALLY = 1, 2, 3
+
+
+@struct
+class BreakoutState(GameState):
+    """Columns and rows are int32, from 0 at the left and at the top.
+
+    Attributes:
+      paddle: its column.
+      ball_x, ball_y: column and row of the ball.
+      last_x, last_y: those before the last step, where the trail is.
+      direction: int32, one of the four above.
+      bricks: uint32, a bit a brick: that of (row, column) is bit 10 * (row - 1) + column.
+      strike: bool, the last step ended in a contact with a brick. One that follows at once breaks no other.
+    """
+
+    paddle: jax.Array
+    ball_x: jax.Array
+    ball_y: jax.Array
+    last_x: jax.Array
+    last_y: jax.Array
+    direction: jax.Array
+    bricks: jax.Array
+    strike: jax.Array
+
+
+@struct
+class BreakoutDraws(Draws):
+    """
+    Attributes:
+      side: int32, 0 or 1, used by a reset: where the ball starts, on the left or on the right.
+    """
+
+    side: jax.Array
+
+
+@environment
+class Breakout(Game[BreakoutState, BreakoutDraws]):
+    """Keep a ball in play with a paddle and break bricks with it: nothing (0), left (1), right (3), as MinAtar's.
+
+    Observation: bool (10, 10, 4): paddle, ball, trail, brick. Reward: 1 for each brick. The episode ends when the ball
+    gets past the paddle. Nothing in it grows more difficult.
+    """
+
+    channels = ("paddle", "ball", "trail", "brick")
+    minimal_action_set = (NONE, LEFT, RIGHT)
+    num_words = 1
+
+    def draws(self, words: jax.Array) -> BreakoutDraws:
+        return BreakoutDraws(sticky=uniform(words[0]), side=(words[0] & 1).astype(jnp.int32))
+
+    def reset_with(self, key: jax.Array, draws: BreakoutDraws) -> BreakoutState:
+        ball_x, ball_y = draws.side * (SIZE - 1), jnp.int32(3)
+        return BreakoutState(
+            key=key,
+            last_action=jnp.int32(NONE),
+            terminated=jnp.bool_(False),
+            paddle=jnp.int32(4),
+            ball_x=ball_x,
+            ball_y=ball_y,
+            last_x=ball_x,
+            last_y=ball_y,
+            direction=jnp.int32(DOWN_RIGHT) + draws.side,
+            bricks=jnp.uint32(ALL_BRICKS),
+            strike=jnp.bool_(False),
+        )
+
+    def play(self, state: BreakoutState, action: jax.Array, draws: BreakoutDraws) -> tuple[BreakoutState, jax.Array]:
+        moved = (action == RIGHT).astype(jnp.int32) - (action == LEFT)
+        paddle = jnp.clip(state.paddle + moved, 0, SIZE - 1)
+
+        goes_right = (state.direction == UP_RIGHT) | (state.direction == DOWN_RIGHT)
+        x = state.ball_x + jnp.where(goes_right, 1, -1)
+        y = state.ball_y + jnp.where(state.direction >= DOWN_RIGHT, 1, -1)
+        off_side = (x < 0) | (x >= SIZE)
+        x = jnp.clip(x, 0, SIZE - 1)
+
+        at_top = y < 0
+        brick = jnp.where(_among_bricks(y), jnp.uint32(1) << _bit(y, x), 0)
+        contact = (state.bricks & brick) != 0
+        breaks = contact & ~state.strike
+        at_bottom = y == SIZE - 1
+        on_paddle = at_bottom & (state.ball_x == paddle)
+        on_edge = at_bottom & ~on_paddle & (x == paddle)
+
+        turn = jnp.where(off_side, SIDEWAYS, 0)
+        turn ^= jnp.where(at_top | breaks | on_paddle, VERTICALLY, 0) ^ jnp.where(on_edge, BACK, 0)
+        bricks = jnp.where(at_bottom & (state.bricks == 0), jnp.uint32(ALL_BRICKS), state.bricks)
+        return dataclasses.replace(
+            state,
+            terminated=at_bottom & ~on_paddle & ~on_edge,
+            paddle=paddle,
+            ball_x=x,
+            # Where the ball bounces off something below or above, it keeps its row.
+            ball_y=jnp.where(at_top | breaks | on_paddle | on_edge, state.ball_y, y),
+            last_x=state.ball_x,
+            last_y=state.ball_y,
+            direction=state.direction ^ turn,
+            bricks=jnp.where(breaks, bricks & ~brick, bricks),
+            strike=contact,
+        ), breaks
+
+    def observe(self, state: BreakoutState) -> jax.Array:
+        row, column = jnp.indices((SIZE, SIZE), jnp.int32)
+        is_brick = _among_bricks(row) & ((state.bricks >> _bit(row, column)) & 1 != 0)
+        paddle = plane(jnp.int32(SIZE - 1), state.paddle)
+        ball, trail = plane(state.ball_y, state.ball_x), plane(state.last_y, state.last_x)
+        return jnp.stack([paddle, ball, trail, is_brick], axis=-1)
+
+
+def _among_bricks(row: jax.Array) -> jax.Array:
+    return (row >= BRICK_ROWS[0]) & (row <= BRICK_ROWS[-1])
+
+
+def _bit(row: jax.Array, column: jax.Array) -> jax.Array:
+    """The number of the bit of a brick; in rows without bricks, of some bit."""
+    number = (row - BRICK_ROWS[0]) * SIZE + column
+    return jnp.clip(number, 0, 31).astype(jnp.uint32)
