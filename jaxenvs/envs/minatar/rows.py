@@ -18,7 +18,7 @@ ALL = (1 << SIZE) - 1  # a row with every cell set
 
 def cell(row: jax.Array, column: jax.Array) -> jax.Array:
     """The grid with one cell set, int32 (10,); with none where the row or column lies outside by one."""
-    return jnp.where(ROW == row, (jnp.int32(2) << column + 1) >> 2 & ALL, 0)
+    return jnp.where(row == ROW, (jnp.int32(2) << column + 1) >> 2 & ALL, 0)
 
 
 def to_left(words: jax.Array) -> jax.Array:

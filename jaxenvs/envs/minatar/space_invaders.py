@@ -91,9 +91,7 @@ class SpaceInvaders(Game[SpaceInvadersState, Draws]):
             shot_timer=jnp.int32(0),
         )
 
-    def play(
-        self, state: SpaceInvadersState, action: jax.Array, draws: Draws
-    ) -> tuple[SpaceInvadersState, jax.Array]:
+    def play(self, state: SpaceInvadersState, action: jax.Array, draws: Draws) -> tuple[SpaceInvadersState, jax.Array]:
         state = _fire_and_move(state, action)
         state = _move_aliens(state)
         state = _shoot_back(state)
