@@ -128,7 +128,7 @@ def any_draws(game: str, generator: np.random.Generator, size: tuple[int, ...]) 
     def integers(low: int, high: int) -> np.ndarray:
         return generator.integers(low, high, size, endpoint=True, dtype=np.int32)
 
-    draws = {"sticky": generator.random(size, np.float32)}
+    draws: dict[str, np.ndarray] = {"sticky": generator.random(size)}
     if game == "Asterix":
         draws |= {"right": flags(), "gold": flags(), "slot": generator.random(size, np.float32)}
     elif game == "Breakout":
@@ -202,6 +202,7 @@ class Lanes:
         for lane in range(len(self.lanes)):
             for row in range(num_rows):
                 self._play_row(record, row, lane)
+        record.draws["sticky"] = _float32(record.draws["sticky"])
         return record
 
     def _play_row(self, record: Record, row: int, lane: int) -> None:
@@ -215,13 +216,14 @@ class Lanes:
             given = environment.random.take()
         else:
             self.steps_left[lane] -= self.ended[lane]
+            action = int(record.actions[row, lane])
             if self.generator.random() >= self.shares_at_random[lane]:
-                record.actions[row, lane] = self.players[lane](game, int(record.actions[row, lane]))
+                record.actions[row, lane] = action = self.players[lane](game, action)
             before = _NOTES_BEFORE[self.game](game)
-            reward, terminated = environment.act(record.actions[row, lane])
+            reward, terminated = environment.act(action)
             record.rewards[row, lane], record.terminated[row, lane] = reward, terminated
             sticky, *given = environment.random.take()
-            record.draws["sticky"][row, lane] = _float32(sticky)
+            record.draws["sticky"][row, lane] = sticky
             self.seen["steps"] += 1
             self.seen["episodes"] += terminated and not self.ended[lane]
             self.ended[lane] = terminated
@@ -286,9 +288,8 @@ _NOTES_BEFORE: dict[str, Callable[[Any], Any]] = {  # what they compare with
 }
 
 
-def _float32(sticky: float) -> np.float32:
+def _float32(sticky: np.ndarray) -> np.ndarray:
     """To the precision of our draws, on the same side of the probability."""
-    rounded, bound = np.float32(sticky), np.float32(STICKY_ACTION_PROB)
-    if (sticky < STICKY_ACTION_PROB) == (rounded < bound):
-        return rounded
-    return np.nextafter(bound, np.float32(0)) if sticky < STICKY_ACTION_PROB else bound
+    rounded, bound = sticky.astype(np.float32), np.float32(STICKY_ACTION_PROB)
+    below = np.minimum(rounded, np.nextafter(bound, np.float32(0)))
+    return np.where(sticky < STICKY_ACTION_PROB, below, np.maximum(rounded, bound))
