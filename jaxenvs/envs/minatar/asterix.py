@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import environment, struct
-from jaxenvs.envs.minatar.game import DOWN, LEFT, NONE, RIGHT, SIZE, UP, Draws, Game, GameState, plane, uniform
+from jaxenvs.envs.minatar.game import DOWN, LEFT, NONE, RIGHT, SIZE, UP, Draws, Game, GameState, uniform
 
 NUM_SLOTS = 8  # slot i is row i + 1
 NOWHERE = -1  # the column of what is not there
@@ -69,6 +69,7 @@ class Asterix(Game[AsterixState, AsterixDraws]):
     channels = ("player", "enemy", "trail", "gold")
     minimal_action_set = (NONE, LEFT, UP, RIGHT, DOWN)
     num_words = 3
+    random_start = False
 
     def draws(self, words: jax.Array) -> AsterixDraws:
         return AsterixDraws(
@@ -145,15 +146,14 @@ class Asterix(Game[AsterixState, AsterixDraws]):
         )
 
     def observe(self, state: AsterixState) -> jax.Array:
-        column = np.arange(SIZE, dtype=np.int32)
+        row = np.arange(1, NUM_SLOTS + 1, dtype=np.int32)
+        there = state.entity_x != NOWHERE
         behind = state.entity_x + jnp.where(state.goes_right, -1, 1)
-        trail_x = jnp.where(state.entity_x == NOWHERE, NOWHERE, behind)
-        # No row is crossed at the top and at the bottom.
-        entity, trail, gold = (
-            jnp.pad(value, ((1, 1), (0, 0)))
-            for value in (column == state.entity_x[:, None], column == trail_x[:, None], state.is_gold[:, None])
+        return self.paint(
+            self.cells(0, state.y, state.x),
+            self.cells(jnp.where(state.is_gold, 3, 1), row, state.entity_x, there),
+            self.cells(2, row, behind, there & (behind >= 0) & (behind < SIZE)),
         )
-        return jnp.stack([plane(state.y, state.x), entity & ~gold, trail, entity & gold], axis=-1)
 
 
 def _in_row(y: jax.Array) -> jax.Array:

@@ -6,12 +6,16 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxenvs.environment import environment, struct
-from jaxenvs.envs.minatar.game import LEFT, NONE, RIGHT, SIZE, Draws, Game, GameState, plane, uniform
+from jaxenvs.envs.minatar.game import LEFT, NONE, RIGHT, SIZE, Draws, Game, GameState, uniform
 
 BRICK_ROWS = (1, 2, 3)
 ALL_BRICKS = 2 ** (len(BRICK_ROWS) * SIZE) - 1
+# Of each place in an observation, seen as one row of numbers, the bit of the brick that shows there; 0 for none.
+SHOWN_BRICK = np.zeros((SIZE, SIZE, 4), np.uint32)
+SHOWN_BRICK[BRICK_ROWS, :, 3] = 1 << np.arange(len(BRICK_ROWS) * SIZE).reshape(-1, SIZE)
 
 # The directions of the ball, numbered so that a reflection is an exclusive or.
 UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT = range(4)
@@ -93,7 +97,7 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
         x = jnp.clip(x, 0, SIZE - 1)
 
         at_top = y < 0
-        brick = jnp.where(_among_bricks(y), jnp.uint32(1) << _bit(y, x), 0)
+        brick = _brick(y, x)
         contact = (state.bricks & brick) != 0
         breaks = contact & ~state.strike
         at_bottom = y == SIZE - 1
@@ -118,18 +122,16 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
         ), breaks
 
     def observe(self, state: BreakoutState) -> jax.Array:
-        row, column = jnp.indices((SIZE, SIZE), jnp.int32)
-        is_brick = _among_bricks(row) & ((state.bricks >> _bit(row, column)) & 1 != 0)
-        paddle = plane(jnp.int32(SIZE - 1), state.paddle)
-        ball, trail = plane(state.ball_y, state.ball_x), plane(state.last_y, state.last_x)
-        return jnp.stack([paddle, ball, trail, is_brick], axis=-1)
+        return self.paint(
+            self.cells(0, SIZE - 1, state.paddle),
+            self.cells(1, state.ball_y, state.ball_x),
+            self.cells(2, state.last_y, state.last_x),
+            onto=(state.bricks & SHOWN_BRICK.ravel()) != 0,
+        )
 
 
-def _among_bricks(row: jax.Array) -> jax.Array:
-    return (row >= BRICK_ROWS[0]) & (row <= BRICK_ROWS[-1])
-
-
-def _bit(row: jax.Array, column: jax.Array) -> jax.Array:
-    """The number of the bit of a brick; in rows without bricks, of some bit."""
-    number = (row - BRICK_ROWS[0]) * SIZE + column
-    return jnp.clip(number, 0, 31).astype(jnp.uint32)
+def _brick(row: jax.Array, column: jax.Array) -> jax.Array:
+    """The bit of a brick, uint32; 0 in rows without bricks."""
+    among = (row >= BRICK_ROWS[0]) & (row <= BRICK_ROWS[-1])
+    number = jnp.where(among, (row - BRICK_ROWS[0]) * SIZE + column, 0)
+    return jnp.where(among, jnp.uint32(1) << number.astype(jnp.uint32), jnp.uint32(0))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import environment, struct
-from jaxenvs.envs.minatar.game import DOWN, NONE, SIZE, UP, Draws, Game, GameState, plane, uniform
+from jaxenvs.envs.minatar.game import DOWN, NONE, SIZE, UP, Draws, Game, GameState, uniform
 
 NUM_CARS = 8  # car i is in row i + 1
 MAX_SPEED = 5
@@ -104,15 +104,13 @@ class Freeway(Game[FreewayState, FreewayDraws]):
         ), arrived
 
     def observe(self, state: FreewayState) -> jax.Array:
-        column = np.arange(SIZE, dtype=np.int32)
-        # Rows without cars have one in a column outside of the grid.
-        car_x, trail_x, speed = (
-            jnp.pad(value, 1, constant_values=-1)[:, None]
-            for value in (state.car_x, _wrapped(state.car_x - jnp.sign(state.speed)), jnp.abs(state.speed))
+        row = np.arange(1, NUM_CARS + 1, dtype=np.int32)
+        behind = _wrapped(state.car_x - jnp.sign(state.speed))
+        return self.paint(
+            self.cells(0, state.chicken, COLUMN),
+            self.cells(1, row, state.car_x),
+            self.cells(1 + jnp.abs(state.speed), row, behind),
         )
-        trail = column == trail_x
-        trails = [trail & (speed == number) for number in range(1, MAX_SPEED + 1)]
-        return jnp.stack([plane(state.chicken, jnp.int32(COLUMN)), column == car_x, *trails], axis=-1)
 
 
 def _wrapped(x: jax.Array) -> jax.Array:

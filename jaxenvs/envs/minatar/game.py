@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
@@ -64,6 +65,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
     channels: ClassVar[tuple[str, ...]]  # what each channel of the observation shows
     minimal_action_set: ClassVar[tuple[int, ...]]
     num_words: ClassVar[int]  # random words of 32 bits that a step needs
+    random_start: ClassVar[bool] = True  # whether a reset needs some of them
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
@@ -82,8 +84,9 @@ class Game(Environment[State], Generic[State, DrawsType]):
         return 400, 400
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        key, draws = self.draw_randomness(key)
-        state = self.reset_with(key, draws)
+        next_key, draws = self.draw_randomness(key)
+        # Where a start draws nothing, the key is still unused, and to draw the next one would cost a call.
+        state = self.reset_with(next_key if self.random_start else key, draws)
         return state, TimeStep.create(self.observe(state))
 
     def step(self, state: State, action: jax.Array) -> tuple[State, TimeStep]:
@@ -129,6 +132,32 @@ class Game(Environment[State], Generic[State, DrawsType]):
         """What the player sees: bool (10, 10, channels)."""
         raise NotImplementedError
 
+    def cells(self, channel: Any, row: Any, column: Any, there: Any = True) -> jax.Array:
+        """Where in an observation, seen as one row of numbers, something is; past its end if it is not there.
+
+        Args:
+          channel, row, column: ints or arrays of int32; one shape, or to be broadcast.
+          there: bool, of the same shape.
+        """
+        num_channels = len(self.channels)
+        index = jnp.asarray((row * SIZE + column) * num_channels + channel, jnp.int32)
+        return jnp.where(there, index, SIZE * SIZE * num_channels)
+
+    def paint(self, *cells: jax.Array, onto: jax.Array | None = None) -> jax.Array:
+        """An observation with some cells set.
+
+        A scatter into one row of numbers: on a CPU it takes a sixth of the time of planes that are stacked, where a
+        row as short as the channels is computed at a time.
+
+        Args:
+          cells: what `cells` returns.
+          onto: bool (10 * 10 * channels,), what is set already.
+        """
+        shape = (SIZE, SIZE, len(self.channels))
+        painted = jnp.zeros(math.prod(shape), bool) if onto is None else onto
+        where = jnp.concatenate([jnp.ravel(part) for part in cells])
+        return painted.at[where].set(True, mode="drop").reshape(shape)
+
     def draw(self, state: State, height: int, width: int) -> jax.Array:
         # Where channels overlap, the last one is seen, as in the reference's pictures.
         shown = self.observe(state) * jnp.arange(1, len(self.channels) + 1, dtype=jnp.uint8)
@@ -148,13 +177,6 @@ def below(words: jax.Array, bound: Any) -> jax.Array:
       bound: an int or an array, 1 to 256.
     """
     return (((words >> 8) * jnp.asarray(bound, jnp.uint32)) >> 24).astype(jnp.int32)
-
-
-def plane(row: jax.Array, column: jax.Array) -> jax.Array:
-    """A channel with one cell set, bool (10, 10); with none where the row or column lies outside."""
-    index = np.arange(SIZE, dtype=np.int32)
-    cell: jax.Array = (index[:, None] == row) & (index == column)
-    return cell
 
 
 def _palette(channels: int) -> np.ndarray:
