@@ -13,7 +13,7 @@ from jaxenvs.envs.minatar import rows
 from jaxenvs.envs.minatar.game import DOWN, FIRE, LEFT, NONE, RIGHT, SIZE, UP, Draws, Game, GameState, below, uniform
 
 SHOT_INTERVAL = 5
-ENEMY_SHOT_INTERVAL = 11  # steps, from one shot of a submarine to its next
+ENEMY_SHOT_TIMER = 10  # steps; a submarine shoots every (timer + 1) steps
 MOVE_SPEED, LEAST_MOVE_SPEED = 5, 2  # an enemy moves every (speed + 1) steps
 SPAWN_SPEED = 20
 DIVER_INTERVAL = 30  # steps, from the arrival of one diver to that of the next
@@ -22,19 +22,16 @@ MAX_OXYGEN = 200
 FULL_HOLD = 6  # divers
 SURFACE, SEABED = 0, SIZE - 2  # the rows that the player can be in
 
-BITS = 4  # say what is in a place for an enemy:
-FISH = 12  # this, or a submarine, by the number of the shot clock at which it shoots, from 1 to 11
-TIMERS = 3  # places of a cell that share a word
+NOWHERE = -1  # the column of what is not there; whoever leaves to the left gets there
+# As the rules have it, 30 enemies can be there at once: slots that are filled in turn are empty when theirs comes.
+NUM_SLOTS = 32
+SLOT = np.arange(NUM_SLOTS, dtype=np.int32)
 TWO = np.arange(2, dtype=np.int32)
 
 
 @struct
 class SeaquestState(GameState):
-    """Rows and columns are int32, from 0 at the top and at the left. Grids are words of ten bits, see `rows`.
-
-    Enemies of a row all go the same way, and no two in one cell have the same number of steps left until they move. So
-    an enemy is known by its cell and that number, and all of them are a bit each in a few words. What kind each is
-    stands in four such bits.
+    """Rows and columns are int32, from 0 at the top and at the left; column -1 if the thing is not there.
 
     Attributes:
       x, y: column and row of the player.
@@ -42,14 +39,16 @@ class SeaquestState(GameState):
       oxygen: int32, steps that it lasts below the surface.
       divers: int32, on board. After the delivery of six it is -1.
       at_surface: bool, since the last step, or for longer.
-      bullets: int32 (2, 10), grids of the player's bullets that go left and that go right.
-      enemy_bullets: int32 (2, 10), those of the submarines.
-      enemies: int32 (4, 2, 10), bit by bit what is in each place: 0 none, FISH, or a submarine. Bit 10 * t + column of
-        a word is that of the enemies in this column that move in t steps; in the second words, in 3 + t.
-      goes_right: bool (10,), the enemies of each row.
-      shot_clock: int32, 1 to 11, goes round; the submarines of this number shoot.
-      diver_rows, diver_columns, divers_go_right: of divers in the water, shape (2,), the newest first; row -1 if there
-        is none. No more can be there: they come every 30 steps and cross the grid in 60.
+      bullet_x, bullet_y, bullets_go_right: of the player's bullets, shape (2,), the last shot first. No more can be in
+        flight: shots come five steps apart and last nine at most.
+      enemy_x, enemy_y, enemies_go_right, is_sub: of enemies, fish and submarines, shape (32,). They fill the slots in
+        turn.
+      enemy_move_timer, enemy_shot_timer: int32 (32,), steps until they move and, submarines, shoot.
+      enemy_bullet_x: int32 (32,), columns of their bullets. One from each can be in flight: shots of a submarine come
+        eleven steps apart. They keep row and direction, also if the submarine is gone.
+      next_slot: int32, of the next enemy.
+      diver_x, diver_y, divers_go_right: of divers in the water, shape (2,), the newest first. No more can be there:
+        they come every 30 steps and cross the grid in 60.
       spawn_speed, move_speed: int32, of enemies; lower is faster.
       spawn_timer, diver_timer, shot_timer: int32, steps.
       ramp_index: int32, how often the game got harder.
@@ -61,13 +60,19 @@ class SeaquestState(GameState):
     oxygen: jax.Array
     divers: jax.Array
     at_surface: jax.Array
-    bullets: jax.Array
-    enemy_bullets: jax.Array
-    enemies: jax.Array
-    goes_right: jax.Array
-    shot_clock: jax.Array
-    diver_rows: jax.Array
-    diver_columns: jax.Array
+    bullet_x: jax.Array
+    bullet_y: jax.Array
+    bullets_go_right: jax.Array
+    enemy_x: jax.Array
+    enemy_y: jax.Array
+    enemies_go_right: jax.Array
+    is_sub: jax.Array
+    enemy_move_timer: jax.Array
+    enemy_shot_timer: jax.Array
+    enemy_bullet_x: jax.Array
+    next_slot: jax.Array
+    diver_x: jax.Array
+    diver_y: jax.Array
     divers_go_right: jax.Array
     spawn_speed: jax.Array
     move_speed: jax.Array
@@ -139,13 +144,19 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
             oxygen=jnp.int32(MAX_OXYGEN),
             divers=jnp.int32(0),
             at_surface=jnp.bool_(True),
-            bullets=jnp.zeros((2, SIZE), jnp.int32),
-            enemy_bullets=jnp.zeros((2, SIZE), jnp.int32),
-            enemies=jnp.zeros((BITS, 2, SIZE), jnp.int32),
-            goes_right=jnp.zeros(SIZE, bool),
-            shot_clock=jnp.int32(1),
-            diver_rows=jnp.full(2, -1, jnp.int32),
-            diver_columns=jnp.zeros(2, jnp.int32),
+            bullet_x=jnp.full(2, NOWHERE, jnp.int32),
+            bullet_y=jnp.zeros(2, jnp.int32),
+            bullets_go_right=jnp.zeros(2, bool),
+            enemy_x=jnp.full(NUM_SLOTS, NOWHERE, jnp.int32),
+            enemy_y=jnp.zeros(NUM_SLOTS, jnp.int32),
+            enemies_go_right=jnp.zeros(NUM_SLOTS, bool),
+            is_sub=jnp.zeros(NUM_SLOTS, bool),
+            enemy_move_timer=jnp.zeros(NUM_SLOTS, jnp.int32),
+            enemy_shot_timer=jnp.zeros(NUM_SLOTS, jnp.int32),
+            enemy_bullet_x=jnp.full(NUM_SLOTS, NOWHERE, jnp.int32),
+            next_slot=jnp.int32(0),
+            diver_x=jnp.full(2, NOWHERE, jnp.int32),
+            diver_y=jnp.zeros(2, jnp.int32),
             divers_go_right=jnp.zeros(2, bool),
             spawn_speed=jnp.int32(SPAWN_SPEED),
             move_speed=jnp.int32(MOVE_SPEED),
@@ -159,14 +170,11 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
         state = _let_enemy_arrive(state, draws)
         state = _let_diver_arrive(state, draws)
         state = _act(state, action)
-        state, shot = _move_bullets(state)
+        state, shot_down = _move_bullets(state)
         state = _move_divers(state)
-        state, danger, shots, rammed = _move_enemies(state)
-        state, fire = _move_enemy_bullets(state, shots)
+        state, rammed, caught = _move_enemies(state)
         state, delivered = self._breathe(state)
-        killed = ((danger | fire) & rows.cell(state.y, state.x)).any()
-        shot_down = jax.lax.population_count(shot | rammed << SIZE).sum(dtype=jnp.int32)
-        return dataclasses.replace(state, terminated=state.terminated | killed), shot_down + delivered
+        return dataclasses.replace(state, terminated=state.terminated | caught), shot_down + rammed + delivered
 
     def _breathe(self, state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
         """What time and the surface do, and the reward for six divers."""
@@ -182,7 +190,6 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
             oxygen=jnp.where(breathes, MAX_OXYGEN, state.oxygen - below_surface),
             divers=jnp.where(delivers, 0, state.divers) - breathes,
             at_surface=~below_surface & (state.at_surface | breathes),
-            shot_clock=state.shot_clock % ENEMY_SHOT_INTERVAL + 1,
             spawn_speed=state.spawn_speed - (harder & (state.spawn_speed > 1)),
             move_speed=state.move_speed - faster,
             spawn_timer=jnp.maximum(state.spawn_timer - 1, 0),
@@ -192,27 +199,22 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
         ), jnp.where(delivers, _oxygen_shown(state), 0)
 
     def observe(self, state: SeaquestState) -> jax.Array:
-        behind = jnp.where(state.faces_right, -1, 1)
-        fish = _cells_of(state.enemies[3] & state.enemies[2])
-        enemy = _cells_of(_either(state.enemies))
-        subs = _cells_of(_either(state.enemies) & ~(state.enemies[3] & state.enemies[2]))
-        trail = jnp.where(state.goes_right, rows.to_left(enemy), rows.to_right(enemy))
-        diver_trail = state.diver_columns + jnp.where(state.divers_go_right, -1, 1)
-        for diver in range(2):
-            trail |= rows.cell(state.diver_rows[diver], diver_trail[diver])
+        fish, subs, enemy_bullets, go_right = _enemy_grids(state)
+        enemies = fish | subs
+        trail = jnp.where(go_right, rows.to_left(enemies), rows.to_right(enemies))
+        trail |= _both(state.diver_y, _behind(state.diver_x, state.divers_go_right))
         on_board = jnp.maximum(state.divers, 0)
         words = [
             rows.cell(state.y, state.x),
-            rows.cell(state.y, state.x + behind),
-            state.bullets[0] | state.bullets[1],
+            rows.cell(state.y, _behind(state.x, state.faces_right)),
+            _both(state.bullet_y, state.bullet_x),
             trail,
-            state.enemy_bullets[0] | state.enemy_bullets[1],
+            enemy_bullets,
             fish,
             subs,
             jnp.where(rows.ROW == SIZE - 1, (1 << _oxygen_shown(state)) - 1, 0),
             jnp.where(rows.ROW == SIZE - 1, ((1 << on_board) - 1) << SIZE - 1 - on_board, 0),
-            rows.cell(state.diver_rows[0], state.diver_columns[0])
-            | rows.cell(state.diver_rows[1], state.diver_columns[1]),
+            _both(state.diver_y, state.diver_x),
         ]
         return rows.cells(jnp.stack(words, axis=-1))
 
@@ -221,142 +223,145 @@ def _oxygen_shown(state: SeaquestState) -> jax.Array:
     return jnp.maximum(state.oxygen, 0) * SIZE // MAX_OXYGEN
 
 
-def _either(enemies: jax.Array) -> jax.Array:
-    """Where anything is, (2, 10), of int32 (4, 2, 10)."""
-    return enemies[0] | enemies[1] | enemies[2] | enemies[3]
+def _both(y: jax.Array, x: jax.Array) -> jax.Array:
+    """The grid of two cells; of those, that are somewhere."""
+    return rows.cell(y[0], x[0]) | rows.cell(y[1], x[1])
 
 
-def _cells_of(places: jax.Array) -> jax.Array:
-    """The grid of places (2, 10) for enemies, whenever they move."""
-    both = places[0] | places[1]
-    return (both | both >> SIZE | both >> 2 * SIZE) & rows.ALL
+def _ahead(x: jax.Array, go_right: jax.Array) -> jax.Array:
+    return x + jnp.where(go_right, 1, -1)
 
 
-def _places(cells: jax.Array, timer: jax.Array | int) -> jax.Array:
-    """The places (..., 2, 10) in the cells of grids (..., 10) of enemies that move in `timer` steps."""
-    return jnp.where(TWO[:, None] == timer // TIMERS, cells[..., None, :] << SIZE * (timer % TIMERS), 0)
+def _behind(x: jax.Array, go_right: jax.Array) -> jax.Array:
+    """The column behind; nowhere behind what is nowhere."""
+    return jnp.where(x == NOWHERE, NOWHERE, x - jnp.where(go_right, 1, -1))
+
+
+def _inside(x: jax.Array) -> jax.Array:
+    """The column; nowhere if it is outside."""
+    return jnp.where((x < 0) | (x >= SIZE), NOWHERE, x)
+
+
+def _enemy_grids(state: SeaquestState) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Grids (10,) of fish, submarines and their bullets, and whether enemies in a row go to the right, bool (10,)."""
+    enemy = jnp.where(
+        state.enemy_x == NOWHERE,
+        0,
+        (jnp.where(state.enemies_go_right, 1 << 3 * SIZE, 0)) | jnp.where(state.is_sub, 1 << SIZE, 1) << state.enemy_x,
+    )
+    bullet = jnp.where(state.enemy_bullet_x == NOWHERE, 0, 1 << 2 * SIZE + state.enemy_bullet_x)
+    words = jnp.where(state.enemy_y == rows.ROW[:, None], enemy | bullet, 0)
+    words = jax.lax.reduce(words, np.int32(0), jax.lax.bitwise_or, (1,))
+    fish, subs, bullets = (words >> number * SIZE & rows.ALL for number in range(3))
+    return fish, subs, bullets, words >> 3 * SIZE != 0
 
 
 def _let_enemy_arrive(state: SeaquestState, draws: SeaquestDraws) -> SeaquestState:
     """At its edge of its row, unless others cross the row the other way."""
     due = state.spawn_timer == 0
-    free = (_cells_of(_either(state.enemies)) == 0) | (state.goes_right == draws.enemy_right)
-    arrives = due & free & (draws.enemy_row == rows.ROW)
-    # A submarine shoots first ten steps after this one: then the clock shows the number before that of now.
-    sub = jnp.where(state.shot_clock == 1, ENEMY_SHOT_INTERVAL, state.shot_clock - 1)
-    kind = jnp.where(draws.enemy_is_sub, sub, FISH) >> np.arange(BITS, dtype=np.int32)[:, None] & 1
-    cells = jnp.where(arrives, kind << jnp.where(draws.enemy_right, 0, SIZE - 1), 0)
+    against = state.enemies_go_right != draws.enemy_right
+    blocked = ((state.enemy_x != NOWHERE) & (state.enemy_y == draws.enemy_row) & against).any()
+    arrives = due & ~blocked
+    here = arrives & (state.next_slot == SLOT)
     return dataclasses.replace(
         state,
-        enemies=state.enemies | _places(cells, state.move_speed),
-        goes_right=jnp.where(arrives, draws.enemy_right, state.goes_right),
+        enemy_x=jnp.where(here, jnp.where(draws.enemy_right, 0, SIZE - 1), state.enemy_x),
+        enemy_y=jnp.where(here, draws.enemy_row, state.enemy_y),
+        enemies_go_right=jnp.where(here, draws.enemy_right, state.enemies_go_right),
+        is_sub=jnp.where(here, draws.enemy_is_sub, state.is_sub),
+        enemy_move_timer=jnp.where(here, state.move_speed, state.enemy_move_timer),
+        enemy_shot_timer=jnp.where(here, ENEMY_SHOT_TIMER, state.enemy_shot_timer),
+        next_slot=(state.next_slot + arrives) % NUM_SLOTS,
         spawn_timer=jnp.where(due, state.spawn_speed, state.spawn_timer),
     )
 
 
+def _newest_first(arrives: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(arrives, jnp.where(TWO == 0, new, old[::-1]), old)
+
+
 def _let_diver_arrive(state: SeaquestState, draws: SeaquestDraws) -> SeaquestState:
     arrives = state.diver_timer == 0
-
-    def insert(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(arrives, jnp.where(TWO == 0, new, old[::-1]), old)
-
     return dataclasses.replace(
         state,
-        diver_rows=insert(draws.diver_row, state.diver_rows),
-        diver_columns=insert(jnp.where(draws.diver_right, 0, SIZE - 1), state.diver_columns),
-        divers_go_right=insert(draws.diver_right, state.divers_go_right),
+        diver_x=_newest_first(arrives, jnp.where(draws.diver_right, 0, SIZE - 1), state.diver_x),
+        diver_y=_newest_first(arrives, draws.diver_row, state.diver_y),
+        divers_go_right=_newest_first(arrives, draws.diver_right, state.divers_go_right),
         diver_timer=jnp.where(arrives, DIVER_INTERVAL, state.diver_timer),
     )
 
 
 def _act(state: SeaquestState, action: jax.Array) -> SeaquestState:
     fires = (action == FIRE) & (state.shot_timer == 0)
-    shot = jnp.where(fires & (TWO[:, None] == state.faces_right), rows.cell(state.y, state.x), 0)
     left, right = action == LEFT, action == RIGHT
     return dataclasses.replace(
         state,
         x=jnp.clip(state.x + right - left, 0, SIZE - 1),
         y=jnp.clip(state.y + (action == DOWN) - (action == UP), SURFACE, SEABED),
         faces_right=right | (state.faces_right & ~left),
-        bullets=state.bullets | shot,
+        bullet_x=_newest_first(fires, state.x, state.bullet_x),
+        bullet_y=_newest_first(fires, state.y, state.bullet_y),
+        bullets_go_right=_newest_first(fires, state.faces_right, state.bullets_go_right),
         shot_timer=jnp.where(fires, SHOT_INTERVAL, state.shot_timer),
     )
 
 
-def _fly(bullets: jax.Array) -> jax.Array:
-    """Bullets (2, 10) a step later."""
-    return jnp.where(TWO[:, None] == 0, rows.to_left(bullets), rows.to_right(bullets))
-
-
 def _move_bullets(state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
-    """Also returns the grid of enemies that the player's bullets hit: of those in a cell, one.
-
-    That is a fish before a submarine, and of those the one that came first, which is the one to move first.
-    """
-    bullets = _fly(state.bullets)
-    left = both = bullets[0] | bullets[1]
-    taken = jnp.zeros((2, SIZE), jnp.int32)
-    fish = state.enemies[3] & state.enemies[2]
-    for kind in (fish, _either(state.enemies) & ~fish):
-        for timer in range(2 * TIMERS):
-            hit = kind[timer // TIMERS] >> SIZE * (timer % TIMERS) & left
-            left ^= hit
-            taken |= _places(hit, timer)
-    return dataclasses.replace(state, bullets=bullets & left, enemies=state.enemies & ~taken), both ^ left
+    """Each takes one of the enemies in its cell, the fish that came first or else the submarine. Returns how many."""
+    x = jnp.where(state.bullet_x == NOWHERE, NOWHERE, _inside(_ahead(state.bullet_x, state.bullets_go_right)))
+    rank = (SLOT - state.next_slot) % NUM_SLOTS + jnp.where(state.is_sub, NUM_SLOTS, 0)
+    rank = jnp.where(state.enemy_x == NOWHERE, 2 * NUM_SLOTS, rank)
+    taken, hits = jnp.zeros(NUM_SLOTS, bool), []
+    for bullet in range(2):
+        in_cell = (state.enemy_x == x[bullet]) & (state.enemy_y == state.bullet_y[bullet])
+        first = jnp.where(in_cell, rank, 2 * NUM_SLOTS).min()
+        hits.append(first < 2 * NUM_SLOTS)
+        taken |= in_cell & (rank == first)
+    state = dataclasses.replace(
+        state,
+        bullet_x=jnp.where(jnp.stack(hits), NOWHERE, x),
+        enemy_x=jnp.where(taken, NOWHERE, state.enemy_x),
+    )
+    return state, hits[0].astype(jnp.int32) + hits[1]
 
 
 def _move_divers(state: SeaquestState) -> SeaquestState:
     """Who meets the player, before or after the move, is picked up, the newest first, as long as there is room."""
-
-    def meet(columns: jax.Array) -> jax.Array:
-        return (state.diver_rows == state.y) & (columns == state.x)
-
     # All move at once, as the intervals between their arrivals are multiples of that between their moves.
-    moves = state.diver_timer % DIVER_PERIOD == 1
-    columns = state.diver_columns + jnp.where(moves, jnp.where(state.divers_go_right, 1, -1), 0)
-    met = meet(state.diver_columns) | meet(columns)
+    moves = (state.diver_timer % DIVER_PERIOD == 1) & (state.diver_x != NOWHERE)
+    x = jnp.where(moves, _inside(_ahead(state.diver_x, state.divers_go_right)), state.diver_x)
+    met = (state.diver_y == state.y) & ((state.diver_x == state.x) | (x == state.x))
     picked_up = met & (state.divers + (met[0] & (TWO == 1)) < FULL_HOLD)
-    gone = picked_up | (columns < 0) | (columns >= SIZE)
     return dataclasses.replace(
         state,
         divers=state.divers + picked_up.sum(dtype=jnp.int32),
-        diver_rows=jnp.where(gone, -1, state.diver_rows),
-        diver_columns=columns,
+        diver_x=jnp.where(picked_up, NOWHERE, x),
     )
 
 
-def _move_enemies(state: SeaquestState) -> tuple[SeaquestState, jax.Array, jax.Array, jax.Array]:
-    """Also returns grids: where they were or moved to; their shots; those that moved onto a bullet of the player."""
-    anything = _either(state.enemies)
-    clock = state.shot_clock >> np.arange(BITS, dtype=np.int32)[:, None, None] & 1
-    same = ~(state.enemies ^ -clock)
-    shooting = same[0] & same[1] & same[2] & same[3]
+def _move_enemies(state: SeaquestState) -> tuple[SeaquestState, jax.Array, jax.Array]:
+    """Enemies and their bullets. Returns how many met a bullet of the player's, and whether one met the player."""
+    there = state.enemy_x != NOWHERE
+    moves = there & (state.enemy_move_timer == 0)
+    x = jnp.where(moves, _inside(_ahead(state.enemy_x, state.enemies_go_right)), state.enemy_x)
+    # A submarine shoots in the cell that it moves to, also if it is shot there itself.
+    shoots = there & state.is_sub & (state.enemy_shot_timer == 0)
+    shot_x = jnp.where(shoots, x, state.enemy_bullet_x)
+    flown_x = jnp.where(shot_x == NOWHERE, NOWHERE, _inside(_ahead(shot_x, state.enemies_go_right)))
+    beside = state.enemy_y == state.y
+    caught = beside & ((state.enemy_x == state.x) | (x == state.x) | (shot_x == state.x) | (flown_x == state.x))
 
-    rest, moved = _count_down(state.enemies, state.goes_right)
-    arrived = moved[0] | moved[1] | moved[2] | moved[3]
-    rammed = arrived & (state.bullets[0] | state.bullets[1]) & ~rows.cell(state.y, state.x)
-    # A submarine shoots in the cell that it moves to, also if it is shot there.
-    waiting, shooting_there = _count_down(shooting, state.goes_right)
-    shots = _cells_of(waiting) | shooting_there
+    # What moves onto the player and onto a bullet at once does not meet the bullet.
+    can_meet = moves & (x != NOWHERE) & ~(beside & (x == state.x))
+    meets = [can_meet & (x == state.bullet_x[b]) & (state.enemy_y == state.bullet_y[b]) for b in range(2)]
+    met = [meets[0].any(), meets[1].any()]
     state = dataclasses.replace(
         state,
-        enemies=rest | _places(moved & ~rammed, state.move_speed),
-        bullets=state.bullets & ~rammed,
+        bullet_x=jnp.where(jnp.stack(met), NOWHERE, state.bullet_x),
+        enemy_x=jnp.where(meets[0] | meets[1], NOWHERE, x),
+        # Those of empty slots go round and round.
+        enemy_move_timer=jnp.where(state.enemy_move_timer == 0, state.move_speed, state.enemy_move_timer - 1),
+        enemy_shot_timer=jnp.where(state.enemy_shot_timer == 0, ENEMY_SHOT_TIMER, state.enemy_shot_timer - 1),
+        enemy_bullet_x=flown_x,
     )
-    return state, _cells_of(anything) | arrived, shots, rammed
-
-
-def _count_down(places: jax.Array, goes_right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """From places (..., 2, 10): those with a step less to wait, and the grids (..., 10) of those that moved."""
-    first, second = places[..., :1, :], places[..., 1:, :]
-    moving = first[..., 0, :] & rows.ALL
-    carried = jnp.where(TWO[:, None] == 0, (second & rows.ALL) << SIZE * (TIMERS - 1), 0)
-    return places >> SIZE | carried, jnp.where(goes_right, rows.to_right(moving), rows.to_left(moving))
-
-
-def _move_enemy_bullets(state: SeaquestState, shots: jax.Array) -> tuple[SeaquestState, jax.Array]:
-    """Also returns the grid of where they were and where they moved to."""
-    bullets = state.enemy_bullets | jnp.where(TWO[:, None] == state.goes_right, shots, 0)
-    moved = _fly(bullets)
-    every = bullets | moved
-    return dataclasses.replace(state, enemy_bullets=moved), every[0] | every[1]
+    return state, met[0].astype(jnp.int32) + met[1], caught.any()
