@@ -1,0 +1,195 @@
+"""What the games of MinAtar share: ten by ten cells in channels, six actions that may stick, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Generic, TypeVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.drawing import draw_tiles
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+
+SIZE = 10  # cells along each side
+NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)  # the actions, in the reference's order
+
+
+@struct
+class GameState:
+    """What the states of all games hold.
+
+    Attributes:
+      key: of the randomness of the steps to come.
+      last_action: int32, what was played last, one of the six actions; what a sticky action repeats.
+      terminated: bool, the game is over.
+    """
+
+    key: jax.Array
+    last_action: jax.Array
+    terminated: jax.Array
+
+
+@struct
+class Draws:
+    """The random numbers that one step, or one reset, may need; games that need more have more.
+
+    Attributes:
+      sticky: float32 in [0, 1). Below `sticky_action_prob` the action before is played again.
+    """
+
+    sticky: jax.Array
+
+
+State = TypeVar("State", bound=GameState)
+DrawsType = TypeVar("DrawsType", bound=Draws)
+
+
+@environment
+class Game(Environment[State], Generic[State, DrawsType]):
+    """A game of MinAtar, to be played with all six actions or with those that do something in it.
+
+    A game says `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `play` and
+    `observe`. All but the first are deterministic: with the reference's random numbers they are its episodes.
+    Source: Young & Tian (2019), "MinAtar: An Atari-inspired testbed for thorough and reproducible reinforcement
+    learning experiments".
+    """
+
+    sticky_action_prob: float = 0.1
+    difficulty_ramping: bool = static(default=True)
+    minimal_actions: bool = static(default=True)
+
+    channels: ClassVar[tuple[str, ...]]  # what each channel of the observation shows
+    minimal_action_set: ClassVar[tuple[int, ...]]
+    num_words: ClassVar[int]  # random words of 32 bits that a step needs
+    random_start: ClassVar[bool] = True  # whether a reset needs some of them
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(0, 1, (SIZE, SIZE, len(self.channels)), np.bool_)  # type: ignore[arg-type]
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(len(self.minimal_action_set) if self.minimal_actions else 6)
+
+    @property
+    def render_fps(self) -> int:
+        return 10
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 400, 400
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        next_key, draws = self.draw_randomness(key)
+        # Where a start draws nothing, the key is still unused, and to draw the next one would cost a call.
+        state = self.reset_with(next_key if self.random_start else key, draws)
+        return state, TimeStep.create(self.observe(state))
+
+    def step(self, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        key, draws = self.draw_randomness(state.key)
+        state, timestep = self.step_with(state, action, draws)
+        return dataclasses.replace(state, key=key), timestep
+
+    def draw_randomness(self, key: jax.Array) -> tuple[jax.Array, DrawsType]:
+        """The next key, and the random numbers of one step.
+
+        All come of one `split`, as calls are what randomness costs on a CPU: the words of keys are random words, two
+        for the work that `jax.random.bits` does for one.
+        """
+        size = jax.random.key_data(key).size
+        keys = jax.random.split(key, 1 + math.ceil(self.num_words / size))
+        return keys[0], self.draws(jax.random.key_data(keys[1:]).ravel()[: self.num_words])
+
+    def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
+        """A step with given random numbers; it leaves the key as it is."""
+        if self.minimal_actions:
+            action = jnp.asarray(self.minimal_action_set, jnp.int32)[action]
+        played = jnp.where(draws.sticky < self.sticky_action_prob, state.last_action, action.astype(jnp.int32))
+        after, reward = self.play(state, played, draws)
+        # A game that is over stands still.
+        after = jax.tree.map(lambda old, new: jnp.where(state.terminated, old, new), state, after)
+        after = dataclasses.replace(after, last_action=played)
+        reward = jnp.where(state.terminated, 0, reward)
+        return after, TimeStep.create(self.observe(after), reward, after.terminated)
+
+    def draws(self, words: jax.Array) -> DrawsType:
+        """The random numbers of one step, from uint32 (num_words,)."""
+        raise NotImplementedError
+
+    def reset_with(self, key: jax.Array, draws: DrawsType) -> State:
+        """The start of an episode; `key` is for the steps after it."""
+        raise NotImplementedError
+
+    def play(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, jax.Array]:
+        """What one of the six actions does: the state after it, with any `last_action`, and the reward."""
+        raise NotImplementedError
+
+    def observe(self, state: State) -> jax.Array:
+        """What the player sees: bool (10, 10, channels)."""
+        raise NotImplementedError
+
+    def cells(self, channel: Any, row: Any, column: Any, there: Any = True) -> jax.Array:
+        """Where in an observation, seen as one row of numbers, something is; past its end if it is not there.
+
+        Args:
+          channel, row, column: ints or arrays of int32; one shape, or to be broadcast.
+          there: bool, of the same shape.
+        """
+        num_channels = len(self.channels)
+        index = jnp.asarray((row * SIZE + column) * num_channels + channel, jnp.int32)
+        return jnp.where(there, index, SIZE * SIZE * num_channels)
+
+    def paint(self, *cells: jax.Array, onto: jax.Array | None = None) -> jax.Array:
+        """An observation with some cells set.
+
+        A scatter into one row of numbers: on a CPU it takes a sixth of the time of planes that are stacked, where a
+        row as short as the channels is computed at a time.
+
+        Args:
+          cells: what `cells` returns.
+          onto: bool (10 * 10 * channels,), what is set already.
+        """
+        shape = (SIZE, SIZE, len(self.channels))
+        painted = jnp.zeros(math.prod(shape), bool) if onto is None else onto
+        where = jnp.concatenate([jnp.ravel(part) for part in cells])
+        return painted.at[where].set(True, mode="drop").reshape(shape)
+
+    def draw(self, state: State, height: int, width: int) -> jax.Array:
+        # Where channels overlap, the last one is seen, as in the reference's pictures.
+        shown = self.observe(state) * jnp.arange(1, len(self.channels) + 1, dtype=jnp.uint8)
+        return draw_tiles(shown.max(axis=-1).astype(jnp.int32), _palette(len(self.channels)), height, width)
+
+
+def uniform(words: jax.Array) -> jax.Array:
+    """Random words as floats, uniform in [0, 1). They leave the lowest 8 bits of each word to other uses."""
+    scaled: jax.Array = (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
+    return scaled
+
+
+def below(words: jax.Array, bound: Any) -> jax.Array:
+    """Random words as int32, uniform in 0, ..., bound - 1; their chances differ by less than 2**-24.
+
+    Args:
+      bound: an int or an array, 1 to 256.
+    """
+    return (((words >> 8) * jnp.asarray(bound, jnp.uint32)) >> 24).astype(jnp.int32)
+
+
+def _palette(channels: int) -> np.ndarray:
+    """Black, and a colour a channel: uint8 (1 + channels, 3).
+
+    They lie on Green's cubehelix, as those of the reference do.
+    Source: Green (2011), "A colour scheme for the display of astronomical intensity images".
+    """
+    light = np.linspace(0, 1, channels + 2)[:-1]
+    angle = 2 * np.pi * (0.5 / 3 - 1.5 * light)
+    amplitude = light * (1 - light) / 2
+    red = -0.14861 * np.cos(angle) + 1.78277 * np.sin(angle)
+    green = -0.29227 * np.cos(angle) - 0.90649 * np.sin(angle)
+    blue = 1.97294 * np.cos(angle)
+    colours = light[:, None] + amplitude[:, None] * np.stack([red, green, blue], axis=1)
+    return np.round(np.clip(colours, 0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,179 @@
+"""The games of MinAtar keep the contract, stand still after the end, are batched, random, drawn as they should be."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs.envs.minatar.game import Game, below
+
+NAMES = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
+each_game = pytest.mark.parametrize("name", NAMES)
+NUM_LANES, NUM_STEPS = 16, 1000
+
+
+def make(name: str, version: int = 1, **parameters: Any) -> Game[Any, Any]:
+    env = jaxenvs.make(f"MinAtar/{name}-v{version}", **parameters)
+    assert isinstance(env, Game)
+    return env
+
+
+@jax.jit
+def walk(env: Game[Any, Any], keys: jax.Array) -> Any:
+    """Random steps from each key, past every end: actions, states and timesteps, leading axes (keys, steps)."""
+
+    def episode(key: jax.Array) -> Any:
+        def step(state: Any, action: jax.Array) -> Any:
+            state, timestep = env.step(state, action)
+            return state, (state, timestep)
+
+        actions = jax.random.randint(jax.random.fold_in(key, 1), (NUM_STEPS,), 0, len(env.minimal_action_set))
+        return actions, *jax.lax.scan(step, env.reset(key)[0], actions)[1]
+
+    return jax.vmap(episode)(keys)
+
+
+@pytest.fixture(scope="module")
+def keys() -> jax.Array:
+    return jax.random.split(jax.random.key(0), NUM_LANES)
+
+
+def equal(tree: Any, other: Any) -> bool:
+    return all(bool((a == b).all()) for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
+
+
+@each_game
+def test_keeps_the_contract_in_float32(name: str) -> None:
+    jaxenvs.check_env(make(name))
+
+
+@each_game
+def test_keeps_the_contract_in_float64(name: str, x64: None) -> None:
+    jaxenvs.check_env(make(name))
+
+
+@each_game
+def test_minimal_action_is_one_of_the_six(name: str) -> None:
+    all_six, minimal = make(name, 0), make(name, 1)
+    assert all_six.action_space == jaxenvs.make("MinAtar/Seaquest-v1").action_space  # which has a use for all
+    assert minimal.action_space.n == len(minimal.minimal_action_set)
+    state, _ = minimal.reset(jax.random.key(0))
+    step_minimal, step_six = jax.jit(minimal.step), jax.jit(all_six.step)
+    for index, action in enumerate(minimal.minimal_action_set):
+        after, _ = step_minimal(state, jnp.asarray(index))
+        assert after.last_action == action
+        assert equal(after, step_six(state, jnp.asarray(action))[0])
+
+
+@each_game
+def test_a_game_that_is_over_stands_still(name: str, keys: jax.Array) -> None:
+    _, _, timestep = walk(make(name), keys)
+    over = np.asarray(timestep.terminated)
+    assert (np.diff(over.astype(int), axis=1) >= 0).all()
+    if name != "Freeway":  # which is over after 2501 steps, as the test of its parity sees
+        assert over.any(axis=1).mean() > 0.8
+    after = np.pad(over[:, :-1], ((0, 0), (1, 0)))
+    assert not np.asarray(timestep.reward)[after].any()
+    shown = np.asarray(timestep.observation)
+    same = np.equal(shown[:, 1:], shown[:, :-1]).all(axis=(2, 3, 4))
+    assert same[after[:, 1:]].all()
+    assert not same[~after[:, 1:]].all()
+
+
+@each_game
+def test_actions_stick_as_often_as_told(name: str, keys: jax.Array) -> None:
+    env = make(name)
+    for chance in (0.0, 0.1, 1.0):
+        actions, state, _ = walk(env.replace(sticky_action_prob=chance), keys)
+        chosen, played = np.asarray(env.minimal_action_set)[np.asarray(actions)], np.asarray(state.last_action)
+        before = np.pad(played[:, :-1], ((0, 0), (1, 0)))  # an episode begins with "nothing" remembered
+        assert ((played == chosen) | (played == before)).all()
+        tells = chosen != before
+        assert (played == before)[tells].mean() == pytest.approx(chance, abs=0.015 if chance == 0.1 else 0)
+
+
+@each_game
+def test_batch_equals_the_loop(name: str, keys: jax.Array) -> None:
+    env = make(name)
+    actions, state, timestep = walk(env, keys)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    for lane in (0, NUM_LANES - 1):
+        alone, _ = reset(keys[lane])
+        for number in range(30):
+            alone, shown = step(alone, actions[lane, number])
+            assert equal((alone, shown), jax.tree.map(lambda leaf, at=(lane, number): leaf[at], (state, timestep)))
+
+
+@each_game
+def test_any_kind_of_key_will_do(name: str) -> None:
+    env = make(name)
+    state, _ = env.reset(jax.random.key(0, impl="rbg"))
+    after, _ = env.step(state, jnp.asarray(0))
+    assert str(jax.random.key_impl(after.key)) == "rbg"
+    assert not equal(state.key, after.key)
+
+
+@partial(jax.jit, static_argnums=0)
+def draw_often(env: Game[Any, Any], key: jax.Array) -> Any:
+    """The random numbers of 20,000 steps, one after the other."""
+    return jax.lax.scan(lambda key, _: env.draw_randomness(key), key, length=20_000)[1]
+
+
+@each_game
+def test_random_numbers_of_a_step_are_independent(name: str) -> None:
+    """Of each other, and of those of the step before."""
+    draws = jax.tree.leaves(draw_often(make(name), jax.random.key(0)))
+    columns = np.concatenate([np.asarray(leaf, float).reshape(len(leaf), -1) for leaf in draws], axis=1)
+    both = np.concatenate([columns[:-1], columns[1:]], axis=1)
+    correlation = np.corrcoef(both, rowvar=False)
+    np.testing.assert_allclose(correlation, np.eye(both.shape[1]), atol=5 / np.sqrt(len(both)))
+
+
+def test_random_numbers_have_the_rules_distributions() -> None:
+    def shares(values: Any) -> Any:
+        return np.unique(np.asarray(values), return_counts=True)[1] / np.size(values)
+
+    asterix, breakout, freeway = (draw_often(make(name), jax.random.key(1)) for name in NAMES[:3])
+    np.testing.assert_allclose(np.quantile(asterix.slot, np.linspace(0, 1, 11)), np.linspace(0, 1, 11), atol=0.02)
+    np.testing.assert_allclose(shares(asterix.gold), [2 / 3, 1 / 3], atol=0.02)
+    np.testing.assert_allclose(shares(asterix.right), 1 / 2, atol=0.02)
+    np.testing.assert_allclose(shares(breakout.side), 1 / 2, atol=0.02)
+    assert set(np.unique(freeway.speeds)) == set(range(-5, 6)) - {0}
+    for speeds in np.asarray(freeway.speeds).T:
+        np.testing.assert_allclose(shares(speeds), 1 / 10, atol=0.02)
+    np.testing.assert_allclose(shares(below(jax.random.bits(jax.random.key(0), (20_000,)), 7)), 1 / 7, atol=0.02)
+
+
+def test_asterix_gets_faster_only_with_ramping(keys: jax.Array) -> None:
+    for ramping in (False, True):
+        env = make("Asterix", difficulty_ramping=ramping)
+        _, state, _ = walk(env, keys)
+        assert (np.asarray(state.spawn_speed[:, -1]) < 10).any() == ramping
+
+
+@each_game
+def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
+    """Black where no channel is set; elsewhere a colour a channel, that of the last."""
+    env = make(name)
+    _, state, timestep = walk(env, keys)
+    states = jax.tree.map(lambda leaf: leaf[:, 20], state)
+    pictures = np.asarray(jax.vmap(lambda state: env.draw(state, 30, 40))(states))
+    observation = np.asarray(timestep.observation[:, 20])
+    colours: dict[int, set[tuple[int, ...]]] = {}
+    for picture, channels in zip(pictures, observation, strict=True):
+        for row, column in np.ndindex(10, 10):
+            tile = picture[3 * row : 3 * row + 3, 4 * column : 4 * column + 4].reshape(-1, 3)
+            shown = 1 + int(np.flatnonzero(channels[row, column]).max(initial=-1))
+            colours.setdefault(shown, set()).update(tuple(pixel) for pixel in tile)
+    assert colours[0] == {(0, 0, 0)}
+    assert all(len(colour) == 1 for colour in colours.values())
+    assert len(set().union(*colours.values())) == len(colours) > 2
+    one = env.render(jax.tree.map(lambda leaf: leaf[0], states))
+    assert one.shape == (400, 400, 3)
+    assert (one[20::40, 20::40] == pictures[0][1::3, 2::4]).all()
