@@ -68,15 +68,15 @@ class Asterix(Game[AsterixState, AsterixDraws]):
 
     channels = ("player", "enemy", "trail", "gold")
     minimal_action_set = (NONE, LEFT, UP, RIGHT, DOWN)
-    num_words = 3
+    num_words = 2
     random_start = False
 
     def draws(self, words: jax.Array) -> AsterixDraws:
         return AsterixDraws(
             sticky=uniform(words[0]),
             right=words[0] & 1 == 0,
-            gold=uniform(words[1]) < 1 / 3,
-            slot=uniform(words[2]),
+            gold=words[1] & 0xFFFF < 2**16 // 3,
+            slot=(words[1] >> 16).astype(jnp.float32) * jnp.float32(2**-16),
         )
 
     def reset_with(self, key: jax.Array, draws: AsterixDraws) -> AsterixState:
@@ -107,28 +107,27 @@ class Asterix(Game[AsterixState, AsterixDraws]):
         x = jnp.clip(state.x + (action == RIGHT) - (action == LEFT), 0, SIZE - 1)
         y = jnp.clip(state.y + (action == DOWN) - (action == UP), 1, NUM_SLOTS)
 
-        met = _in_row(y) & (entity_x == x)
-        entity_x = jnp.where(met & is_gold, NOWHERE, entity_x)
+        there = entity_x != NOWHERE
         moves = state.move_timer == 0
-        step = jnp.where(moves & (entity_x != NOWHERE), jnp.where(goes_right, 1, -1), 0)
-        entity_x = entity_x + step
-        entity_x = jnp.where(entity_x >= SIZE, NOWHERE, entity_x)
-        met_again = _in_row(y) & (entity_x == x) & moves
-        entity_x = jnp.where(met_again & is_gold, NOWHERE, entity_x)
-        met |= met_again
+        moved_x = entity_x + jnp.where(moves & there, jnp.where(goes_right, 1, -1), 0)
+        # Before or after the entity's move; not both.
+        in_row = np.arange(1, NUM_SLOTS + 1, dtype=np.int32) == y
+        met = in_row & there & ((entity_x == x) | (moved_x == x))
+        found = (met & is_gold).any()
+        gone = (moved_x >= SIZE) | (met & is_gold)
 
         state = dataclasses.replace(
             state,
-            terminated=(met & ~is_gold).any(),
+            terminated=met.any() & ~found,
             x=x,
             y=y,
-            entity_x=entity_x,
+            entity_x=jnp.where(gone, NOWHERE, moved_x),
             goes_right=goes_right,
             is_gold=is_gold,
             spawn_timer=jnp.where(spawns, state.spawn_speed, state.spawn_timer) - 1,
             move_timer=jnp.where(moves, state.move_speed, state.move_timer) - 1,
         )
-        return self._ramp(state), (met & is_gold).any()
+        return self._ramp(state), found
 
     def _ramp(self, state: AsterixState) -> AsterixState:
         if not self.difficulty_ramping:
@@ -156,16 +155,13 @@ class Asterix(Game[AsterixState, AsterixDraws]):
         )
 
 
-def _in_row(y: jax.Array) -> jax.Array:
-    """Of each slot, whether it is row y."""
-    in_row: jax.Array = np.arange(1, NUM_SLOTS + 1, dtype=np.int32) == y
-    return in_row
-
-
 def _slot(empty: jax.Array, where: jax.Array) -> jax.Array:
     """One of the empty slots, as a flag for each, by a number in [0, 1); no flag if there is none."""
-    number = jnp.cumsum(empty, dtype=jnp.int32)  # of each empty slot, from 1 on
+    bit = np.arange(NUM_SLOTS, dtype=np.uint32)
+    bits = jnp.where(empty, 1 << bit, 0).sum(dtype=jnp.uint32)
+    number = jax.lax.population_count(bits & ((2 << bit) - 1))  # of each empty slot, from 1 on
+    total = jax.lax.population_count(bits)
     # The largest floats below 1 may be rounded up to the number of empty slots.
-    chosen = jnp.minimum(jnp.floor(where * number[-1]).astype(jnp.int32) + 1, number[-1])
+    chosen = jnp.minimum(jnp.floor(where * total).astype(jnp.uint32) + 1, total)
     slot: jax.Array = empty & (number == chosen)
     return slot

@@ -29,7 +29,7 @@ class BreakoutState(GameState):
     Attributes:
       paddle: its column.
       ball_x, ball_y: column and row of the ball.
-      last_x, last_y: those before the last step, where the trail is.
+      trail: int32, 10 * row + column of where the ball was before the last step.
       direction: int32, one of the four above.
       bricks: uint32, a bit a brick: that of (row, column) is bit 10 * (row - 1) + column.
       strike: bool, the last step ended in a contact with a brick. One that follows at once breaks no other.
@@ -38,8 +38,7 @@ class BreakoutState(GameState):
     paddle: jax.Array
     ball_x: jax.Array
     ball_y: jax.Array
-    last_x: jax.Array
-    last_y: jax.Array
+    trail: jax.Array
     direction: jax.Array
     bricks: jax.Array
     strike: jax.Array
@@ -79,8 +78,7 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
             paddle=jnp.int32(4),
             ball_x=ball_x,
             ball_y=ball_y,
-            last_x=ball_x,
-            last_y=ball_y,
+            trail=ball_y * SIZE + ball_x,
             direction=jnp.int32(DOWN_RIGHT) + draws.side,
             bricks=jnp.uint32(ALL_BRICKS),
             strike=jnp.bool_(False),
@@ -114,8 +112,7 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
             ball_x=x,
             # Where the ball bounces off something below or above, it keeps its row.
             ball_y=jnp.where(at_top | breaks | on_paddle | on_edge, state.ball_y, y),
-            last_x=state.ball_x,
-            last_y=state.ball_y,
+            trail=state.ball_y * SIZE + state.ball_x,
             direction=state.direction ^ turn,
             bricks=jnp.where(breaks, bricks & ~brick, bricks),
             strike=contact,
@@ -125,7 +122,7 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
         return self.paint(
             self.cells(0, SIZE - 1, state.paddle),
             self.cells(1, state.ball_y, state.ball_x),
-            self.cells(2, state.last_y, state.last_x),
+            self.cells(2, 0, state.trail),
             onto=(state.bricks & SHOWN_BRICK.ravel()) != 0,
         )
 

@@ -97,12 +97,12 @@ class Game(Environment[State], Generic[State, DrawsType]):
     def draw_randomness(self, key: jax.Array) -> tuple[jax.Array, DrawsType]:
         """The next key, and the random numbers of one step.
 
-        All are words of one call, as calls are what randomness costs on a CPU: neither the words of the next key nor
-        those of the numbers tell anything of each other.
+        All come of one `split`, as calls are what randomness costs on a CPU: the words of keys are random words, two
+        for the work that `jax.random.bits` does for one.
         """
         size = jax.random.key_data(key).size
-        words: jax.Array = jax.random.bits(key, (size + self.num_words,), jnp.uint32)
-        return jax.random.wrap_key_data(words[:size], impl=jax.random.key_impl(key)), self.draws(words[size:])
+        keys = jax.random.split(key, 1 + math.ceil(self.num_words / size))
+        return keys[0], self.draws(jax.random.key_data(keys[1:]).ravel()[: self.num_words])
 
     def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
         """A step with given random numbers; it leaves the key as it is."""
