@@ -37,7 +37,14 @@ def asterix(game: Any, action: int) -> int:
 
 
 def breakout(game: Any, action: int) -> int:
-    return _towards(game.pos, game.ball_x)
+    """Returns the ball with the middle or the edge of the paddle; once it has cleared all bricks, not always."""
+    if game.ball_y < 8 or game.ball_dir in (0, 1):
+        return _towards(game.pos, game.ball_x)
+    if not game.brick_map.any() and action in (UP, DOWN):
+        return LEFT if game.ball_dir == 2 else RIGHT
+    arrives_at = game.ball_x + (1 if game.ball_dir == 2 else -1)
+    edge = action in (LEFT, RIGHT, FIRE) and abs(arrives_at - game.pos) <= 1
+    return _towards(game.pos, arrives_at if edge else game.ball_x)
 
 
 def freeway(game: Any, action: int) -> int:
@@ -48,13 +55,23 @@ def freeway(game: Any, action: int) -> int:
 
 def space_invaders(game: Any, action: int) -> int:
     """Shoots at the nearest column of aliens and steps out of the way of bullets."""
+    return _shoot(game, np.flatnonzero(game.alien_map.any(axis=0)))
+
+
+def space_invaders_landing(game: Any, action: int) -> int:
+    """Lets those aliens land that march on the left and keeps to the right, where it leaves the top ones only."""
+    columns = np.flatnonzero(game.alien_map.any(axis=0))
+    return _shoot(game, [c for c in columns if c > columns[0] + 1 and game.alien_map[:, c].sum() > 1], columns[0] + 2)
+
+
+def _shoot(game: Any, columns: Any, leftmost: int = 0) -> int:
     above = game.e_bullet_map[4:9].any(axis=0)
     if above[game.pos]:
         sides = [side for side in (game.pos - 1, game.pos + 1) if 0 <= side <= 9]
-        return _towards(game.pos, min(sides, key=lambda side: (above[side], abs(side - 4.5))))
-    columns = np.flatnonzero(game.alien_map.any(axis=0)) + game.alien_dir
-    goal = min(columns, key=lambda column: abs(column - game.pos))
-    if game.shot_timer == 0 and abs(goal - game.pos) <= 1:
+        return _towards(game.pos, min(sides, key=lambda side: (above[side], abs(side - 4.5 - leftmost))))
+    goal = min((c + game.alien_dir for c in columns), key=lambda column: abs(column - game.pos), default=9)
+    goal = min(max(goal, leftmost), 9)
+    if len(columns) and game.shot_timer == 0 and abs(goal - game.pos) <= 1:
         return FIRE
     step = _towards(game.pos, goal)
     beside = game.pos + (step == RIGHT) - (step == LEFT)
@@ -94,12 +111,29 @@ def seaquest(game: Any, action: int) -> int:
     return min(MOVES, key=cost)
 
 
-SKILLED: dict[str, Callable[[Any, int], int]] = {
-    "Asterix": asterix,
-    "Breakout": breakout,
-    "Freeway": freeway,
-    "Seaquest": seaquest,
-    "SpaceInvaders": space_invaders,
+def seaquest_greedy(game: Any, action: int) -> int:
+    """With five divers on board it takes no sixth but two that meet, for one of whom there is room.
+
+    It knows that all things are in row 1, and waits below.
+    """
+    if game.diver_count != 5:
+        return seaquest(game, action)
+    if len(game.divers) == 2 and game.divers[0][2] != game.divers[1][2]:
+        # They move at the same time, and the second came 30 steps after the first.
+        step = _towards(game.sub_x, 7 if game.divers[0][2] else 2)
+        apart = abs(game.divers[0][0] - game.divers[1][0])
+        if step or apart == 2:
+            return step or (UP if game.sub_y > 1 else NONE)
+    return DOWN if game.sub_y < 2 else NONE
+
+
+# Of each game, for the lanes one after the other.
+SKILLED: dict[str, tuple[Callable[[Any, int], int], ...]] = {
+    "Asterix": (asterix,),
+    "Breakout": (breakout,),
+    "Freeway": (freeway,),
+    "Seaquest": (seaquest,),
+    "SpaceInvaders": (space_invaders, space_invaders_landing),
 }
 
 # Of the steps of some lanes, one after the other: how many take an action at random in place of the skilled one.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.envs.minatar.players import SKILLED
+from tests.envs.minatar.players import SHARES_AT_RANDOM, SKILLED
 
 NAMES = {
     "Asterix": "asterix",
@@ -29,19 +29,29 @@ def load() -> Any:
 
 
 class Recorder(np.random.RandomState):
-    """A generator that keeps what it gave."""
+    """A generator that keeps what it gave.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+      scale: times which floats are given but for the first of a step, which decides on stickiness. With 0.4 all comes
+        from one side, so that in Seaquest nothing that arrives is turned away.
+      rows: how many rows things arrive in.
+    """
+
+    def __init__(self, seed: int, scale: float = 1.0, rows: int = 8) -> None:
         super().__init__(seed)
+        self.scale = scale
+        self.rows = rows
         self.given: list[Any] = []
 
     def rand(self, *size: int) -> Any:
-        value = super().rand(*size)
+        value = super().rand(*size) * (self.scale if self.given else 1.0)
         self.given.append(copy.copy(value))  # as games change arrays that they are given
         return value
 
     def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
         value = super().randint(low, high, size, dtype)
+        if (low, high) == (1, 9):
+            value = 1 + (value - 1) % self.rows
         one_of_some = high is None  # kept with their number
         self.given.append((value, low) if one_of_some else copy.copy(value))
         return value
@@ -49,6 +59,22 @@ class Recorder(np.random.RandomState):
     def take(self) -> list[Any]:
         given, self.given = self.given, []
         return given
+
+
+class Script(Recorder):
+    """Gives what stands in a script, and lets no action stick."""
+
+    def __init__(self, numbers: list[Any]) -> None:
+        super().__init__(0)
+        self.numbers = list(numbers)
+
+    def rand(self, *size: int) -> Any:
+        self.given.append(self.numbers.pop(0) if self.given and self.numbers else 0.9)
+        return self.given[-1]
+
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+        self.given.append(self.numbers.pop(0) if self.numbers else low)
+        return self.given[-1]
 
 
 def _asterix(given: list[Any]) -> dict[str, Any]:
@@ -102,7 +128,7 @@ def any_draws(game: str, generator: np.random.Generator, size: tuple[int, ...]) 
     def integers(low: int, high: int) -> np.ndarray:
         return generator.integers(low, high, size, endpoint=True, dtype=np.int32)
 
-    draws = {"sticky": generator.random(size, np.float32)}
+    draws: dict[str, np.ndarray] = {"sticky": generator.random(size)}
     if game == "Asterix":
         draws |= {"right": flags(), "gold": flags(), "slot": generator.random(size, np.float32)}
     elif game == "Breakout":
@@ -141,15 +167,23 @@ class Lanes:
     """
 
     def __init__(
-        self, game: str, ramping: bool, shares_at_random: tuple[float, ...], num_lanes: int, seed: int
+        self,
+        game: str,
+        ramping: bool,
+        num_lanes: int,
+        seed: int,
+        shares_at_random: tuple[float, ...] = SHARES_AT_RANDOM,
+        players: tuple[Callable[[Any, int], int], ...] | None = None,
+        recorder: Callable[[int], Recorder] = Recorder,
     ) -> None:
         self.game = game
-        self.skilled = SKILLED[game]
-        self.shares_at_random = shares_at_random
+        players = SKILLED[game] if players is None else players
+        self.players = [players[lane % len(players)] for lane in range(num_lanes)]
+        self.shares_at_random = [shares_at_random[lane % len(shares_at_random)] for lane in range(num_lanes)]
         self.generator = np.random.default_rng(seed)
         self.lanes = [load().Environment(NAMES[game], STICKY_ACTION_PROB, ramping) for _ in range(num_lanes)]
         for lane, environment in enumerate(self.lanes):
-            environment.random = environment.env.random = Recorder(seed * 1000 + lane)
+            environment.random = environment.env.random = recorder(seed * 1000 + lane)
         self.ended = [True] * num_lanes
         self.steps_left = [0] * num_lanes  # after the end
         self.seen: collections.Counter[str] = collections.Counter()
@@ -168,6 +202,7 @@ class Lanes:
         for lane in range(len(self.lanes)):
             for row in range(num_rows):
                 self._play_row(record, row, lane)
+        record.draws["sticky"] = _float32(record.draws["sticky"])
         return record
 
     def _play_row(self, record: Record, row: int, lane: int) -> None:
@@ -181,18 +216,20 @@ class Lanes:
             given = environment.random.take()
         else:
             self.steps_left[lane] -= self.ended[lane]
-            if self.generator.random() >= self.shares_at_random[lane % len(self.shares_at_random)]:
-                record.actions[row, lane] = self.skilled(game, int(record.actions[row, lane]))
-            reward, terminated = environment.act(record.actions[row, lane])
+            action = int(record.actions[row, lane])
+            if self.generator.random() >= self.shares_at_random[lane]:
+                record.actions[row, lane] = action = self.players[lane](game, action)
+            before = _NOTES_BEFORE[self.game](game)
+            reward, terminated = environment.act(action)
             record.rewards[row, lane], record.terminated[row, lane] = reward, terminated
             sticky, *given = environment.random.take()
-            record.draws["sticky"][row, lane] = _float32(sticky)
+            record.draws["sticky"][row, lane] = sticky
             self.seen["steps"] += 1
             self.seen["episodes"] += terminated and not self.ended[lane]
             self.ended[lane] = terminated
             if game.difficulty_ramp() is not None:
                 self._at_least("ramp", game.difficulty_ramp())
-            _NOTES[self.game](self, game, reward)
+            _NOTES[self.game](self, game, reward, before)
         for name, value in _TRANSLATE[self.game](given).items():
             record.draws[name][row, lane] = value
         record.observations[row, lane] = environment.state()
@@ -200,17 +237,19 @@ class Lanes:
     def _at_least(self, what: str, number: int) -> None:
         self.seen[what] = max(self.seen[what], number)
 
-    def _note_asterix(self, game: Any, reward: int) -> None:
+    def _note_asterix(self, game: Any, reward: int, before: Any) -> None:
         self._at_least("most entities", sum(entity is not None for entity in game.entities))
 
-    def _note_breakout(self, game: Any, reward: int) -> None:
+    def _note_breakout(self, game: Any, reward: int, bricks: int) -> None:
         self.seen["passes a brick"] += game.brick_map[game.ball_y, game.ball_x] == 1
-        self.seen["bricks filled up"] += game.ball_y > 7 and game.brick_map.sum() == 30
+        self.seen["bricks filled up"] += bricks == 0 and game.brick_map.any()
+        self.seen["bricks filled up at the end"] += bricks == 0 and game.brick_map.any() and game.terminal
 
-    def _note_freeway(self, game: Any, reward: int) -> None:
+    def _note_freeway(self, game: Any, reward: int, before: Any) -> None:
         self.seen["crossings"] += reward
 
-    def _note_seaquest(self, game: Any, reward: int) -> None:
+    def _note_seaquest(self, game: Any, reward: int, before: tuple[int, int, list[Any]]) -> None:
+        on_board, divers, shooting = before
         self._at_least("most fish and submarines", len(game.e_fish) + len(game.e_subs))
         self._at_least("most enemy bullets", len(game.e_bullets))
         self._at_least("most friendly bullets", len(game.f_bullets))
@@ -218,24 +257,39 @@ class Lanes:
         self._at_least("most divers on board", game.diver_count)
         self.seen["fewer than no divers on board"] += game.diver_count < 0
         self.seen["out of oxygen"] += game.oxygen < 0
+        meets = [game.sub_x, game.sub_y] in [diver[:2] for diver in game.divers]
+        self.seen["two divers, room for one"] += meets and (on_board, divers) == (5, 2) and game.diver_count == 6
+        shot = [sub for sub in shooting if 0 <= sub[0] <= 9 and all(sub is not other for other in game.e_subs)]
+        self.seen["submarines shot as they shoot"] += len(shot)
 
-    def _note_space_invaders(self, game: Any, reward: int) -> None:
+    def _note_space_invaders(self, game: Any, reward: int, direction: int) -> None:
         self.seen["waves"] += reward > 0 and game.alien_map.sum() == 24
-        self.seen["aliens in the last row"] += game.alien_map[9].any()
+        landed = game.terminal and direction != game.alien_dir and not game.alien_map[9, game.pos]
+        self.seen["landings"] += landed and game.alien_map[0].any() and game.alien_map[7:].any()
 
 
-_NOTES: dict[str, Callable[[Lanes, Any, int], None]] = {
+_NOTES: dict[str, Callable[[Lanes, Any, int, Any], None]] = {
     "Asterix": Lanes._note_asterix,
     "Breakout": Lanes._note_breakout,
     "Freeway": Lanes._note_freeway,
     "Seaquest": Lanes._note_seaquest,
     "SpaceInvaders": Lanes._note_space_invaders,
 }
+_NOTES_BEFORE: dict[str, Callable[[Any], Any]] = {  # what they compare with
+    "Asterix": lambda game: None,
+    "Breakout": lambda game: int(game.brick_map.sum()),
+    "Freeway": lambda game: None,
+    "Seaquest": lambda game: (
+        game.diver_count,
+        len(game.divers),
+        [sub for sub in game.e_subs if sub[3] == sub[4] == 0],  # which move in this step, too
+    ),
+    "SpaceInvaders": lambda game: game.alien_dir,
+}
 
 
-def _float32(sticky: float) -> np.float32:
+def _float32(sticky: np.ndarray) -> np.ndarray:
     """To the precision of our draws, on the same side of the probability."""
-    rounded, bound = np.float32(sticky), np.float32(STICKY_ACTION_PROB)
-    if (sticky < STICKY_ACTION_PROB) == (rounded < bound):
-        return rounded
-    return np.nextafter(bound, np.float32(0)) if sticky < STICKY_ACTION_PROB else bound
+    rounded, bound = sticky.astype(np.float32), np.float32(STICKY_ACTION_PROB)
+    below = np.minimum(rounded, np.nextafter(bound, np.float32(0)))
+    return np.where(sticky < STICKY_ACTION_PROB, below, np.maximum(rounded, bound))

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from tests.envs.minatar.players import SHARES_AT_RANDOM
-from tests.envs.minatar.reference import NAMES, Lanes, Record, any_draws, load
+from tests.envs.minatar.players import seaquest_greedy
+from tests.envs.minatar.reference import NAMES, Lanes, Record, Recorder, Script, any_draws, load
 
 LANES = 20
 ROWS = 500  # of one run of the program: the quick tests make one, the slow ones as many as it takes
@@ -52,9 +52,9 @@ def as_draws(env: Any, draws: dict[str, np.ndarray]) -> Any:
     return type(struct)(**{name: np.asarray(draws[name], dtype) for name, dtype in dtypes.items()})
 
 
-def compare(game: str, ramping: bool, steps: int, episodes: int) -> collections.Counter[str]:
+def compare(game: str, ramping: bool, steps: int, episodes: int, **settings: Any) -> collections.Counter[str]:
     """Plays until there have been so many of each; says what has been seen."""
-    lanes = Lanes(game, ramping, SHARES_AT_RANDOM, LANES, seed=int(ramping))
+    lanes = Lanes(game, ramping, num_lanes=LANES, seed=int(ramping), **settings)
     env = environment(game, ramping)
     first = as_draws(env, any_draws(game, np.random.default_rng(0), (LANES,)))
     states = jax.vmap(env.reset_with, in_axes=(None, 0))(jax.random.key(0), first)
@@ -86,10 +86,52 @@ def test_plays_as_the_reference_plays(game: str, ramping: bool) -> None:
     compare(game, ramping, steps=1, episodes=0)
 
 
+def test_seaquest_holds_as_many_enemies_and_bullets_as_there_can_be() -> None:
+    seen = compare(
+        "Seaquest",
+        True,
+        steps=1,
+        episodes=0,
+        shares_at_random=(0.0, 0.02),
+        recorder=functools.partial(Recorder, scale=0.4),
+    )
+    assert (seen["most fish and submarines"], seen["most enemy bullets"]) == (29, 8)
+
+
+def test_seaquest_picks_up_the_newer_of_two_divers_where_there_is_room_for_one() -> None:
+    seen = compare(
+        "Seaquest",
+        True,
+        steps=1,
+        episodes=0,
+        shares_at_random=(0.0,),
+        players=(seaquest_greedy,),
+        recorder=functools.partial(Recorder, rows=1),
+    )
+    assert seen["two divers, room for one"] > 0
+
+
+def test_a_submarine_of_seaquest_that_is_shot_as_it_shoots_leaves_a_bullet() -> None:
+    # Two things that meet only if the submarine's moves change their pace, once the player surfaces a second time.
+    enemy_below, enemy, diver = (0.1, 0.1, 8), (0.1, 0.1, 1), (0.9, 1)
+    numbers = [*enemy_below, *diver, *enemy_below, *enemy, *diver, *enemy_below]
+    right, picks_up, waits, surfaces_late = [3] * 4, [4, 2], [0] * 28, [4, 0, 0, 0, 0, 2]
+    shoots = [1, 1, *[0] * 7, 4, 0, 5]
+    actions = [*right, *waits[1:], *picks_up, *waits, *surfaces_late, *shoots]
+
+    def player() -> Callable[[Any, int], int]:
+        script = iter(actions)
+        return lambda game, action: next(script, 0)
+
+    players = tuple(player() for _ in range(LANES))
+    settings = {"players": players, "shares_at_random": (0.0,), "recorder": lambda seed: Script(numbers)}
+    assert compare("Seaquest", True, steps=1, episodes=0, **settings)["submarines shot as they shoot"] == LANES
+
+
 # What has to be seen at least once, and how much of it, in a comparison worth its name.
 SEEN: dict[str, dict[str, int]] = {
     "Asterix": {"most entities": 7, "ramp": 9},
-    "Breakout": {"bricks filled up": 1, "passes a brick": 100},
+    "Breakout": {"bricks filled up": 4, "bricks filled up at the end": 1, "passes a brick": 100},
     "Freeway": {"crossings": 1000},
     "Seaquest": {
         "most fish and submarines": 20,
@@ -101,7 +143,7 @@ SEEN: dict[str, dict[str, int]] = {
         "fewer than no divers on board": 100,
         "out of oxygen": 1,
     },
-    "SpaceInvaders": {"ramp": 2, "waves": 10, "aliens in the last row": 10},
+    "SpaceInvaders": {"ramp": 2, "waves": 10, "landings": 5},
 }
 WITHOUT_RAMPING = {"ramp": 0, "most entities": 4, "most fish and submarines": 3, "most enemy bullets": 2}
 
