@@ -1,0 +1,146 @@
+"""Pictures of pixels: sprites written as text, painted into scenes, of which a state chooses tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxenvs.drawing import draw_tiles
+
+Colour = tuple[int, int, int]
+
+INK: Colour = (56, 58, 72)
+WHITE: Colour = (252, 252, 250)
+RED: Colour = (208, 99, 90)
+
+_COLOURS: dict[str, Colour] = {
+    "#": INK,
+    "w": WHITE,
+    "r": RED,
+    "g": (212, 212, 212),
+    "y": (232, 192, 88),
+    "b": (196, 222, 242),
+    "o": (201, 164, 88),
+    "n": (128, 90, 62),
+}
+
+_FONT = {  # three columns by five rows
+    "0": "### #.# #.# #.# ###",
+    "1": ".#. ##. .#. .#. ###",
+    "2": "### ..# ### #.. ###",
+    "3": "### ..# ### ..# ###",
+    "4": "#.# #.# ### ..# ..#",
+    "5": "### #.. ### ..# ###",
+    "6": "### #.. ### #.# ###",
+    "7": "### ..# ..# .#. .#.",
+    "8": "### #.# ### #.# ###",
+    "9": "### #.# ### ..# ###",
+    "A": ".#. #.# ### #.# #.#",
+    "B": "##. #.# ##. #.# ##.",
+    "C": "### #.. #.. #.. ###",
+    "D": "##. #.# #.# #.# ##.",
+    "E": "### #.. ##. #.. ###",
+    "G": "### #.. #.# #.# ###",
+    "L": "#.. #.. #.. #.. ###",
+    "P": "### #.# ### #.. #..",
+    "R": "##. #.# ##. #.# #.#",
+    "S": "### #.. ### ..# ###",
+    "U": "#.# #.# #.# #.# ###",
+    "Y": "#.# #.# .#. .#. .#.",
+    " ": "... ... ... ... ...",
+}
+
+
+class Sprite(NamedTuple):
+    """Colours, uint8 (height, width, 3), and where there are any, bool (height, width)."""
+
+    colours: np.ndarray
+    mask: np.ndarray
+
+
+def sprite(rows: Sequence[str]) -> Sprite:
+    """A sprite of letters: see `_COLOURS`; a dot is nothing."""
+    letters = np.array([list(row) for row in rows])
+    colours = np.zeros((*letters.shape, 3), np.uint8)
+    for letter, colour in _COLOURS.items():
+        colours[letters == letter] = colour
+    return Sprite(colours, letters != ".")
+
+
+def text(line: str, colour: Colour, scale: int = 1) -> Sprite:
+    """Letters and digits, 3 by 5 pixels each, times a scale."""
+    columns = [np.array([list(row) for row in _FONT[letter].split()]) == "#" for letter in line]
+    gap = np.zeros((5, 1), bool)
+    mask = np.hstack([part for column in columns for part in (column, gap)][:-1])
+    mask = mask.repeat(scale, axis=0).repeat(scale, axis=1)
+    return Sprite(np.broadcast_to(np.array(colour, np.uint8), (*mask.shape, 3)), mask)
+
+
+def plain(height: int, width: int, colour: Colour) -> np.ndarray:
+    """A picture of one colour."""
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def box(height: int, width: int, colour: Colour) -> Sprite:
+    """A full rectangle."""
+    return Sprite(plain(height, width, colour), np.ones((height, width), bool))
+
+
+def painted(picture: np.ndarray, what: Sprite, top: int, left: int) -> np.ndarray:
+    """A copy of a picture, uint8 (height, width, 3), with a sprite in it."""
+    picture, (height, width) = picture.copy(), what.mask.shape
+    picture[top : top + height, left : left + width][what.mask] = what.colours[what.mask]
+    return picture
+
+
+def tile(size: int, colour: Colour, edge: Colour) -> np.ndarray:
+    """A square with an edge at the left and above."""
+    return painted(plain(size, size, edge), box(size - 1, size - 1, colour), 1, 1)
+
+
+def mosaic(rows: Sequence[str], tiles: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The picture of a map, a tile for each letter."""
+    return np.vstack([np.hstack([tiles[letter] for letter in row]) for row in rows])
+
+
+class Scenes(NamedTuple):
+    """Pictures of the same size, cut into tiles: `tiles[index[k, i, j]]` is tile (i, j) of picture k."""
+
+    tiles: np.ndarray
+    index: np.ndarray
+
+
+def cut_into_tiles(pictures: Sequence[np.ndarray], rows: int, columns: int) -> Scenes:
+    """Pictures as tiles, each kept once."""
+    height, width = pictures[0].shape[0] // rows, pictures[0].shape[1] // columns
+    cut = np.stack(pictures).reshape(len(pictures), rows, height, columns, width, 3).swapaxes(2, 3)
+    tiles, index = np.unique(cut.reshape(-1, height * width * 3), axis=0, return_inverse=True)
+    return Scenes(tiles.reshape(-1, height, width, 3), index.reshape(cut.shape[:3]).astype(np.int32))
+
+
+def draw_scenes(scenes: Scenes, which: jax.Array, height: int, width: int) -> jax.Array:
+    """The picture whose tile (i, j) is that of scene `which[i, j]`: uint8 (height, width, 3)."""
+    _, rows, columns = scenes.index.shape
+    grid = jax.numpy.asarray(scenes.index)[which, np.arange(rows)[:, None], np.arange(columns)]
+    return draw_tiles(grid, scenes.tiles, height, width)
+
+
+WALKER = sprite(
+    [
+        ".######.",
+        "#gggggg#",
+        "#g#gg#g#",
+        "#gggggg#",
+        ".######.",
+        "..#gg#..",
+        ".#gggg#.",
+        ".######.",
+        "..#..#..",
+        ".##..##.",
+    ]
+)
+
+FLAG = sprite(["#rrr..", "#rrrrr", "#rrr..", "#.....", "#.....", "#.....", "#.....", "#....."])
