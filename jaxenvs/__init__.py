@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
     from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
     from jaxenvs.envs.classic_control.pendulum import Pendulum
+    from jaxenvs.envs.toy_text.blackjack import Blackjack
+    from jaxenvs.envs.toy_text.cliff_walking import CliffWalking
+    from jaxenvs.envs.toy_text.frozen_lake import FrozenLake
+    from jaxenvs.envs.toy_text.taxi import Taxi
 
 __all__ = [
     "Acrobot",
     "AutoresetMode",
+    "Blackjack",
     "CartPole",
+    "CliffWalking",
     "Environment",
+    "FrozenLake",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
     "Spec",
+    "Taxi",
     "TimeLimit",
     "TimeStep",
     "Trajectory",

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean, one_of, positive_int, shown
+from jaxenvs.arguments import boolean, number, one_of, positive_int, shown
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
@@ -128,7 +128,7 @@ def generate_random_map(size: int = 8, p: float = 0.8, seed: int | None = None) 
 
     A seed gives the map that Gymnasium's function of this name gives.
     """
-    size = positive_int("size", size)
+    size, p = positive_int("size", size), number("p", p, above=0, most=1)
     random = np.random.default_rng(seed)
     while True:
         letters = np.where(random.random((size, size)) < p, "F", "H")
@@ -148,7 +148,9 @@ def _goal_can_be_reached(rows: tuple[str, ...]) -> bool:
 
 def _checked_map(desc: Iterable[str]) -> tuple[str, ...]:
     rows = tuple(desc)
-    right = all(isinstance(row, str) and len(row) == len(rows[0]) and set(row) <= set("SFHG") for row in rows)
+    right = not isinstance(desc, str) and all(
+        isinstance(row, str) and len(row) == len(rows[0]) and set(row) <= set("SFHG") for row in rows
+    )
     if not rows or not right or "S" not in "".join(rows):
         raise ValueError(
             f"desc must be equally long texts of the letters S, F, H and G, with an S among them, got {shown(desc)}."
