@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import gymnasium
 import jax
@@ -78,7 +79,7 @@ class Blackjack(Environment[BlackjackState]):
         boolean("sab", self.sab)
 
     @property
-    def observation_space(self) -> gymnasium.spaces.Tuple:
+    def observation_space(self) -> gymnasium.spaces.Tuple[Any]:
         return gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(n) for n in (32, 11, 2)])
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.drawing import draw_tiles
@@ -107,24 +108,24 @@ def mosaic(rows: Sequence[str], tiles: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 class Scenes(NamedTuple):
-    """Pictures of the same size, cut into tiles: `tiles[index[k, i, j]]` is tile (i, j) of picture k."""
+    """Pictures of the same size, cut into tiles: `tiles[numbers[k, i, j]]` is tile (i, j) of picture k."""
 
     tiles: np.ndarray
-    index: np.ndarray
+    numbers: np.ndarray
 
 
 def cut_into_tiles(pictures: Sequence[np.ndarray], rows: int, columns: int) -> Scenes:
     """Pictures as tiles, each kept once."""
     height, width = pictures[0].shape[0] // rows, pictures[0].shape[1] // columns
     cut = np.stack(pictures).reshape(len(pictures), rows, height, columns, width, 3).swapaxes(2, 3)
-    tiles, index = np.unique(cut.reshape(-1, height * width * 3), axis=0, return_inverse=True)
-    return Scenes(tiles.reshape(-1, height, width, 3), index.reshape(cut.shape[:3]).astype(np.int32))
+    tiles, numbers = np.unique(cut.reshape(-1, height * width * 3), axis=0, return_inverse=True)
+    return Scenes(tiles.reshape(-1, height, width, 3), numbers.reshape(cut.shape[:3]).astype(np.int32))
 
 
 def draw_scenes(scenes: Scenes, which: jax.Array, height: int, width: int) -> jax.Array:
     """The picture whose tile (i, j) is that of scene `which[i, j]`: uint8 (height, width, 3)."""
-    _, rows, columns = scenes.index.shape
-    grid = jax.numpy.asarray(scenes.index)[which, np.arange(rows)[:, None], np.arange(columns)]
+    _, rows, columns = scenes.numbers.shape
+    grid = jnp.asarray(scenes.numbers)[which, np.arange(rows)[:, None], np.arange(columns)]
     return draw_tiles(grid, scenes.tiles, height, width)
 
 
