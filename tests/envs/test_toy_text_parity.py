@@ -20,6 +20,8 @@ from jaxenvs.envs.toy_text.frozen_lake import FrozenLakeState, generate_random_m
 from jaxenvs.envs.toy_text.taxi import TaxiState
 from tests.envs import golden
 
+pytestmark = pytest.mark.skipif("Taxi-v4" not in gymnasium.registry, reason="Gymnasium is older than 1.3")
+
 WIDE = ("SFFFSF", "FHGFFH", "SFFFFG")
 
 
