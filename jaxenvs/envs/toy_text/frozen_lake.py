@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import boolean, number, one_of, positive_int, shown
+from jaxenvs.arguments import boolean, integer, number, one_of, shown
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
@@ -128,7 +128,7 @@ def generate_random_map(size: int = 8, p: float = 0.8, seed: int | None = None) 
 
     A seed gives the map that Gymnasium's function of this name gives.
     """
-    size, p = positive_int("size", size), number("p", p, above=0, most=1)
+    size, p = integer("size", size, 2), number("p", p, above=0, most=1)
     random = np.random.default_rng(seed)
     while True:
         letters = np.where(random.random((size, size)) < p, "F", "H")

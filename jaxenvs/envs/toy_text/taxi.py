@@ -98,16 +98,15 @@ class Taxi(Environment[TaxiState]):
     def reset(self, key: jax.Array) -> tuple[TaxiState, TimeStep]:
         start_key, stream_key = jax.random.split(key)
         which, fickle, further = jax.random.uniform(start_key, (3,))
-        starts = _starts()
-        state = TaxiState(
-            situation=jnp.asarray(starts)[(which * len(starts)).astype(jnp.int32)],
-            change_of_mind=None,
-            stream=UniformStream.create(stream_key) if self.is_rainy else None,
-        )
+        starts, change = _starts(), None
         if self.fickle_passenger:
             others = len(PLACES) - 1
             change = jnp.where(fickle < self.fickle_probability, 1 + (further * others).astype(jnp.int32), 0)
-            state = TaxiState(situation=state.situation, change_of_mind=change, stream=state.stream)
+        state = TaxiState(
+            situation=jnp.asarray(starts)[(which * len(starts)).astype(jnp.int32)],
+            change_of_mind=change,
+            stream=UniformStream.create(stream_key) if self.is_rainy else None,
+        )
         return state, TimeStep.create(state.situation.astype(int), info=self._info(state, jnp.ones((), float)))
 
     def step(self, state: TaxiState, action: jax.Array) -> tuple[TaxiState, TimeStep]:
