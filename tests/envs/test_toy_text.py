@@ -140,7 +140,7 @@ def test_other_wrong_parameters_are_refused() -> None:
         jaxenvs.Taxi(is_rainy=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="p must be a finite number, above 0 and at most 1, got 0"):
         generate_random_map(p=0)
-    with pytest.raises(ValueError, match="size must be an int from 2 to .*, got 1"):
+    with pytest.raises(ValueError, match=r"size must be an int from 2 to \d+, got 1"):
         generate_random_map(size=1)
 
 

@@ -17,12 +17,10 @@ from jaxenvs.envs.toy_text.pixel_art import (
     INK,
     RED,
     WHITE,
-    Scenes,
     box,
-    cut_into_tiles,
-    draw_scenes,
     painted,
     plain,
+    scaled,
     text,
 )
 from jaxenvs.envs.toy_text.randomness import UniformStream
@@ -31,8 +29,8 @@ STICK, HIT = range(2)
 DEALER_STANDS = 17  # from this sum on, the dealer takes no more cards
 MOST_DEALER_DRAWS = 10  # as with two aces, four aces, a six and five aces
 
-TILES = 12  # rows and columns of the picture, of 8 by 8 pixels
-PLAYER_ROW, ACE_ROW = 6, 10  # the rows of tiles above which the picture shows the dealer's card and the player's sum
+SIZE = 96  # of the picture [pixels]
+PLAYER_ROW, ACE_ROW = 48, 80  # the rows of pixels above which it shows the dealer's card and the player's sum
 
 
 @struct
@@ -147,9 +145,10 @@ class Blackjack(Environment[BlackjackState]):
 
     def draw(self, state: BlackjackState, height: int, width: int) -> jax.Array:
         best, card, usable_ace = self._observe(state)
-        scenes, row = _scenes(), np.arange(TILES)[:, None]
+        tables = scaled(_tables(), SIZE, width)
+        row = np.arange(height) * SIZE // height
         which = jnp.where(row < PLAYER_ROW, card, jnp.where(row < ACE_ROW, best, usable_ace))
-        return draw_scenes(scenes, jnp.broadcast_to(which, (TILES, TILES)), height, width)
+        return jnp.asarray(tables)[which, row]
 
     def _observe(self, state: BlackjackState) -> tuple[jax.Array, jax.Array, jax.Array]:
         best = _best(state.total, state.has_ace)
@@ -171,13 +170,13 @@ def _is_natural(two: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def _scenes() -> Scenes:
-    """Scene k shows the dealer's card k, the player's sum k and, if k is odd, a usable ace."""
-    return cut_into_tiles([_table(number) for number in range(32)], TILES, TILES)
+def _tables() -> np.ndarray:
+    """Pictures, of which number k shows the dealer's card k, the player's sum k and, if k is odd, a usable ace."""
+    return np.stack([_table(number) for number in range(32)])
 
 
 def _table(number: int) -> np.ndarray:
-    table = plain(8 * TILES, 8 * TILES, (196, 215, 158))
+    table = plain(SIZE, SIZE, (196, 215, 158))
     table = painted(painted(table, text("DEALER", INK), 8, 10), text("PLAYER", INK), 52, 10)
     for left, colour in ((24, WHITE), (52, RED)):
         table = painted(table, box(28, 20, (146, 148, 160)), 18, left)
@@ -190,5 +189,5 @@ def _table(number: int) -> np.ndarray:
         table = painted(table, text(rank, INK), 21, 27)
         table = painted(table, text(rank, RED, 2), 29, 34 - 4 * len(rank) + 1)
     total = text(str(number), INK, 3)
-    table = painted(table, total, 62, (8 * TILES - total.mask.shape[1]) // 2)
+    table = painted(table, total, 62, (SIZE - total.mask.shape[1]) // 2)
     return painted(table, text("USABLE ACE", INK), 84, 28) if number % 2 else table

@@ -15,10 +15,8 @@ from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
     INK,
     WALKER,
-    Scenes,
     box,
-    cut_into_tiles,
-    draw_scenes,
+    draw_in_cell,
     mosaic,
     painted,
     text,
@@ -91,8 +89,7 @@ class CliffWalking(Environment[CliffWalkingState]):
         return 64 * HEIGHT, 64 * WIDTH
 
     def draw(self, state: CliffWalkingState, height: int, width: int) -> jax.Array:
-        here = (jnp.arange(HEIGHT * WIDTH) == state.position).reshape(HEIGHT, WIDTH)
-        return draw_scenes(_scenes(), here.astype(jnp.int32), height, width)
+        return draw_in_cell(*_pictures(), (HEIGHT, WIDTH), state.position, height, width)
 
 
 @functools.cache
@@ -109,8 +106,8 @@ def _steps() -> np.ndarray:
 
 
 @functools.cache
-def _scenes() -> Scenes:
-    """The land without anybody, and with somebody on every square but the cliff."""
+def _pictures() -> tuple[np.ndarray, np.ndarray]:
+    """The land with somebody on every square but the cliff, and without anybody."""
     ground = tile(16, (196, 215, 156), (174, 196, 132))
     cliff = painted(painted(ground, box(16, 16, INK), 0, 0), box(13, 16, (168, 124, 82)), 1, 0)
     cliff = painted(cliff, box(3, 16, (128, 90, 62)), 11, 0)
@@ -123,4 +120,4 @@ def _scenes() -> Scenes:
         "G": painted(painted(ground, text("G", INK), 2, 2), FLAG, 5, 7),
     }
     walked = {letter: tile if letter == "C" else painted(tile, WALKER, 4, 5) for letter, tile in tiles.items()}
-    return cut_into_tiles([mosaic(ROWS, tiles), mosaic(ROWS, walked)], HEIGHT, WIDTH)
+    return mosaic(ROWS, walked), mosaic(ROWS, tiles)

@@ -16,10 +16,8 @@ from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
     INK,
     WALKER,
-    Scenes,
     box,
-    cut_into_tiles,
-    draw_scenes,
+    draw_in_cell,
     mosaic,
     painted,
     text,
@@ -118,9 +116,8 @@ class FrozenLake(Environment[FrozenLakeState]):
         return min(64 * len(self.rows), 512), min(64 * len(self.rows[0]), 512)
 
     def draw(self, state: FrozenLakeState, height: int, width: int) -> jax.Array:
-        size = len(self.rows), len(self.rows[0])
-        here = (jnp.arange(size[0] * size[1]) == state.position).reshape(size)
-        return draw_scenes(_scenes(self.rows), here.astype(jnp.int32), height, width)
+        grid = len(self.rows), len(self.rows[0])
+        return draw_in_cell(*_pictures(self.rows), grid, state.position, height, width)
 
 
 def generate_random_map(size: int = 8, p: float = 0.8, seed: int | None = None) -> tuple[str, ...]:
@@ -179,8 +176,8 @@ def _steps(rows: tuple[str, ...]) -> np.ndarray:
 
 
 @functools.lru_cache
-def _scenes(rows: tuple[str, ...]) -> Scenes:
-    """The lake without anybody, and with somebody on every field but the holes."""
+def _pictures(rows: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The lake with somebody on every field but the holes, and without anybody."""
     ice = tile(16, (199, 223, 242), (172, 202, 231))
     hole = painted(painted(ice, box(12, 12, (62, 108, 160)), 2, 2), box(11, 12, (91, 138, 190)), 3, 2)
     for top, left in ((7, 4), (10, 8)):
@@ -192,4 +189,4 @@ def _scenes(rows: tuple[str, ...]) -> Scenes:
         "G": painted(painted(ice, text("G", INK), 1, 1), FLAG, 5, 6),
     }
     walked = {letter: tile if letter == "H" else painted(tile, WALKER, 4, 5) for letter, tile in tiles.items()}
-    return cut_into_tiles([mosaic(rows, tiles), mosaic(rows, walked)], len(rows), len(rows[0]))
+    return mosaic(rows, walked), mosaic(rows, tiles)

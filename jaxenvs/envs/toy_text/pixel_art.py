@@ -1,4 +1,4 @@
-"""Pictures of pixels: sprites written as text, painted into scenes, of which a state chooses tile by tile."""
+"""Pictures of pixels: sprites written as text, painted into scenes, of which a state chooses the parts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from jaxenvs.drawing import draw_tiles
 
 Colour = tuple[int, int, int]
 
@@ -107,26 +105,32 @@ def mosaic(rows: Sequence[str], tiles: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.vstack([np.hstack([tiles[letter] for letter in row]) for row in rows])
 
 
-class Scenes(NamedTuple):
-    """Pictures of the same size, cut into tiles: `tiles[numbers[k, i, j]]` is tile (i, j) of picture k."""
-
-    tiles: np.ndarray
-    numbers: np.ndarray
-
-
-def cut_into_tiles(pictures: Sequence[np.ndarray], rows: int, columns: int) -> Scenes:
-    """Pictures as tiles, each kept once."""
-    height, width = pictures[0].shape[0] // rows, pictures[0].shape[1] // columns
-    cut = np.stack(pictures).reshape(len(pictures), rows, height, columns, width, 3).swapaxes(2, 3)
-    tiles, numbers = np.unique(cut.reshape(-1, height * width * 3), axis=0, return_inverse=True)
-    return Scenes(tiles.reshape(-1, height, width, 3), numbers.reshape(cut.shape[:3]).astype(np.int32))
+def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A picture, or several (..., height, width, 3), to the nearest pixel."""
+    rows, columns = (
+        np.arange(new) * old // new for new, old in zip((height, width), picture.shape[-3:-1], strict=True)
+    )
+    return picture[..., rows[:, None], columns, :]
 
 
-def draw_scenes(scenes: Scenes, which: jax.Array, height: int, width: int) -> jax.Array:
-    """The picture whose tile (i, j) is that of scene `which[i, j]`: uint8 (height, width, 3)."""
-    _, rows, columns = scenes.numbers.shape
-    grid = jnp.asarray(scenes.numbers)[which, np.arange(rows)[:, None], np.arange(columns)]
-    return draw_tiles(grid, scenes.tiles, height, width)
+def draw_in_cell(
+    inside: np.ndarray, outside: np.ndarray, grid: tuple[int, int], position: jax.Array, height: int, width: int
+) -> jax.Array:
+    """One picture in the cell `position` = row * columns + column of a grid, another in all other cells.
+
+    By masks, which are ten times as fast as a gather of tiles.
+
+    Args:
+      inside, outside: uint8 (..., ..., 3), of the same shape.
+      grid: rows and columns.
+
+    Returns:
+      uint8, shape (height, width, 3).
+    """
+    row = np.arange(height) * grid[0] // height
+    column = (np.arange(width) * grid[1] // width).repeat(3).reshape(width, 3)  # as it lies in memory
+    is_inside = (row == position // grid[1])[:, None, None] & (column == position % grid[1])
+    return jnp.where(is_inside, scaled(inside, height, width), scaled(outside, height, width))
 
 
 WALKER = sprite(

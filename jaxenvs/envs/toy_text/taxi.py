@@ -10,15 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import boolean
+from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.envs.toy_text.pixel_art import (
     INK,
     RED,
     WHITE,
-    Scenes,
     box,
-    cut_into_tiles,
-    draw_scenes,
     painted,
     plain,
     sprite,
@@ -145,7 +143,10 @@ class Taxi(Environment[TaxiState]):
         # Each square is four tiles; around them the picture is always the same.
         which = scene.reshape(SIZE, SIZE).repeat(2, axis=0).repeat(2, axis=1)
         below, beside = TILE_ROWS - TOP - 2 * SIZE, TILE_COLUMNS - LEFT - 2 * SIZE
-        return draw_scenes(_scenes(), jnp.pad(which, ((TOP, below), (LEFT, beside))), height, width)
+        which = jnp.pad(which, ((TOP, below), (LEFT, beside)))
+        tiles, numbers = _scenes()
+        grid = jnp.asarray(numbers)[which, np.arange(TILE_ROWS)[:, None], np.arange(TILE_COLUMNS)]
+        return draw_tiles(grid, tiles, height, width)
 
     def _info(self, state: TaxiState, prob: jax.Array) -> dict[str, jax.Array]:
         mask = jnp.asarray(_masks())[state.situation] >> jnp.arange(6, dtype=jnp.uint8)
@@ -216,8 +217,11 @@ def _masks() -> np.ndarray:
 
 
 @functools.cache
-def _scenes() -> Scenes:
-    """For each thing that may be on a square: the town with it on every square; then each with marked squares."""
+def _scenes() -> tuple[np.ndarray, np.ndarray]:
+    """Scenes 2 k and 2 k + 1 are the town with thing k on every square, without and with marked places.
+
+    They are cut into tiles, (n, 7, 11, 3), each kept once, and their numbers, (scenes, rows, columns).
+    """
     things = {
         NOBODY: [],
         PASSENGER: [(_PASSENGER, 4, 14)],
@@ -233,7 +237,9 @@ def _scenes() -> Scenes:
                 for thing, down, right in content:
                     picture = painted(picture, thing, _top(row) + down, _left(column) + right)
             pictures.append(picture)
-    return cut_into_tiles(pictures, TILE_ROWS, TILE_COLUMNS)
+    cut = np.stack(pictures).reshape(-1, TILE_ROWS, TILE_HEIGHT, TILE_COLUMNS, TILE_WIDTH, 3).swapaxes(2, 3)
+    tiles, numbers = np.unique(cut.reshape(-1, TILE_HEIGHT * TILE_WIDTH * 3), axis=0, return_inverse=True)
+    return tiles.reshape(-1, TILE_HEIGHT, TILE_WIDTH, 3), numbers.reshape(cut.shape[:3]).astype(np.int32)
 
 
 def _top(row: int) -> int:
@@ -245,7 +251,7 @@ def _left(column: int) -> int:
 
 
 def _town(marked: bool) -> np.ndarray:
-    """The town without anybody; `marked`: with a frame around the places, and around every other square."""
+    """The town without anybody; `marked`: with a frame around each place, as around the destination."""
     picture = plain(TILE_ROWS * TILE_HEIGHT, TILE_COLUMNS * TILE_WIDTH, (250, 250, 246))
     height, width = 2 * TILE_HEIGHT, 2 * TILE_WIDTH
     picture = painted(picture, box(SIZE * height + 6, SIZE * width + 6, INK), _top(0) - 3, _left(0) - 3)
