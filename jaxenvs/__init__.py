@@ -35,16 +35,23 @@ if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
     from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
     from jaxenvs.envs.classic_control.pendulum import Pendulum
+    from jaxenvs.envs.toy_text.blackjack import Blackjack
+    from jaxenvs.envs.toy_text.cliff_walking import CliffWalking
+    from jaxenvs.envs.toy_text.frozen_lake import FrozenLake
+    from jaxenvs.envs.toy_text.taxi import Taxi
 
 __all__ = [
     "Acrobot",
     "ActionRepeat",
     "AutoresetMode",
+    "Blackjack",
     "CartPole",
+    "CliffWalking",
     "ClipAction",
     "Environment",
     "FlattenObservation",
     "FrameStack",
+    "FrozenLake",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
@@ -53,6 +60,7 @@ __all__ = [
     "RescaleAction",
     "Spec",
     "StickyAction",
+    "Taxi",
     "TimeLimit",
     "TimeStep",
     "Trajectory",

@@ -39,12 +39,12 @@ def counting(registries):
         (CartPole, JaxVecEnv),
         (CartPole(), JaxVecEnv),
         (lambda: Counter(), JaxVecEnv),
-        ("Blackjack-v1", SerialVecEnv),
+        ("Counting-v0", SerialVecEnv),
         (Counting, SerialVecEnv),
         (lambda: Counting(), SerialVecEnv),
     ],
 )
-def test_auto_takes_jax_for_what_jaxenvs_has_and_the_log_says_so_once(env_id, kind, caplog):
+def test_auto_takes_jax_for_what_jaxenvs_has_and_the_log_says_so_once(env_id, kind, caplog, counting):
     for _ in range(2):
         assert type(make_vec_env(env_id, 2)) is kind
     assert caplog.text.count(f"backend='{'jax' if kind is JaxVecEnv else 'serial'}'") == 1

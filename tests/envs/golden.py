@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
@@ -44,7 +43,8 @@ def rollout(id: str) -> tuple[np.ndarray, str]:
     _, trajectory = jax.jit(lambda key: jaxenvs.rollout(venv, policy, key, NUM_STEPS))(jax.random.key(0))
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(trajectory.timestep)]
     digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()
-    return np.asarray(jnp.round(trajectory.observation[EARLY], 4)), digest
+    early = [np.asarray(leaf[EARLY], float).reshape(NUM_ENVS, -1) for leaf in jax.tree.leaves(trajectory.observation)]
+    return np.round(np.concatenate(early, axis=1), 4), digest
 
 
 def load() -> Any:
@@ -54,7 +54,7 @@ def load() -> Any:
 def main() -> None:
     known: dict[str, Any] = {"platform": platform()}
     for id in jaxenvs.registered():
-        if type(jaxenvs.make(id).unwrapped).__module__.startswith("jaxenvs.envs.classic_control"):
+        if type(jaxenvs.make(id).unwrapped).__module__.startswith("jaxenvs.envs"):
             observation, digest = rollout(id)
             rounded = [[round(float(value), 4) for value in row] for row in observation]
             known[id] = {"sha256": digest, "observation": rounded}
