@@ -21,7 +21,7 @@ FLOORS = [
     ["jaxenvs.vector"],
     ["jaxenvs.wrappers"],
     ["jaxenvs.registry", "jaxenvs.rollout"],
-    ["jaxenvs.envs", "jaxenvs.gym"],
+    ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],
     ["jaxenvs"],
     ["jaxenvs.learn"],
     ["bridge.dlpack", "bridge.files", "bridge.randomness", "bridge.configuration"],
