@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
@@ -22,6 +21,9 @@ from jaxenvs.foreign.base import (
     unbounded,
     unknown_id,
 )
+
+# Parts of observations that may be -1, for none, where their specs begin with 0.
+NONE_IS_MINUS_ONE = {"TSP": ("position",)}
 
 
 @environment
@@ -89,6 +91,8 @@ def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
 def from_jumanji(env: Any) -> JumanjiEnvironment:
     """An adapter of an environment of jumanji, not of one of its wrappers that reset."""
     space = _space(env.observation_spec)
+    for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
+        space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]
     return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_space(env.action_spec))
 
 
@@ -110,9 +114,8 @@ def _as_dicts(observation: Any) -> Any:
 def _space(spec: Any) -> gymnasium.Space[Any]:
     """Gymnasium's space of a spec of jumanji's."""
     nested = _nested(spec)
-    if isinstance(nested, dict):
-        return spaces.Dict(flat_dict(nested))
-    return nested
+    space: gymnasium.Space[Any] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
+    return space
 
 
 def _nested(spec: Any) -> Any:
