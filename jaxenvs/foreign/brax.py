@@ -65,8 +65,11 @@ class BraxEnvironment(ForeignEnvironment):
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # brax writes into the dicts of the state that it is given.
-        inner = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
-        inner = self.library_env.step(inner, action)
+        before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
+        stepped = self.library_env.step(before, action)
+        # What fell goes on falling, until its numbers are none.
+        ended = jnp.asarray(inner.done, bool)
+        inner = jax.tree.map(lambda old, new: jnp.where(ended, old, new), inner, stepped)
         return inner, TimeStep(
             inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
         )

@@ -88,7 +88,7 @@ class GymnaxEnvironment(ForeignEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        rows, columns = (self.foreign.observation_space.shape or (1, 1))[:2]
+        rows, columns = (self.foreign.observation_space.shape or ())[:2] if self.can_render else (1, 1)
         return 400, 400 * columns // rows
 
     def _observe(self, state: ForeignState) -> jax.Array:

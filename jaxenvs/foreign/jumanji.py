@@ -25,6 +25,8 @@ from jaxenvs.foreign.base import (
 # Parts of observations that may be -1, for none, where their specs begin with 0.
 NONE_IS_MINUS_ONE = {"TSP": ("position",)}
 
+DPI = 100  # of its figures
+
 
 @environment
 class JumanjiEnvironment(ForeignEnvironment):
@@ -38,6 +40,11 @@ class JumanjiEnvironment(ForeignEnvironment):
     def can_render(self) -> bool:
         return _viewer(self.foreign.env) is not None
 
+    @property
+    def render_size(self) -> tuple[int, int]:
+        width, height = getattr(_viewer(self.foreign.env), "figure_size", (10, 10))
+        return round(DPI * height), round(DPI * width)
+
     def render(self, state: ForeignState) -> np.ndarray:
         env = self.foreign.env
         viewer = _viewer(env)
@@ -47,8 +54,9 @@ class JumanjiEnvironment(ForeignEnvironment):
         pyplot = require_library("matplotlib.pyplot", "jumanji")
         pyplot.switch_backend("agg")
         viewer._display = viewer._display_rgb_array
-        env.render(jax.tree.map(np.asarray, state.inner))
+        env.render(state.inner)
         figure, _ = viewer._get_fig_ax(show=False)
+        figure.set_dpi(DPI)
         figure.canvas.draw()
         return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
