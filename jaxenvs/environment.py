@@ -342,11 +342,11 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
     owner = env
     while name not in owner.parameter_names and isinstance(owner, Wrapper):
         owner = owner.env
-    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
-    if name not in fields:
-        raise AttributeError(no_parameter(type(owner), name))
-    value = getattr(owner, name)
-    if fields[name].metadata.get("static") or isinstance(value, Environment):
+    if name not in owner.parameter_names:
+        owner.replace(**{name: None})  # raises, and says which parameters there are
+    value = owner.parameter(name)
+    static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
+    if name in static_names or isinstance(value, Environment):
         raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
     return owner, value
 

@@ -62,6 +62,19 @@ class Spec:
 
 _specs: dict[str, Spec] = {}
 
+# Other libraries, whose environments have the ids "library/name", with the limit of an episode that the library leaves
+# to wrappers of its own. Nothing of a library, nor of its adapter in jaxenvs.foreign, is imported before `make`.
+LIBRARIES: dict[str, int | None] = {
+    "brax": 1000,
+    "craftax": None,
+    "gymnax": None,
+    "jumanji": None,
+    "navix": None,
+    "pgx": None,
+    "playground": 1000,
+    "xminigrid": None,
+}
+
 
 def register(
     id: str,
@@ -93,6 +106,8 @@ def registered() -> list[str]:
 def spec(id: str) -> Spec:
     """What is known of an id. Of "module:id" the module, which registers the id, is imported first, as by Gymnasium.
 
+    Of "library/name", with one of LIBRARIES, it is known when the environment is made whether the library has it.
+
     Raises:
       UnknownEnvironment: nothing is; the message has the nearest ids.
       ModuleNotFoundError: there is no such module.
@@ -102,6 +117,9 @@ def spec(id: str) -> Spec:
     if module and id not in _specs:
         importlib.import_module(module)
         id = name
+    library, _, name = id.partition("/")
+    if name and library in LIBRARIES and id not in _specs:
+        return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
         near = difflib.get_close_matches(id, _specs, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Registered are: {', '.join(registered())}."

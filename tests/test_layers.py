@@ -23,7 +23,7 @@ FLOORS = [
     ["jaxenvs.vector"],
     ["jaxenvs.wrappers"],
     ["jaxenvs.registry", "jaxenvs.rollout"],
-    ["jaxenvs.envs", "jaxenvs.gym"],
+    ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],
     ["jaxenvs"],
     ["jaxenvs.learn"],
     ["bridge.dlpack", "bridge.randomness", "bridge.configuration"],

@@ -1,0 +1,143 @@
+"""brax (google/brax): rigid bodies on the physics of its own backends."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    no_parameter,
+    require_library,
+    shared,
+    unbounded_of,
+    unknown_id,
+)
+
+
+@environment
+class BraxEnvironment(ForeignEnvironment):
+    """An environment of brax. It has no limit of an episode; `make` puts one of 1000 steps on it, as brax's training.
+
+    The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the program.
+    """
+
+    @property
+    def library_env(self) -> Any:
+        """brax's own environment, with the gravity that this one has."""
+        if not self.params:
+            return self.foreign.env
+        env, gravity = copy.copy(self.foreign.env), jnp.asarray(self.params["gravity"])
+        env.sys = env.sys.tree_replace({"gravity": gravity, "opt.gravity": gravity})
+        return env
+
+    @property
+    def can_render(self) -> bool:
+        return hasattr(self.foreign.env, "sys")
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 240, 320
+
+    @property
+    def render_fps(self) -> int:
+        return round(1 / float(self.foreign.env.dt)) if self.can_render else 30
+
+    def render(self, state: ForeignState) -> np.ndarray:
+        if not self.can_render:
+            return super().render(state)
+        # MuJoCo draws, for which it needs OpenGL: without a display, MUJOCO_GL=egl or osmesa in the environment.
+        height, width = self.render_size
+        return np.asarray(self.foreign.env.render([state.inner.pipeline_state], height, width)[0])
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        inner = self.library_env.reset(key)
+        return inner, inner.obs
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        # brax writes into the dicts of the state that it is given.
+        before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
+        stepped = self.library_env.step(before, action)
+        inner = _hold(inner, stepped)
+        return inner, TimeStep(
+            inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
+        )
+
+
+# What a step of brax starts from, by backend: joints, or bodies.
+POSITIONS = ("q", "qd", "x_i", "xd_i", "qpos", "qvel")
+
+
+def _hold(before: Any, after: Any) -> Any:
+    """A state whose bodies stay where they were once the episode has ended: what fell would fall until it is NaN.
+
+    All else of the state follows from these: to select every leaf costs a cheap environment a tenth of its step.
+    """
+    ended = jnp.asarray(before.done, bool)
+    held = {
+        name: jax.tree.map(
+            functools.partial(jnp.where, ended),
+            getattr(before.pipeline_state, name),
+            getattr(after.pipeline_state, name),
+        )
+        for name in POSITIONS
+        if hasattr(after.pipeline_state, name)
+    }
+    pipeline_state = after.pipeline_state.replace(**held) if held else after.pipeline_state
+    return after.replace(pipeline_state=pipeline_state, done=jnp.maximum(before.done, after.done))
+
+
+def make(name: str, **parameters: Any) -> BraxEnvironment:
+    """The environment of brax's name.
+
+    Args:
+      parameters: `gravity`, or arguments of its class, as `backend="spring"`.
+
+    Raises:
+      UnknownEnvironment, ImportError: brax has no such environment; or is not installed.
+      TypeError: the environment has no such parameter.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("brax", name, names)
+    known = ["gravity", *inspect.signature(require_library("brax.envs", "brax")._envs[name]).parameters]
+    arguments = {key: value for key, value in parameters.items() if key != "gravity"}
+    for unknown in arguments.keys() - set(known) - ({"backend", "n_frames", "debug"} if "kwargs" in known else set()):
+        raise TypeError(no_parameter(name, unknown, known))
+    env = _build(name, **arguments)
+    return env.replace(gravity=parameters["gravity"]) if "gravity" in parameters else env
+
+
+def ids() -> list[str]:
+    """The names of brax's environments."""
+    return sorted(require_library("brax.envs", "brax")._envs)
+
+
+@shared
+def _build(name: str, **arguments: Any) -> BraxEnvironment:
+    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments))
+
+
+def from_brax(env: Any) -> BraxEnvironment:
+    """An adapter of an environment of brax, which must not reset itself: `brax.envs.get_environment`, not `create`."""
+    started = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    low, high = -np.ones(env.action_size, np.float32), np.ones(env.action_size, np.float32)
+    if hasattr(env, "sys"):
+        low, high = np.asarray(env.sys.actuator.ctrl_range, np.float32).T
+    is_pipeline = "sys" in vars(env)  # and no wrapper of one
+    return adapt(
+        BraxEnvironment,
+        env,
+        observation_space=unbounded_of(started.obs),
+        action_space=box(low, high, low.shape, np.float32),
+        params={"gravity": np.asarray(env.sys.gravity)} if is_pipeline else {},
+    )
