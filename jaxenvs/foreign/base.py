@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import gymnasium
@@ -173,6 +175,8 @@ def adapt(
         require_arrays("state of reset", inner)
         inner, timestep = traced._step(inner, action, key if cls.step_wants_key else None)
         require_arrays("state of step", inner)
+        for name in ("reward", "terminated", "truncated"):
+            _scalar(name, getattr(timestep, name))
         return inner, _arrays_of(timestep.info)
 
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -180,6 +184,27 @@ def adapt(
     state, info = jax.tree.map(lambda leaf: _struct(leaf.shape, leaf.dtype), (inner, info))
     foreign = dataclasses.replace(draft.foreign, state=state, info=info)
     return dataclasses.replace(draft, foreign=foreign)
+
+
+Build = TypeVar("Build", bound=Callable[..., Any])
+
+
+def shared(build: Build) -> Build:
+    """A function that gives back what it made of the same arguments before, where they are hashable.
+
+    A `Foreign` is equal to itself alone, so two environments of one id would have each its own programs compiled.
+    """
+    cached = functools.lru_cache(maxsize=64, typed=True)(lambda x64, *args, **kwargs: build(*args, **kwargs))
+
+    @functools.wraps(build)
+    def build_or_find(*args: Any, **kwargs: Any) -> Any:
+        try:
+            hash((args, tuple(kwargs.values())))
+        except TypeError:
+            return build(*args, **kwargs)
+        return cached(jax.config.jax_enable_x64, *args, **kwargs)  # type: ignore[attr-defined]
+
+    return build_or_find  # type: ignore[return-value]
 
 
 def require_library(library: str, extra: str | None = None) -> Any:

@@ -1,0 +1,72 @@
+"""craftax (MichaelTMatthews/Craftax): an open world in the style of gymnax 0.0, in two sizes, as symbols or pixels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from jaxenvs.environment import environment
+from jaxenvs.foreign.base import require_library, shared, unknown_id
+from jaxenvs.foreign.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
+
+IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"]
+
+
+@environment
+class CraftaxEnvironment(GymnaxEnvironment):
+    """An environment of craftax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
+
+    Pixels are floats from 0 to 1, as craftax has them.
+    """
+
+    untraced: ClassVar[tuple[str, ...]] = ()
+
+    def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
+        params = self.library_params
+        unlimited = params.replace(max_timesteps=2**31 - 1)
+        terminated = jnp.asarray(self.foreign.env.is_terminal(inner, unlimited))
+        return terminated, jnp.asarray(inner.timestep >= params.max_timesteps)
+
+
+def make(name: str, **parameters: Any) -> CraftaxEnvironment:
+    """The environment of craftax's name.
+
+    Args:
+      parameters: fields of its `EnvParams`, or `static_env_params`, craftax's own `StaticEnvParams`.
+
+    Raises:
+      UnknownEnvironment, ImportError: craftax has no such environment; or is not installed.
+      TypeError: the environment has no such parameter.
+    """
+    require_library("craftax")
+    if name not in IDS:
+        raise unknown_id("craftax", name, IDS)
+    env: CraftaxEnvironment = with_parameters(_build, name, parameters)
+    return env
+
+
+def ids() -> list[str]:
+    """The names of craftax's environments."""
+    require_library("craftax")
+    return list(IDS)
+
+
+def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
+    """An adapter of an environment of craftax, of those with auto-reset or those without.
+
+    Args:
+      params: its `EnvParams`; its `default_params` if not given.
+    """
+    adapted: CraftaxEnvironment = adapt_with_params(
+        CraftaxEnvironment, env, env.default_params if params is None else params
+    )
+    return adapted
+
+
+@shared
+def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: Any) -> CraftaxEnvironment:
+    env = require_library("craftax.craftax_env", "craftax").make_craftax_env_from_name(name, auto_reset=False)
+    if arguments:
+        env = type(env)(**arguments)
+    return from_craftax(env, env.default_params.replace(**dict(constants)))

@@ -1,0 +1,184 @@
+"""gymnax (RobertTLange/gymnax): 1.0, and 0.0.9, whose step tells the two kinds of end as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any, ClassVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+
+from jaxenvs.arguments import is_real
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    adapt,
+    box,
+    no_parameter,
+    require_library,
+    shared,
+    unbounded,
+    unknown_id,
+)
+
+# Whose observations leave the space that they tell.
+OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
+
+
+@environment
+class GymnaxEnvironment(ForeignEnvironment):
+    """An environment of gymnax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
+
+    `max_steps_in_episode` is part of the program, as the shape of some observations: it is given to `make`.
+    """
+
+    step_wants_key = True
+    untraced: ClassVar[tuple[str, ...]] = ("max_steps_in_episode",)
+
+    @property
+    def library_params(self) -> Any:
+        """gymnax's own `EnvParams`."""
+        return self.foreign.constants.replace(**self.params)
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        return observation_space(self.foreign.env, self.library_params)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        return converted(self.foreign.env.action_space(self.library_params))
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        observation, inner = self.foreign.env.reset_env(key, self.library_params)
+        return inner, observation
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        observation, inner, reward, done, info = self.foreign.env.step_env(key, inner, action, self.library_params)
+        return inner, TimeStep(observation, reward, *self._ends(inner, done), info)
+
+    def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
+        """Whether the episode is terminated, and whether it is truncated."""
+        env, params = self.foreign.env, self.library_params
+        if hasattr(env, "is_truncated"):
+            return done, env.is_truncated(inner, params)
+        truncated = jnp.asarray(inner.time >= params.max_steps_in_episode)
+        without_limit = env.is_terminal(inner, params.replace(max_steps_in_episode=jnp.inf))
+        return jnp.asarray(done, bool) & (~truncated | jnp.asarray(without_limit, bool)), truncated
+
+
+def make(name: str, **parameters: Any) -> GymnaxEnvironment:
+    """The environment of gymnax's id.
+
+    Args:
+      parameters: fields of its `EnvParams`, or arguments of its class.
+
+    Raises:
+      UnknownEnvironment, ImportError: gymnax has no such environment; or is not installed.
+      TypeError: the environment has no such parameter.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("gymnax", name, names)
+    env: GymnaxEnvironment = with_parameters(_build, name, parameters)
+    return env
+
+
+def ids() -> list[str]:
+    """The names of gymnax's environments."""
+    return sorted(require_library("gymnax").registered_envs)
+
+
+def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
+    """An adapter of an environment of gymnax.
+
+    Args:
+      params: its `EnvParams`; its `default_params` if not given.
+    """
+    adapted: GymnaxEnvironment = adapt_with_params(
+        GymnaxEnvironment, env, env.default_params if params is None else params
+    )
+    return adapted
+
+
+@shared
+def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: Any) -> GymnaxEnvironment:
+    env, params = require_library("gymnax").make(name, **arguments)
+    return from_gymnax(env, params.replace(**dict(constants)))
+
+
+# --- Parameters -----------------------------------------------------------------------------------------------------
+
+
+def adapt_with_params(cls: type[GymnaxEnvironment], env: Any, params: Any) -> Any:
+    """An adapter with as many numbers of `params` traced as the library can do with."""
+    values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    numbers = {name: value for name, value in values.items() if name not in cls.untraced and is_real(value)}
+    reals = {name: value for name, value in numbers.items() if jnp.issubdtype(jnp.result_type(value), jnp.floating)}
+    for traced in (numbers, reals):  # an integer may be a shape
+        try:
+            return _adapted(cls, env, params, traced)
+        except TypeError:
+            pass
+    return _adapted(cls, env, params, {})
+
+
+def _adapted(cls: type[GymnaxEnvironment], env: Any, params: Any, traced: dict[str, Any]) -> GymnaxEnvironment:
+    return adapt(
+        cls,
+        env,
+        observation_space=observation_space(env, params),
+        action_space=converted(env.action_space(params)),
+        params=traced,
+        constants=params,
+    )
+
+
+def with_parameters(build: Any, name: str, parameters: dict[str, Any]) -> Any:
+    """What `build` makes of a name, with parameters that are numbers of the adapter, other fields of its params, or
+    arguments of the environment's class.
+
+    Raises:
+      TypeError: there is no such parameter.
+    """
+    env = build(name)
+    fields = [field.name for field in dataclasses.fields(env.foreign.constants)]
+    arguments = {key: value for key, value in parameters.items() if key not in fields}
+    known = [*fields, *inspect.signature(type(env.foreign.env)).parameters]
+    for unknown in arguments.keys() - set(known):
+        raise TypeError(no_parameter(type(env.foreign.env).__name__, unknown, known))
+    if arguments:
+        env = build(name, **arguments)
+    constants = {key: value for key, value in parameters.items() if key in fields and key not in env.params}
+    if constants:
+        env = build(name, tuple(sorted(constants.items())), **arguments)
+    return env.replace(**{key: value for key, value in parameters.items() if key in env.params})
+
+
+# --- Spaces ---------------------------------------------------------------------------------------------------------
+
+
+def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
+    """Of an environment of gymnax or craftax; one that its observations leave, without bounds."""
+    space = converted(env.observation_space(params))
+    if env.name in OUTSIDE and isinstance(space, spaces.Box):
+        return unbounded(space.shape, space.dtype)
+    return space
+
+
+def converted(space: Any) -> gymnasium.Space[Any]:
+    """Gymnasium's space of one of gymnax's.
+
+    Raises:
+      TypeError: it is of another kind.
+    """
+    if hasattr(space, "n"):
+        return spaces.Discrete(int(space.n))
+    if hasattr(space, "low"):
+        return box(space.low, space.high, tuple(space.shape), space.dtype)
+    if isinstance(getattr(space, "spaces", None), dict):
+        return spaces.Dict({name: converted(part) for name, part in space.spaces.items()})
+    if isinstance(getattr(space, "spaces", None), list | tuple):
+        return spaces.Tuple([converted(part) for part in space.spaces])
+    raise TypeError(f"A space must be a Box, Discrete, Dict or Tuple of gymnax's, got {space!r}.")

@@ -1,0 +1,131 @@
+"""jumanji (instadeepai/jumanji): puzzles, packing and routing, by specs and timesteps as dm_env has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    flat_dict,
+    require_library,
+    shared,
+    unbounded,
+    unknown_id,
+)
+
+
+@environment
+class JumanjiEnvironment(ForeignEnvironment):
+    """An environment of jumanji. An end with a discount of 0 terminates, any other truncates.
+
+    Observations of several parts are a dict, with `action_mask` among them where jumanji has it; parts of a part are
+    named "part/name".
+    """
+
+    @property
+    def can_render(self) -> bool:
+        return _viewer(self.foreign.env) is not None
+
+    def render(self, state: ForeignState) -> np.ndarray:
+        env = self.foreign.env
+        viewer = _viewer(env)
+        if viewer is None:
+            return super().render(state)
+        # Its viewers show a window unless they were told to give arrays when they were made.
+        pyplot = require_library("matplotlib.pyplot", "jumanji")
+        pyplot.switch_backend("agg")
+        viewer._display = viewer._display_rgb_array
+        env.render(jax.tree.map(np.asarray, state.inner))
+        figure, _ = viewer._get_fig_ax(show=False)
+        figure.canvas.draw()
+        return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        inner, timestep = self.foreign.env.reset(key)
+        return inner, _observation(timestep.observation)
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        inner, timestep = self.foreign.env.step(inner, action)
+        last, lost = timestep.last(), timestep.discount == 0
+        observation = _observation(timestep.observation)
+        return inner, TimeStep(observation, timestep.reward, last & lost, last & ~lost, dict(timestep.extras or {}))
+
+
+def make(name: str, **arguments: Any) -> JumanjiEnvironment:
+    """The environment of jumanji's id.
+
+    Args:
+      arguments: of its class, as `time_limit=200` or `generator=...`.
+
+    Raises:
+      UnknownEnvironment, ImportError: jumanji has no such environment; or is not installed.
+      ValueError: it has several agents, with a reward each.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("jumanji", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of jumanji's environments."""
+    return sorted(require_library("jumanji").registered_environments())
+
+
+@shared
+def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
+    return from_jumanji(require_library("jumanji").make(name, **arguments))
+
+
+def from_jumanji(env: Any) -> JumanjiEnvironment:
+    """An adapter of an environment of jumanji, not of one of its wrappers that reset."""
+    space = _space(env.observation_spec)
+    return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_space(env.action_spec))
+
+
+def _observation(observation: Any) -> Any:
+    return flat_dict(_as_dicts(observation))
+
+
+def _as_dicts(observation: Any) -> Any:
+    """NamedTuples and chex dataclasses as dicts."""
+    if hasattr(observation, "_asdict"):
+        observation = observation._asdict()
+    elif not isinstance(observation, jax.Array | np.ndarray | dict) and hasattr(observation, "__dataclass_fields__"):
+        observation = {name: getattr(observation, name) for name in observation.__dataclass_fields__}
+    if isinstance(observation, dict):
+        return {name: _as_dicts(part) for name, part in observation.items()}
+    return observation
+
+
+def _space(spec: Any) -> gymnasium.Space[Any]:
+    """Gymnasium's space of a spec of jumanji's."""
+    nested = _nested(spec)
+    if isinstance(nested, dict):
+        return spaces.Dict(flat_dict(nested))
+    return nested
+
+
+def _nested(spec: Any) -> Any:
+    if spec._specs:
+        return {name: _nested(part) for name, part in spec._specs.items()}
+    dtype = np.dtype(spec.dtype)
+    if hasattr(spec, "num_values"):
+        count = np.asarray(spec.num_values)
+        return spaces.MultiDiscrete(count) if count.ndim else spaces.Discrete(int(count))
+    if hasattr(spec, "minimum"):
+        return box(spec.minimum, spec.maximum, spec.shape, dtype)
+    return unbounded(spec.shape, dtype)
+
+
+def _viewer(env: Any) -> Any:
+    return getattr(env, "_viewer", None) or getattr(env, "viewer", None)
