@@ -16,7 +16,6 @@ from jaxenvs.foreign.base import (
     adapt,
     box,
     require_library,
-    struct_of,
     unknown_id,
 )
 from jaxenvs.foreign.precision import in_32_bits

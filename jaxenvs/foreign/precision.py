@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 def in_32_bits(function: Callable[..., Result], *args: Any) -> Result:
     """`function(*args)`, traced as without `jax_enable_x64`.
 
-    Some libraries name 32-bit types in one branch of a `jax.lax.cond` and leave the other to JAX's default: with 64 bits
-    they cannot be traced.
+    Some libraries name 32-bit types in one branch of a `jax.lax.cond` and leave the other to JAX's default: with 64
+    bits they cannot be traced.
     """
     args = jax.tree.map(_narrow, args)
     with jax.enable_x64(False), warnings.catch_warnings():

@@ -114,7 +114,7 @@ def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
 
 
 def _observation_space(observation: Any) -> gymnasium.Space[Any]:
-    """xminigrid tells shapes alone: bounds are those of its tiles, (kind, colour), of one-hot directions, of pictures."""
+    """xminigrid tells shapes alone. Tiles are (kind, colour), directions one-hot."""
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
     if isinstance(observation, dict):
