@@ -16,6 +16,7 @@ from jaxenvs.foreign.base import (
     adapt,
     box,
     require_library,
+    shared,
     unknown_id,
 )
 from jaxenvs.foreign.precision import in_32_bits
@@ -53,12 +54,12 @@ class NavixEnvironment(ForeignEnvironment):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        return self.foreign.constants
+        size: tuple[int, int] = self.foreign.constants
+        return size
 
     def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
-        from navix import observations
-
-        image = in_32_bits(observations.rgb, _with_cache(state.inner).state)
+        observe = require_library("navix").observations.rgb
+        image: jax.Array = in_32_bits(observe, _with_cache(state.inner).state)
         rows, columns = (np.arange(size) * of // size for size, of in zip((height, width), image.shape, strict=False))
         return image[rows[:, None], columns]
 
@@ -69,9 +70,8 @@ def _without_cache(timestep: Any) -> Any:
 
 
 def _with_cache(timestep: Any) -> Any:
-    from navix.rendering.cache import RenderingCache
-
-    cache = in_32_bits(RenderingCache.init, timestep.state.grid)
+    cache = require_library("navix.rendering.cache", "navix").RenderingCache
+    cache = in_32_bits(cache.init, timestep.state.grid)
     return timestep.replace(state=timestep.state.replace(cache=cache))
 
 
@@ -84,10 +84,19 @@ def make(name: str, **arguments: Any) -> NavixEnvironment:
     Raises:
       UnknownEnvironment, ImportError: navix has no such environment; or is not installed.
     """
-    navix = require_library("navix")
-    if name not in navix.registry():
-        raise unknown_id("navix", name, navix.registry())
-    return from_navix(navix.make(name, **arguments))
+    if name not in (names := ids()):
+        raise unknown_id("navix", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of navix's environments."""
+    return sorted(require_library("navix").registry())
+
+
+@shared
+def _build(name: str, **arguments: Any) -> NavixEnvironment:
+    return from_navix(require_library("navix").make(name, **arguments))
 
 
 def from_navix(env: Any) -> NavixEnvironment:
@@ -106,12 +115,11 @@ def from_navix(env: Any) -> NavixEnvironment:
 
 
 def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium.Space[Any]:
-    from navix import observations
-    from navix.entities import EntityIds
-
-    low, high = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
+    navix = require_library("navix")
+    bounds: tuple[Any, Any] = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
+    player, observations = navix.entities.EntityIds.PLAYER, navix.observations
     if env.observation_fn in (observations.symbolic, observations.symbolic_first_person):
-        high = EntityIds.PLAYER  # navix's spaces end before it, or with all that fits into 8 bits
+        bounds = 0, player  # navix's spaces end before it, or with all that fits into 8 bits
     elif env.observation_fn in (observations.categorical, observations.categorical_first_person):
-        low, high = -1, EntityIds.PLAYER  # -1 is a wall
-    return box(low, high, observation.shape, observation.dtype)
+        bounds = -1, player  # -1 is a wall
+    return box(*bounds, observation.shape, observation.dtype)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, box, require_library, unknown_id
+from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, box, require_library, shared, unknown_id
 from jaxenvs.foreign.precision import in_32_bits
 
 
@@ -59,10 +59,9 @@ class PgxEnvironment(ForeignEnvironment):
         """The picture of a game of MinAtar; pgx has vector graphics of the others."""
         if not self._is_minatar:
             return super().draw(state, height, width)
-        from pgx.minatar.utils import get_cmap
-
         channels = state.inner.observation
-        colours = np.array([(0, 0, 0), *get_cmap(channels.shape[-1])])
+        palette = require_library("pgx.minatar.utils", "pgx").get_cmap(channels.shape[-1])
+        colours = np.array([(0, 0, 0), *palette])
         grid = jnp.max(channels * jnp.arange(1, len(colours)), axis=-1)
         return draw_tiles(grid, np.asarray(np.round(colours * 255), np.uint8), height, width)
 
@@ -78,10 +77,19 @@ def make(name: str) -> PgxEnvironment:
       UnknownEnvironment, ImportError: pgx has no such game; or is not installed.
       ValueError: it is one of several players.
     """
-    pgx = require_library("pgx")
-    if name not in pgx.available_envs():
-        raise unknown_id("pgx", name, pgx.available_envs())
-    return from_pgx(pgx.make(name))
+    if name not in (names := ids()):
+        raise unknown_id("pgx", name, names)
+    return _build(name)
+
+
+def ids() -> list[str]:
+    """The names of pgx's games; of how many players a game is, it says when it is made."""
+    return sorted(require_library("pgx").available_envs())
+
+
+@shared
+def _build(name: str) -> PgxEnvironment:
+    return from_pgx(require_library("pgx").make(name))
 
 
 def from_pgx(env: Any) -> PgxEnvironment:

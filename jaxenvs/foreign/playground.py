@@ -14,7 +14,16 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, box, require_library, unbounded, unknown_id
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    require_library,
+    shared,
+    unbounded,
+    unknown_id,
+)
 
 
 @environment
@@ -38,7 +47,7 @@ class PlaygroundEnvironment(ForeignEnvironment):
 
     @property
     def render_fps(self) -> int:
-        return round(1 / self.foreign.env.dt)
+        return round(1 / float(self.foreign.env.dt))
 
     @property
     def render_size(self) -> tuple[int, int]:
@@ -58,22 +67,36 @@ def _on_host(leaf: jax.Array) -> Any:
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
-def make(name: str, *, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
+def make(name: str, **arguments: Any) -> PlaygroundEnvironment:
     """The environment of Playground's name, on MJX's own implementation, which runs everywhere.
 
     The robots' models are not part of Playground: for those of locomotion and manipulation it clones them with git
     when the first one is made.
 
     Args:
-      config_overrides, arguments: of `mujoco_playground.registry.load`.
+      arguments: of `mujoco_playground.registry.load`, as `config_overrides={"ctrl_dt": 0.02}`.
 
     Raises:
       UnknownEnvironment, ImportError: Playground has no such environment; or is not installed.
     """
+    if name not in (names := ids()):
+        raise unknown_id("playground", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of Playground's environments, also of those whose models it has to clone."""
+    return sorted(_registry().ALL_ENVS)
+
+
+def _registry() -> Any:
     with contextlib.redirect_stdout(io.StringIO()):  # MJX prints what it did not find
-        registry = require_library("mujoco_playground", "playground").registry
-    if name not in registry.ALL_ENVS:
-        raise unknown_id("playground", name, registry.ALL_ENVS)
+        return require_library("mujoco_playground", "playground").registry
+
+
+@shared
+def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
+    registry = _registry()
     implementation = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
     overrides = {**implementation, **(config_overrides or {})}
     return from_playground(registry.load(name, config_overrides=overrides, **arguments))

@@ -19,6 +19,7 @@ from jaxenvs.foreign.base import (
     box,
     flat_dict,
     require_library,
+    shared,
     unbounded,
     unknown_id,
 )
@@ -82,10 +83,19 @@ def make(name: str, **arguments: Any) -> XMiniGridEnvironment:
     Raises:
       UnknownEnvironment, ImportError: xminigrid has no such environment; or is not installed.
     """
-    xminigrid = require_library("xminigrid")
-    if name not in xminigrid.registered_environments():
-        raise unknown_id("xminigrid", name, xminigrid.registered_environments())
-    return from_xminigrid(*xminigrid.make(name, **arguments))
+    if name not in (names := ids()):
+        raise unknown_id("xminigrid", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of xminigrid's environments."""
+    return sorted(require_library("xminigrid").registered_environments())
+
+
+@shared
+def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
+    return from_xminigrid(*require_library("xminigrid").make(name, **arguments))
 
 
 def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
@@ -115,11 +125,10 @@ def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
 
 def _observation_space(observation: Any) -> gymnasium.Space[Any]:
     """xminigrid tells shapes alone. Tiles are (kind, colour), directions one-hot."""
-    from xminigrid.core.constants import NUM_COLORS, NUM_TILES
-
     if isinstance(observation, dict):
         return spaces.Dict({name: _observation_space(part) for name, part in observation.items()})
     shape, dtype = observation.shape, observation.dtype
     if dtype == np.uint8 and shape[2:] == (2,):
-        return box(0, max(NUM_TILES, NUM_COLORS) - 1, shape, dtype)
+        constants = require_library("xminigrid.core.constants", "xminigrid")
+        return box(0, max(constants.NUM_TILES, constants.NUM_COLORS) - 1, shape, dtype)
     return box(0, 1, shape, dtype) if dtype.kind == "f" else unbounded(shape, dtype)

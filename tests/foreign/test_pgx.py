@@ -61,7 +61,8 @@ def test_a_game_that_ended_gives_nothing_more(game) -> None:
     state, _ = reset(jax.random.key(0))
     _, timesteps = jax.jit(lambda state: jax.lax.scan(env.step, state, jnp.zeros(50, jnp.int32)))(state)
     end = int(timesteps.terminated.argmax())
-    assert timesteps.terminated[end:].all() and not timesteps.reward[end + 1 :].any()
+    assert timesteps.terminated[end:].all()
+    assert not timesteps.reward[end + 1 :].any()
 
 
 def test_games_of_several_players_are_refused() -> None:
@@ -75,7 +76,8 @@ def test_the_probability_of_sticky_actions_is_a_parameter() -> None:
     step = jax.jit(lambda env, state, action: env.step(state, action)[0].inner._pos)
     state, _ = env.reset(jax.random.key(0))  # the last action was none
     stuck, free = (step(env.replace(sticky_action_prob=p), state, jnp.int32(1)) for p in (1.0, 0.0))
-    assert stuck == state.inner._pos and free == state.inner._pos - 1
+    assert stuck == state.inner._pos
+    assert free == state.inner._pos - 1
 
 
 def test_minatars_picture_is_of_its_own_colours_and_2048_has_none(game) -> None:
@@ -88,7 +90,8 @@ def test_minatars_picture_is_of_its_own_colours_and_2048_has_none(game) -> None:
     cells = np.asarray(state.inner.observation)
     topmost = np.where(cells.any(-1), 4 - cells[..., ::-1].argmax(-1), 0)
     np.testing.assert_array_equal(picture, colours[topmost])
-    assert env.can_render and not game[0].can_render
+    assert env.can_render
+    assert not game[0].can_render
 
 
 def test_an_unknown_name_has_a_hint() -> None:

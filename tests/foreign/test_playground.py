@@ -15,7 +15,7 @@ from tests.foreign.own_stepping import assert_equal_to_own_stepping
 
 pytest.importorskip("mujoco_playground")
 
-from mujoco_playground import dm_control_suite, registry  # noqa: E402
+from mujoco_playground import dm_control_suite, registry
 
 JAX = {"impl": "jax"}
 
@@ -82,7 +82,9 @@ def test_the_picture_is_mujocos(env) -> None:
     pytest.importorskip("mujoco.egl", reason="there is no OpenGL without a screen", exc_type=ImportError)
     state, _ = env.reset(jax.random.key(0))
     picture = env.render(state)
-    assert picture.dtype == np.uint8 and picture.shape == (*env.render_size, 3) and picture.std() > 0
+    assert picture.dtype == np.uint8
+    assert picture.shape == (*env.render_size, 3)
+    assert picture.std() > 0
 
 
 def test_keeps_the_contract(env) -> None:
