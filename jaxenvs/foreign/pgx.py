@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, box, require_library, shared, unknown_id
+from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, require_library, shared, unknown_id
 from jaxenvs.foreign.precision import in_32_bits
 
 
@@ -101,10 +101,11 @@ def from_pgx(env: Any) -> PgxEnvironment:
     if env.num_players != 1:
         raise ValueError(f"env must be a game of one player, got {env.id}, which has {env.num_players}.")
     started = jax.eval_shape(lambda: in_32_bits(env.init, jax.random.key(0)))
+    dtype: Any = started.observation.dtype  # bool
     return adapt(
         PgxEnvironment,
         env,
-        observation_space=box(0, 1, started.observation.shape, started.observation.dtype),
+        observation_space=spaces.Box(0, 1, started.observation.shape, dtype),
         action_space=spaces.Discrete(started.legal_action_mask.shape[0]),
         params={name: vars(env)[name] for name in ("sticky_action_prob",) if name in vars(env)},
     )
