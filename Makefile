@@ -1,6 +1,7 @@
 # `make demo` trains, evaluates, saves and films an agent; `make test` runs every check. Both install what they need
 # into .venv, once: again only when pyproject.toml or constraints.txt change.
 # `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
+# `make test-foreign` tests with the environments of other libraries, all of them: an hour.
 # `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
 
 PYTHON ?= python3
@@ -9,7 +10,11 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check
 OTHER_VERSIONS := test-lowest test-newest test-gpu-image
 WHEELS ?= wheels
 
-.PHONY: demo test test-versions $(OTHER_VERSIONS) bench gpu gpu-wheels clean
+# gymnax by itself, without what it asks for: a Gymnasium that is older than ours.
+LIBRARIES := brax,craftax,jumanji
+GYMNAX := gymnax==1.0.1
+
+.PHONY: demo test test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -29,6 +34,10 @@ test-newest test-gpu-image: PYTHON = python3.12
 $(OTHER_VERSIONS): test-%: .venv-%/.installed
 	.venv-$*/bin/pytest -n auto
 
+# Every environment of other libraries: docs/environments/other-libraries.md.
+test-foreign: .venv-foreign/.installed
+	.venv-foreign/bin/pytest -n auto tests/foreign -m "foreign or not foreign"
+
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
 	.venv/bin/jaxenvs bench
@@ -36,6 +45,13 @@ bench: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+.venv-foreign/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-foreign
+	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[dev,$(LIBRARIES)]"
+	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet absl-py seaborn six
+	.venv-foreign/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(GYMNAX)
 	touch $@
 
 .venv-%/.installed: pyproject.toml constraints-%.txt

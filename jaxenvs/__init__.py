@@ -68,7 +68,9 @@ for _suite in SUITES:
 
 
 def __getattr__(name: str) -> Any:
-    """The class of an environment, `jaxenvs.CartPole`, whose suite is imported now."""
+    """The class of an environment, `jaxenvs.CartPole`, whose suite is imported now; or `jaxenvs.foreign`."""
+    if name == "foreign":
+        return importlib.import_module("jaxenvs.foreign")
     if name not in _modules:
         raise AttributeError(f"module 'jaxenvs' has no attribute {name!r}")
     return getattr(importlib.import_module(_modules[name]), name)

@@ -54,10 +54,11 @@ def _require_numeric(env: Environment[Any], name: str) -> Any:
     owner = env
     while name not in owner.parameter_names and isinstance(owner, Wrapper):
         owner = owner.env
-    fields = {field.name: field for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
-    if name not in fields:
+    if name not in owner.parameter_names:
         owner.replace(**{name: None})  # raises, and says which parameters there are
-    value = getattr(owner, name)
-    if fields[name].metadata.get("static") or isinstance(value, Environment):
+    value = owner.parameter(name)
+    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
+    static = {field.name for field in fields if field.metadata.get("static")}
+    if name in static or isinstance(value, Environment):
         raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new JaxVecEnv to change it.")
     return value

@@ -20,6 +20,7 @@ from jaxenvs.app import environments
 from jaxenvs.app.errors import UserError, require_sb3
 from jaxenvs.app.files import check_folder
 from jaxenvs.app.hyperparameters import ALGORITHMS, parse_assignments
+from jaxenvs.registry import LIBRARIES
 
 CHECKOUT = Path(__file__).parent.parent.parent
 
@@ -37,7 +38,7 @@ File = Annotated[Path | None, _shown_as("PATH")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[NAME ...]")]
-Modules = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[MODULE ...]")]
+Modules = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[MODULE or LIBRARY ...]")]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -212,11 +213,18 @@ def _check_positive(flag: str, number: int | None) -> None:
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments.
+    """Print the registered environments; or the ids of those of other libraries, as: jaxenvs list gymnax
 
     Args:
-      modules: Of your own, which register environments. They are imported first.
+      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
+        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed.
     """
+    if libraries := [name for name in modules if name in LIBRARIES]:
+        for library in libraries:
+            print(*environments.library_ids(library), sep="\n")
+        modules = tuple(name for name in modules if name not in LIBRARIES)
+        if not modules:
+            return
     for module in modules:
         environments.import_module(module)
     rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]

@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 import jaxenvs
+import jaxenvs.foreign
 from jaxenvs import Environment
 from jaxenvs.app.errors import UserError
 
@@ -31,6 +32,18 @@ def make(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
     except Exception as error:  # of whatever kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
+
+
+def library_ids(library: str) -> list[str]:
+    """The ids of another library's environments.
+
+    Raises:
+      UserError: the library is not installed.
+    """
+    try:
+        return jaxenvs.foreign.ids(library)
+    except ImportError as error:
+        raise UserError(str(error)) from error
 
 
 def import_module(name: str) -> None:

@@ -1,8 +1,35 @@
 """Environments of other JAX libraries, under the contract of ours: `jaxenvs.make("brax/ant")`.
 
-A file for each library; the library is imported when one of its environments is made.
+A file for each library, which is imported when one of its environments is made; its functions are `make(name)`,
+`ids()`, and `from_LIBRARY(env)` for an object one has.
 """
 
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState
+import importlib
 
-__all__ = ["ForeignEnvironment", "ForeignState"]
+from jaxenvs.arguments import one_of
+from jaxenvs.foreign.base import ForeignEnvironment, ForeignState
+from jaxenvs.foreign.brax import from_brax
+from jaxenvs.foreign.craftax import from_craftax
+from jaxenvs.foreign.gymnax import from_gymnax
+from jaxenvs.foreign.jumanji import from_jumanji
+from jaxenvs.registry import LIBRARIES
+
+__all__ = [
+    "ForeignEnvironment",
+    "ForeignState",
+    "from_brax",
+    "from_craftax",
+    "from_gymnax",
+    "from_jumanji",
+    "ids",
+]
+
+
+def ids(library: str) -> list[str]:
+    """The ids of a library's environments, as `jaxenvs.make` takes them.
+
+    Raises:
+      ImportError: the library is not installed; the message says how to install it.
+    """
+    adapters = importlib.import_module(f"jaxenvs.foreign.{one_of('library', library, tuple(LIBRARIES))}")
+    return [f"{library}/{name}" for name in adapters.ids()]

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
 import gymnasium
@@ -142,7 +142,8 @@ class ForeignEnvironment(Environment[ForeignState]):
         return _cast(f"state of {function}", inner, self.foreign.state)
 
     def _cast_observation(self, function: str, observation: Any) -> Any:
-        return _cast(f"observation of {function}", observation, struct_of(self.foreign.observation_space))
+        like = struct_of(self.foreign.observation_space)
+        return _cast(f"observation of {function}", observation, like, ravel_scalars=True)
 
 
 Adapter = TypeVar("Adapter", bound=ForeignEnvironment)
@@ -167,7 +168,7 @@ def adapt(
       TypeError, ValueError: what they return is no array, or is not what the contract has a place for; the message
         names the leaf.
     """
-    draft = cls(params or {}, Foreign(env, observation_space, action_space, constants))
+    draft = cls(params or {}, Foreign(env, ravelled(observation_space), action_space, constants))
 
     def first_step(params: Any, key: jax.Array, action: Any) -> Any:
         traced = dataclasses.replace(draft, params=params)
@@ -266,6 +267,13 @@ def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
     return box(-np.inf, np.inf, shape, dtype)
 
 
+def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
+    """`unbounded` for each leaf of an array or of dicts of them, as `jax.eval_shape` describes them."""
+    if isinstance(structs, Mapping):
+        return spaces.Dict({name: unbounded_of(part) for name, part in structs.items()})
+    return unbounded(structs.shape, structs.dtype)
+
+
 def struct_of(space: gymnasium.Space[Any]) -> Any:
     """The members of a space as JAX has them: `jax.ShapeDtypeStruct`, in dicts and tuples."""
     if isinstance(space, spaces.Dict):
@@ -277,6 +285,17 @@ def struct_of(space: gymnasium.Space[Any]) -> Any:
 
 def _struct(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """A space whose Boxes of shape () have the shape (1,): extractors of SB3 flatten from the second axis on."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: ravelled(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([ravelled(part) for part in space.spaces])
+    if isinstance(space, spaces.Box) and space.shape == ():
+        return spaces.Box(space.low.reshape(1), space.high.reshape(1), dtype=space.dtype.type)
+    return space
 
 
 def flat_dict(tree: Any, prefix: str = "") -> Any:
@@ -305,8 +324,11 @@ def require_arrays(what: str, tree: Any) -> None:
             raise TypeError(f"The {what} must be of arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
 
 
-def _cast(what: str, tree: Any, like: Any) -> Any:
+def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
     """A tree with the dtypes of another; weak types are lost.
+
+    Args:
+      ravel_scalars: give numbers the shape (1,) where the other has it.
 
     Raises:
       TypeError, ValueError: the structures or the shapes differ.
@@ -316,11 +338,13 @@ def _cast(what: str, tree: Any, like: Any) -> Any:
     if leaves.keys() != {path for path, _ in expected}:
         names = {jax.tree_util.keystr(path) for path, _ in expected} ^ set(map(jax.tree_util.keystr, leaves))
         raise TypeError(f"The {what} has other leaves than expected: {', '.join(sorted(names))}.")
-    return jax.tree.unflatten(structure, [_cast_leaf(f"{what}{_at(p)}", leaves[p], leaf) for p, leaf in expected])
-
-
-def _at(path: Any) -> str:
-    return jax.tree_util.keystr(path)
+    found = []
+    for path, leaf in expected:
+        value = leaves[path]
+        if ravel_scalars and leaf.shape == (1,) and is_array(value) and jnp.shape(value) == ():
+            value = jnp.reshape(value, 1)
+        found.append(_cast_leaf(f"{what}{jax.tree_util.keystr(path)}", value, leaf))
+    return jax.tree.unflatten(structure, found)
 
 
 def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:

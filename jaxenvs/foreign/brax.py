@@ -1,7 +1,9 @@
-"""brax (google/brax): rigid bodies on its own four physics backends."""
+"""brax (google/brax): rigid bodies on the physics of its own backends."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 from typing import Any
 
 import jax
@@ -9,37 +11,98 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import ForeignEnvironment, adapt, box, require_library, unbounded, unknown_id
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    no_parameter,
+    require_library,
+    shared,
+    unbounded_of,
+    unknown_id,
+)
 
 
 @environment
 class BraxEnvironment(ForeignEnvironment):
-    """An environment of brax. It has no time limit: `make` puts 1000 steps on it, as brax's own training does."""
+    """An environment of brax. It has no limit of an episode; `make` puts one of 1000 steps on it, as brax's training.
+
+    The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the program.
+    """
+
+    @property
+    def library_env(self) -> Any:
+        """brax's own environment, with the gravity that this one has."""
+        if not self.params:
+            return self.foreign.env
+        env, gravity = copy.copy(self.foreign.env), jnp.asarray(self.params["gravity"])
+        env.sys = env.sys.tree_replace({"gravity": gravity, "opt.gravity": gravity})
+        return env
+
+    @property
+    def can_render(self) -> bool:
+        return hasattr(self.foreign.env, "sys")
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 240, 320
+
+    @property
+    def render_fps(self) -> int:
+        return round(1 / float(self.foreign.env.dt)) if self.can_render else 30
+
+    def render(self, state: ForeignState) -> np.ndarray:
+        if not self.can_render:
+            return super().render(state)
+        # MuJoCo draws, for which it needs OpenGL: without a display, MUJOCO_GL=egl or osmesa in the environment.
+        height, width = self.render_size
+        return np.asarray(self.foreign.env.render([state.inner.pipeline_state], height, width)[0])
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner = self.foreign.env.reset(key)
+        inner = self.library_env.reset(key)
         return inner, inner.obs
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         # brax writes into the dicts of the state that it is given.
-        inner = self.foreign.env.step(inner.replace(metrics=dict(inner.metrics), info=dict(inner.info)), action)
-        info = {**inner.info, "metrics": inner.metrics}
-        return inner, TimeStep(inner.obs, inner.reward, inner.done, jnp.zeros((), bool), info)
+        before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
+        stepped = self.library_env.step(before, action)
+        # What fell goes on falling, until its numbers are none.
+        ended = jnp.asarray(inner.done, bool)
+        inner = jax.tree.map(lambda old, new: jnp.where(ended, old, new), inner, stepped)
+        return inner, TimeStep(
+            inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
+        )
 
 
-def make(name: str, **arguments: Any) -> BraxEnvironment:
+def make(name: str, **parameters: Any) -> BraxEnvironment:
     """The environment of brax's name.
 
     Args:
-      arguments: of its class, as `backend="spring"`.
+      parameters: `gravity`, or arguments of its class, as `backend="spring"`.
 
     Raises:
       UnknownEnvironment, ImportError: brax has no such environment; or is not installed.
+      TypeError: the environment has no such parameter.
     """
-    envs = require_library("brax.envs", "brax")
-    if name not in envs._envs:
-        raise unknown_id("brax", name, envs._envs)
-    return from_brax(envs.get_environment(name, **arguments))
+    if name not in (names := ids()):
+        raise unknown_id("brax", name, names)
+    known = ["gravity", *inspect.signature(require_library("brax.envs", "brax")._envs[name]).parameters]
+    arguments = {key: value for key, value in parameters.items() if key != "gravity"}
+    for unknown in arguments.keys() - set(known) - ({"backend", "n_frames", "debug"} if "kwargs" in known else set()):
+        raise TypeError(no_parameter(name, unknown, known))
+    env = _build(name, **arguments)
+    return env.replace(gravity=parameters["gravity"]) if "gravity" in parameters else env
+
+
+def ids() -> list[str]:
+    """The names of brax's environments."""
+    return sorted(require_library("brax.envs", "brax")._envs)
+
+
+@shared
+def _build(name: str, **arguments: Any) -> BraxEnvironment:
+    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments))
 
 
 def from_brax(env: Any) -> BraxEnvironment:
@@ -48,9 +111,11 @@ def from_brax(env: Any) -> BraxEnvironment:
     low, high = -np.ones(env.action_size, np.float32), np.ones(env.action_size, np.float32)
     if hasattr(env, "sys"):
         low, high = np.asarray(env.sys.actuator.ctrl_range, np.float32).T
+    is_pipeline = "sys" in vars(env)  # and no wrapper of one
     return adapt(
         BraxEnvironment,
         env,
-        observation_space=unbounded(started.obs.shape, np.float32),
+        observation_space=unbounded_of(started.obs),
         action_space=box(low, high, low.shape, np.float32),
+        params={"gravity": np.asarray(env.sys.gravity)} if is_pipeline else {},
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxenvs.environment import environment
-from jaxenvs.foreign.base import require_library, shared, unknown_id
+from jaxenvs.foreign.base import ForeignState, require_library, shared, unknown_id
 from jaxenvs.foreign.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
 
 IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"]
@@ -22,11 +25,40 @@ class CraftaxEnvironment(GymnaxEnvironment):
 
     untraced: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def can_render(self) -> bool:
+        return True
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        rows, columns = _picture(self.foreign.env)[1]
+        return 48 * rows, 48 * columns
+
+    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+        renderer, _ = _picture(self.foreign.env)
+        picture = jnp.clip(renderer(state.inner), 0, 255).astype(jnp.uint8)
+        rows = np.arange(height) * picture.shape[0] // height
+        columns = np.arange(width) * picture.shape[1] // width
+        return picture[rows[:, None], columns]
+
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         params = self.library_params
         unlimited = params.replace(max_timesteps=2**31 - 1)
         terminated = jnp.asarray(self.foreign.env.is_terminal(inner, unlimited))
         return terminated, jnp.asarray(inner.timestep >= params.max_timesteps)
+
+
+@functools.cache
+def _picture(env: Any) -> tuple[Any, tuple[int, int]]:
+    """craftax's function from a state to pixels, and the blocks that it draws, down and across."""
+    package = "craftax_classic" if "Classic" in env.name else "craftax"
+    constants = require_library(f"craftax.{package}.constants", "craftax")
+    renderer = require_library(f"craftax.{package}.renderer", "craftax")
+    rows, columns = constants.OBS_DIM
+    return (
+        renderer.make_craftax_pixel_renderer(constants.BLOCK_PIXEL_SIZE_IMG),
+        (rows + constants.INVENTORY_OBS_HEIGHT, columns),
+    )
 
 
 def make(name: str, **parameters: Any) -> CraftaxEnvironment:

@@ -9,15 +9,19 @@ from typing import Any, ClassVar
 import gymnasium
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.arguments import is_real
+from jaxenvs.drawing.tiles import draw_tiles
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
+    ForeignState,
     adapt,
     box,
     no_parameter,
+    ravelled,
     require_library,
     shared,
     unbounded,
@@ -26,6 +30,23 @@ from jaxenvs.foreign.base import (
 
 # Whose observations leave the space that they tell.
 OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
+
+# Of the channels of a grid, the last on top.
+CHANNEL_COLOURS = np.array(
+    [
+        (86, 180, 233),
+        (230, 159, 0),
+        (0, 158, 115),
+        (240, 228, 66),
+        (213, 94, 0),
+        (204, 121, 167),
+        (0, 114, 178),
+        (153, 153, 153),
+        (170, 68, 153),
+        (255, 255, 255),
+    ],
+    np.uint8,
+)
 
 
 @environment
@@ -50,6 +71,34 @@ class GymnaxEnvironment(ForeignEnvironment):
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         return converted(self.foreign.env.action_space(self.library_params))
+
+    @property
+    def can_render(self) -> bool:
+        return len(self.foreign.observation_space.shape or ()) in (2, 3)
+
+    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+        if not self.can_render:
+            return super().draw(state, height, width)
+        observation = self._observe(state)
+        if observation.ndim == 2:
+            observation = observation[..., None]
+        colours = np.concatenate([[(0, 0, 0)], np.resize(CHANNEL_COLOURS, (observation.shape[-1], 3))])
+        numbers = jnp.arange(1, observation.shape[-1] + 1)
+        return draw_tiles(jnp.max((observation > 0) * numbers, axis=-1), colours, height, width)
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        rows, columns = (self.foreign.observation_space.shape or ())[:2] if self.can_render else (1, 1)
+        return 400, 400 * columns // rows
+
+    def _observe(self, state: ForeignState) -> jax.Array:
+        """The observation of a state, whose last action is not known."""
+        env, key = self.foreign.env, jax.random.key(0)
+        if hasattr(env, "observe"):
+            return jnp.asarray(env.observe(key, state.inner, None, self.library_params))
+        arguments = inspect.signature(env.get_obs).parameters
+        given = {name: value for name, value in (("params", self.library_params), ("key", key)) if name in arguments}
+        return jnp.asarray(env.get_obs(state.inner, **given))
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         observation, inner = self.foreign.env.reset_env(key, self.library_params)
@@ -161,7 +210,7 @@ def with_parameters(build: Any, name: str, parameters: dict[str, Any]) -> Any:
 
 def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
     """Of an environment of gymnax or craftax; one that its observations leave, without bounds."""
-    space = converted(env.observation_space(params))
+    space = ravelled(converted(env.observation_space(params)))
     if env.name in OUTSIDE and isinstance(space, spaces.Box):
         return unbounded(space.shape, space.dtype)
     return space

@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
@@ -23,6 +22,11 @@ from jaxenvs.foreign.base import (
     unknown_id,
 )
 
+# Parts of observations that may be -1, for none, where their specs begin with 0.
+NONE_IS_MINUS_ONE = {"TSP": ("position",)}
+
+DPI = 100  # of its figures
+
 
 @environment
 class JumanjiEnvironment(ForeignEnvironment):
@@ -36,6 +40,11 @@ class JumanjiEnvironment(ForeignEnvironment):
     def can_render(self) -> bool:
         return _viewer(self.foreign.env) is not None
 
+    @property
+    def render_size(self) -> tuple[int, int]:
+        width, height = getattr(_viewer(self.foreign.env), "figure_size", (10, 10))
+        return round(DPI * height), round(DPI * width)
+
     def render(self, state: ForeignState) -> np.ndarray:
         env = self.foreign.env
         viewer = _viewer(env)
@@ -45,8 +54,9 @@ class JumanjiEnvironment(ForeignEnvironment):
         pyplot = require_library("matplotlib.pyplot", "jumanji")
         pyplot.switch_backend("agg")
         viewer._display = viewer._display_rgb_array
-        env.render(jax.tree.map(np.asarray, state.inner))
+        env.render(state.inner)
         figure, _ = viewer._get_fig_ax(show=False)
+        figure.set_dpi(DPI)
         figure.canvas.draw()
         return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
 
@@ -89,6 +99,8 @@ def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
 def from_jumanji(env: Any) -> JumanjiEnvironment:
     """An adapter of an environment of jumanji, not of one of its wrappers that reset."""
     space = _space(env.observation_spec)
+    for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
+        space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]
     return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_space(env.action_spec))
 
 
@@ -110,9 +122,8 @@ def _as_dicts(observation: Any) -> Any:
 def _space(spec: Any) -> gymnasium.Space[Any]:
     """Gymnasium's space of a spec of jumanji's."""
     nested = _nested(spec)
-    if isinstance(nested, dict):
-        return spaces.Dict(flat_dict(nested))
-    return nested
+    space: gymnasium.Space[Any] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
+    return space
 
 
 def _nested(spec: Any) -> Any:

@@ -1,0 +1,88 @@
+"""Ids of other libraries, and episodes played by the library and by us from the same keys."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+
+# Of every id that a library lists, those that cannot be tried, and why.
+SKIPPED = {
+    "brax/swimmer": "brax 0.14.2 calls jnp.clip with an argument that JAX 0.10 does not have",
+    "gymnax/MNISTBandit-bsuite": "downloads MNIST",
+    "jumanji/Connector-v3": "several agents with a reward each",
+    "jumanji/LevelBasedForaging-v0": "several agents with a reward each",
+    "jumanji/SearchAndRescue-v0": "several agents with a reward each",
+    "jumanji/Sokoban-v0": "downloads levels",
+}
+
+
+def all_ids(library, *cheap):
+    """Every id as a parameter of a test. All but the cheap ones, by name, are left out unless asked for."""
+    return [pytest.param(id, marks=[*_marks(id, cheap)]) for id in jaxenvs.foreign.ids(library)]
+
+
+def _marks(id, cheap):
+    if id in SKIPPED:
+        yield pytest.mark.skip(SKIPPED[id])
+    if id.partition("/")[2] not in cheap:
+        yield pytest.mark.foreign
+
+
+class Shown(NamedTuple):
+    """What a library shows of a step."""
+
+    observation: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, rtol=0.0):
+    """Ours and the library's own reset and step show the same, step by step, up to the end of each episode.
+
+    Args:
+      reset: key -> (state, observation), the library's.
+      step: (state, action, key, number of the step) -> (state, Shown). The key is the one that reset was given.
+      rtol: 0 for equal bits.
+
+    Returns:
+      What was shown, with the axes steps and lanes.
+    """
+    env = env.unwrapped
+    keys = jax.random.split(jax.random.key(seed), num_lanes)
+    space = env.action_space
+    space.seed(seed)
+    state, timestep = jax.jit(jax.vmap(env.reset))(keys)
+    library_state, observation = jax.jit(jax.vmap(reset))(keys)
+    running = np.ones(num_lanes, bool)
+    assert_same(observation, timestep.observation, running, rtol)
+    our_step = jax.jit(jax.vmap(env.step))
+    library_step = jax.jit(jax.vmap(step, in_axes=(0, 0, 0, None)))
+    seen = []
+    for number in range(num_steps):
+        action = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[space.sample() for _ in keys])
+        state, timestep = our_step(state, action)
+        library_state, shown = library_step(library_state, action, keys, number)
+        ours = Shown(timestep.observation, timestep.reward, timestep.terminated, timestep.truncated)
+        assert_same(shown, ours, running, rtol)
+        running &= ~np.asarray(timestep.done)
+        seen.append(jax.tree.map(np.asarray, ours))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
+
+
+def assert_same(theirs, ours, lanes, rtol):
+    theirs, ours = (jax.tree.leaves(tree) for tree in (theirs, ours))
+    assert len(theirs) == len(ours)
+    for their, our in zip(theirs, ours, strict=True):
+        our, their = (np.asarray(leaf, float)[lanes].ravel() for leaf in (our, their))
+        np.testing.assert_allclose(our, their, rtol=rtol, atol=rtol)
+
+
+def keys_of(key, number):
+    """The key of a reset and of a step, of a library whose steps want keys, from the key of an episode."""
+    reset_key, step_key = jax.random.split(key)
+    return reset_key, jax.random.fold_in(step_key, number)

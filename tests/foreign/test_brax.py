@@ -1,0 +1,85 @@
+"""Environments of brax."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs.foreign import from_brax
+from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
+
+envs = pytest.importorskip("brax.envs")
+
+CHEAP = {"backend": "spring"}
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    return jaxenvs.make("brax/inverted_pendulum", **CHEAP)
+
+
+def test_it_keeps_the_contract(pendulum):
+    jaxenvs.check_env(pendulum)
+
+
+@pytest.mark.parametrize("id", all_ids("brax"))
+def test_every_id_keeps_the_contract(id):
+    jaxenvs.check_env(jaxenvs.make(id), num_steps=50)
+
+
+def test_its_episodes_are_those_of_brax(pendulum):
+    assert_parity(envs.get_environment("inverted_pendulum", **CHEAP), pendulum)
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize("name", ["ant", "fast"])
+def test_the_episodes_of_others_are_those_of_brax(name):
+    assert_parity(envs.get_environment(name), jaxenvs.make(f"brax/{name}"))
+
+
+def assert_parity(library_env, env):
+    def reset(key):
+        state = library_env.reset(key)
+        return state, state.obs
+
+    def step(state, action, key, number):
+        state = library_env.step(state, action)
+        return state, Shown(state.obs, state.reward, state.done != 0, jnp.zeros((), bool))
+
+    shown = assert_same_episodes(env, reset, step, rtol=1e-6)
+    assert np.ptp(shown.observation) > 0
+
+
+def test_make_puts_braxs_customary_limit_on_an_episode(pendulum):
+    assert pendulum.max_steps == 1000
+    assert jaxenvs.make("brax/inverted_pendulum", max_episode_steps=-1, **CHEAP) == pendulum.unwrapped
+
+
+def test_what_fell_stays_as_it_is(pendulum):
+    env = pendulum.unwrapped
+    state, _ = env.reset(jax.random.key(0))
+    fallen = dataclasses.replace(state, inner=state.inner.replace(done=jnp.ones(())))
+    after, timestep = jax.jit(env.step)(fallen, jnp.ones(1))
+    assert bool(timestep.terminated)
+    np.testing.assert_array_equal(after.inner.pipeline_state.q, state.inner.pipeline_state.q)
+
+
+def test_gravity_can_be_changed_while_it_is_traced(pendulum):
+    def speed(gravity):
+        env = pendulum.unwrapped.replace(gravity=jnp.array([0.0, 0.0, gravity]))
+        state, _ = env.reset(jax.random.key(0))
+        return env.step(state, jnp.zeros(1))[1].observation[3]
+
+    slow, fast = jax.vmap(speed)(jnp.array([0.0, -9.81]))
+    assert fast != slow
+
+
+def test_an_object_can_be_adapted_and_its_state_is_not_written_into():
+    env = from_brax(envs.get_environment("fast"))
+    state, _ = env.reset(jax.random.key(0))
+    before = jax.tree.leaves(state)
+    env.step(state, jnp.zeros(1))
+    assert all(map(lambda old, new: old is new, before, jax.tree.leaves(state)))
