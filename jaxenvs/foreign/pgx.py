@@ -70,8 +70,11 @@ class PgxEnvironment(ForeignEnvironment):
         return str(self.foreign.env.id).startswith("minatar-")
 
 
-def make(name: str) -> PgxEnvironment:
+def make(name: str, **parameters: Any) -> PgxEnvironment:
     """The game of pgx's name.
+
+    Args:
+      parameters: as `sticky_action_prob=0.0` of MinAtar's.
 
     Raises:
       UnknownEnvironment, ImportError: pgx has no such game; or is not installed.
@@ -79,7 +82,7 @@ def make(name: str) -> PgxEnvironment:
     """
     if name not in (names := ids()):
         raise unknown_id("pgx", name, names)
-    return _build(name)
+    return _build(name).replace(**parameters)
 
 
 def ids() -> list[str]:

@@ -6,30 +6,33 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign.navix import from_navix
-from tests.foreign.own_stepping import assert_equal_to_own_stepping
+from jaxenvs.foreign import from_navix
+from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
 
 navix = pytest.importorskip("navix")
 
-SAMPLE = ["Navix-Empty-8x8-v0", "Navix-DoorKey-5x5-v0"]
 FORWARD, TURN_RIGHT = 2, 1
 
 
 def assert_parity(name: str, **arguments) -> None:
     own = navix.make(name, max_steps=40, **arguments)
-    ended = assert_equal_to_own_stepping(
-        jaxenvs.make(f"navix/{name}", max_steps=40, **arguments),
-        own.reset,
-        lambda timestep, action, key: own._step(timestep, action),
-        lambda timestep: (timestep.observation, timestep.reward, timestep.step_type == 2, timestep.step_type == 1),
-        num_steps=50,
-    )
-    assert ended.all()
+
+    def reset(key):
+        timestep = own.reset(key)
+        return timestep, timestep.observation
+
+    def step(timestep, action, key, number):
+        timestep = own._step(timestep, action)
+        kind = timestep.step_type
+        return timestep, Shown(timestep.observation, timestep.reward, kind == 2, kind == 1)
+
+    shown = assert_same_episodes(jaxenvs.make(f"navix/{name}", max_steps=40, **arguments), reset, step, num_steps=40)
+    assert (shown.terminated | shown.truncated).any(axis=0).all()
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_whole_episodes_are_those_of_the_librarys_own_stepping(name: str) -> None:
-    assert_parity(name)
+@pytest.mark.parametrize("id", all_ids("navix", "Navix-Empty-8x8-v0", "Navix-DoorKey-5x5-v0"))
+def test_its_episodes_are_those_of_navix(id: str) -> None:
+    assert_parity(id.partition("/")[2])
 
 
 @pytest.mark.parametrize("observe", ["rgb", "rgb_first_person", "categorical", "symbolic_first_person"])
@@ -85,16 +88,10 @@ def test_an_unknown_name_has_a_hint() -> None:
         jaxenvs.make("navix/Navix-Empty-8x8")
 
 
-def test_keeps_the_contract() -> None:
-    jaxenvs.check_env(jaxenvs.make("navix/Navix-Empty-8x8-v0"))
+@pytest.mark.parametrize("id", all_ids("navix", "Navix-Empty-8x8-v0"))
+def test_it_keeps_the_contract(id: str) -> None:
+    jaxenvs.check_env(jaxenvs.make(id))
 
 
-def test_keeps_the_contract_in_float64(x64: None) -> None:
+def test_it_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("navix/Navix-Empty-8x8-v0"), num_steps=20)
-
-
-@pytest.mark.foreign
-@pytest.mark.parametrize("name", navix.registry())
-def test_every_name_keeps_the_contract_and_its_own_stepping(name: str) -> None:
-    jaxenvs.check_env(jaxenvs.make(f"navix/{name}"))
-    assert_parity(name)

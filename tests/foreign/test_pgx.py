@@ -6,30 +6,31 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign.pgx import from_pgx
-from tests.foreign.own_stepping import assert_equal_to_own_stepping
+from jaxenvs.foreign import from_pgx
+from tests.foreign.episodes import Shown, all_ids, assert_same_episodes, keys_of
 
 pgx = pytest.importorskip("pgx")
-
-ALONE = ["2048", *(name for name in pgx.available_envs() if name.startswith("minatar-"))]
-SAMPLE = ["2048", "minatar-breakout"]
 
 
 def assert_parity(name: str) -> None:
     own = pgx.make(name)
-    ended = assert_equal_to_own_stepping(
-        jaxenvs.make(f"pgx/{name}"),
-        own.init,
-        own.step,
-        lambda state: (state.observation, state.rewards[0], state.terminated, state.truncated),
-        num_steps=2600 if name == "minatar-freeway" else 300,  # it lasts 2500 steps
-    )
-    assert ended.any()
+
+    def reset(key):
+        state = own.init(keys_of(key, 0)[0])
+        return state, state.observation
+
+    def step(state, action, key, number):
+        state = own.step(state, action, keys_of(key, number)[1])
+        return state, Shown(state.observation, state.rewards[0], state.terminated, state.truncated)
+
+    num_steps = 2500 if name == "minatar-freeway" else 200  # it ends then
+    shown = assert_same_episodes(jaxenvs.make(f"pgx/{name}"), reset, step, num_steps)
+    assert shown.terminated.any()
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_whole_episodes_are_those_of_the_librarys_own_stepping(name: str) -> None:
-    assert_parity(name)
+@pytest.mark.parametrize("id", all_ids("pgx", "2048", "minatar-breakout"))
+def test_its_episodes_are_those_of_pgx(id: str) -> None:
+    assert_parity(id.partition("/")[2])
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +100,10 @@ def test_an_unknown_name_has_a_hint() -> None:
         jaxenvs.make("pgx/minatar-brakeout")
 
 
-def test_keeps_the_contract() -> None:
-    jaxenvs.check_env(jaxenvs.make("pgx/2048"))
+@pytest.mark.parametrize("id", all_ids("pgx", "2048"))
+def test_it_keeps_the_contract(id: str) -> None:
+    jaxenvs.check_env(jaxenvs.make(id))
 
 
-def test_keeps_the_contract_in_float64(x64: None) -> None:
+def test_it_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("pgx/2048"), num_steps=20)
-
-
-@pytest.mark.foreign
-@pytest.mark.parametrize("name", ALONE)
-def test_every_name_keeps_the_contract_and_its_own_stepping(name: str) -> None:
-    jaxenvs.check_env(jaxenvs.make(f"pgx/{name}"))
-    assert_parity(name)

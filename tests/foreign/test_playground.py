@@ -9,31 +9,30 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign.playground import from_playground
+from jaxenvs.foreign import from_playground
 from jaxenvs.wrappers import TimeLimit
-from tests.foreign.own_stepping import assert_equal_to_own_stepping
+from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
 
 pytest.importorskip("mujoco_playground")
 
-from mujoco_playground import dm_control_suite, registry
+from mujoco_playground import registry
 
 JAX = {"impl": "jax"}
 
 
-def assert_parity(name: str, num_steps: int) -> None:
-    own = registry.load(name, config_overrides=JAX)
-    assert_equal_to_own_stepping(
-        jaxenvs.make(f"playground/{name}", max_episode_steps=-1),
-        own.reset,
-        lambda state, action, key: own.step(state, action),
-        lambda state: (state.obs, state.reward, state.done == 1, False),
-        num_steps=num_steps,
-        num_episodes=2,
-    )
+@pytest.mark.parametrize("id", all_ids("playground", "PendulumSwingup"))
+def test_its_episodes_are_those_of_playground(id: str) -> None:
+    own = registry.load(id.partition("/")[2], config_overrides=JAX)
 
+    def reset(key):
+        state = own.reset(key)
+        return state, state.obs
 
-def test_whole_episodes_are_those_of_the_librarys_own_stepping() -> None:
-    assert_parity("PendulumSwingup", 1000)
+    def step(state, action, key, number):
+        state = own.step(state, action)
+        return state, Shown(state.obs, state.reward, state.done == 1, jnp.zeros((), bool))
+
+    assert_same_episodes(jaxenvs.make(id), reset, step, num_steps=50, num_lanes=2)
 
 
 @pytest.fixture(scope="module")
@@ -99,20 +98,10 @@ def test_the_picture_is_mujocos_of_the_state(env, monkeypatch) -> None:
     np.testing.assert_array_equal(picture, np.uint8(10 + 10 * state.inner.inner.data.qpos[0]))
 
 
-def test_keeps_the_contract(env) -> None:
-    jaxenvs.check_env(env)
+@pytest.mark.parametrize("id", all_ids("playground", "PendulumSwingup"))
+def test_it_keeps_the_contract(id: str) -> None:
+    jaxenvs.check_env(jaxenvs.make(id), num_steps=50)
 
 
-def test_keeps_the_contract_in_float64(x64: None) -> None:
+def test_it_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("playground/PendulumSwingup"), num_steps=20)
-
-
-@pytest.mark.foreign
-@pytest.mark.parametrize("name", dm_control_suite.ALL_ENVS)  # the others clone models
-def test_every_name_keeps_the_contract_and_its_own_stepping(name: str) -> None:
-    try:
-        registry.load(name, config_overrides=JAX)
-    except AttributeError as error:
-        pytest.skip(f"{name} does not load: {error}")
-    jaxenvs.check_env(jaxenvs.make(f"playground/{name}"), num_steps=50)
-    assert_parity(name, 50)

@@ -6,35 +6,33 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign.xminigrid import from_xminigrid
-from tests.foreign.own_stepping import assert_equal_to_own_stepping
+from jaxenvs.foreign import from_xminigrid
+from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
 
 xminigrid = pytest.importorskip("xminigrid")
 
-SAMPLE = ["MiniGrid-EmptyRandom-5x5", "XLand-MiniGrid-R1-9x9"]
 FORWARD, TURN_RIGHT = 0, 1
 
 
 def assert_parity(name: str) -> None:
     own, params = xminigrid.make(name, max_steps=100)
-    ended = assert_equal_to_own_stepping(
-        jaxenvs.make(f"xminigrid/{name}", max_steps=100),
-        lambda key: own.reset(params, key),
-        lambda timestep, action, key: own.step(params, timestep, action),
-        lambda timestep: (
-            timestep.observation,
-            timestep.reward,
-            timestep.last() & (timestep.discount == 0),
-            timestep.last() & (timestep.discount == 1),
-        ),
-        num_steps=110,
-    )
-    assert ended.all()
+
+    def reset(key):
+        timestep = own.reset(params, key)
+        return timestep, timestep.observation
+
+    def step(timestep, action, key, number):
+        timestep = own.step(params, timestep, action)
+        last, lost = timestep.last(), timestep.discount == 0
+        return timestep, Shown(timestep.observation, timestep.reward, last & lost, last & ~lost)
+
+    shown = assert_same_episodes(jaxenvs.make(f"xminigrid/{name}", max_steps=100), reset, step, num_steps=100)
+    assert (shown.terminated | shown.truncated).any(axis=0).all()
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_whole_episodes_are_those_of_the_librarys_own_stepping(name: str) -> None:
-    assert_parity(name)
+@pytest.mark.parametrize("id", all_ids("xminigrid", "MiniGrid-EmptyRandom-5x5", "XLand-MiniGrid-R1-9x9"))
+def test_its_episodes_are_those_of_xminigrid(id: str) -> None:
+    assert_parity(id.partition("/")[2])
 
 
 @pytest.fixture(scope="module")
@@ -105,16 +103,10 @@ def test_an_unknown_name_has_a_hint() -> None:
         jaxenvs.make("xminigrid/MiniGrid-Empty-8x8-v0")
 
 
-def test_keeps_the_contract(env) -> None:
-    jaxenvs.check_env(env)
+@pytest.mark.parametrize("id", all_ids("xminigrid", "MiniGrid-Empty-5x5"))
+def test_it_keeps_the_contract(id: str) -> None:
+    jaxenvs.check_env(jaxenvs.make(id))
 
 
-def test_keeps_the_contract_in_float64(x64: None) -> None:
+def test_it_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("xminigrid/MiniGrid-MemoryS8"), num_steps=20)
-
-
-@pytest.mark.foreign
-@pytest.mark.parametrize("name", xminigrid.registered_environments())
-def test_every_name_keeps_the_contract_and_its_own_stepping(name: str) -> None:
-    jaxenvs.check_env(jaxenvs.make(f"xminigrid/{name}"))
-    assert_parity(name)
