@@ -249,7 +249,7 @@ def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Sp
     """A Box, unbounded where a library writes the largest number for infinity; of bools, a MultiBinary."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
-        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape) if shape else spaces.Discrete(2)
     low, high = (np.array(np.broadcast_to(np.asarray(bound), shape)) for bound in (low, high))
     if dtype.kind == "f":
         low, high = low.astype(np.float64), high.astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from typing import Any
 
@@ -67,12 +68,33 @@ class BraxEnvironment(ForeignEnvironment):
         # brax writes into the dicts of the state that it is given.
         before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
         stepped = self.library_env.step(before, action)
-        # What fell goes on falling, until its numbers are none.
-        ended = jnp.asarray(inner.done, bool)
-        inner = jax.tree.map(lambda old, new: jnp.where(ended, old, new), inner, stepped)
+        inner = _hold(inner, stepped)
         return inner, TimeStep(
             inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
         )
+
+
+# What a step of brax starts from, by backend: joints, or bodies.
+POSITIONS = ("q", "qd", "x_i", "xd_i", "qpos", "qvel")
+
+
+def _hold(before: Any, after: Any) -> Any:
+    """A state whose bodies stay where they were once the episode has ended: what fell would fall until it is NaN.
+
+    All else of the state follows from these: to select every leaf costs a cheap environment a tenth of its step.
+    """
+    ended = jnp.asarray(before.done, bool)
+    held = {
+        name: jax.tree.map(
+            functools.partial(jnp.where, ended),
+            getattr(before.pipeline_state, name),
+            getattr(after.pipeline_state, name),
+        )
+        for name in POSITIONS
+        if hasattr(after.pipeline_state, name)
+    }
+    pipeline_state = after.pipeline_state.replace(**held) if held else after.pipeline_state
+    return after.replace(pipeline_state=pipeline_state, done=jnp.maximum(before.done, after.done))
 
 
 def make(name: str, **parameters: Any) -> BraxEnvironment:
