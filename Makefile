@@ -11,7 +11,7 @@ OTHER_VERSIONS := test-lowest test-newest test-gpu-image
 WHEELS ?= wheels
 
 # gymnax by itself, without what it asks for: a Gymnasium that is older than ours.
-LIBRARIES := brax,craftax,jumanji
+LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 GYMNAX := gymnax==1.0.1
 
 .PHONY: demo test test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean

@@ -12,6 +12,10 @@ from jaxenvs.foreign.brax import from_brax
 from jaxenvs.foreign.craftax import from_craftax
 from jaxenvs.foreign.gymnax import from_gymnax
 from jaxenvs.foreign.jumanji import from_jumanji
+from jaxenvs.foreign.navix import from_navix
+from jaxenvs.foreign.pgx import from_pgx
+from jaxenvs.foreign.playground import from_playground
+from jaxenvs.foreign.xminigrid import from_xminigrid
 from jaxenvs.registry import LIBRARIES
 
 __all__ = [
@@ -21,6 +25,10 @@ __all__ = [
     "from_craftax",
     "from_gymnax",
     "from_jumanji",
+    "from_navix",
+    "from_pgx",
+    "from_playground",
+    "from_xminigrid",
     "ids",
 ]
 

@@ -17,7 +17,19 @@ SKIPPED = {
     "jumanji/LevelBasedForaging-v0": "several agents with a reward each",
     "jumanji/SearchAndRescue-v0": "several agents with a reward each",
     "jumanji/Sokoban-v0": "downloads levels",
+    "playground/ReacherEasy": "playground 0.2.0 calls MjSpec.find_body, which MuJoCo no longer has",
+    "playground/ReacherHard": "playground 0.2.0 calls MjSpec.find_body, which MuJoCo no longer has",
 }
+_SEVERAL_PLAYERS = """animal_shogi backgammon chess connect_four gardner_chess go_19x19 go_9x9 hex kuhn_poker
+leduc_holdem othello shogi sparrow_mahjong tic_tac_toe"""
+_CLONED = """AeroCubeRotateZAxis AlohaHandOver AlohaSinglePegInsertion ApolloJoystickFlatTerrain BarkourJoystick
+BerkeleyHumanoidJoystickFlatTerrain BerkeleyHumanoidJoystickRoughTerrain G1JoystickFlatTerrain G1JoystickRoughTerrain
+Go1Footstand Go1Getup Go1Handstand Go1JoystickFlatTerrain Go1JoystickRoughTerrain H1InplaceGaitTracking
+H1JoystickGaitTracking LeapCubeReorient LeapCubeRotateZAxis Op3Joystick PandaOpenCabinet PandaPickCube
+PandaPickCubeCartesian PandaPickCubeOrientation PandaRobotiqPushCube SpotFlatTerrainJoystick SpotGetup
+SpotJoystickGaitTracking T1JoystickFlatTerrain T1JoystickRoughTerrain"""
+SKIPPED |= {f"pgx/{name}": "several players" for name in _SEVERAL_PLAYERS.split()}
+SKIPPED |= {f"playground/{name}": "clones the robot's model with git" for name in _CLONED.split()}
 
 
 def all_ids(library, *cheap):

@@ -1,0 +1,125 @@
+"""navix (epignatelli/navix): MiniGrid's tasks, written for JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    require_library,
+    shared,
+    unknown_id,
+)
+from jaxenvs.foreign.precision import in_32_bits
+
+
+@environment
+class NavixEnvironment(ForeignEnvironment):
+    """An environment of navix, whose whole Timestep is the state.
+
+    Its parameters are `max_steps`, navix's own limit of an episode, and `penality_coeff`, what a slow success costs.
+    """
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        inner = in_32_bits(self.foreign.env.reset, key)
+        return _without_cache(inner), inner.observation
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        # Not `step`, which resets, one step late.
+        def step(params: Any, inner: Any, action: Any) -> Any:
+            return self.foreign.env.replace(**params)._step(_with_cache(inner), action)
+
+        inner = in_32_bits(step, self.params, inner, action)
+        timestep = TimeStep(
+            inner.observation, inner.reward, inner.is_termination(), inner.is_truncation(), dict(inner.info)
+        )
+        return _without_cache(inner), timestep
+
+    @property
+    def can_render(self) -> bool:
+        return True
+
+    @property
+    def render_fps(self) -> int:
+        return 10
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        size: tuple[int, int] = self.foreign.constants
+        return size
+
+    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+        observe = require_library("navix").observations.rgb
+        image: jax.Array = in_32_bits(observe, _with_cache(state.inner).state)
+        rows, columns = (np.arange(size) * of // size for size, of in zip((height, width), image.shape, strict=False))
+        return image[rows[:, None], columns]
+
+
+def _without_cache(timestep: Any) -> Any:
+    """A Timestep less the picture of its empty grid: 200 KB that nobody reads unless observations are pictures."""
+    return timestep.replace(state=timestep.state.replace(cache=None))
+
+
+def _with_cache(timestep: Any) -> Any:
+    cache = require_library("navix.rendering.cache", "navix").RenderingCache
+    cache = in_32_bits(cache.init, timestep.state.grid)
+    return timestep.replace(state=timestep.state.replace(cache=cache))
+
+
+def make(name: str, **arguments: Any) -> NavixEnvironment:
+    """The environment of navix's name.
+
+    Args:
+      arguments: of `navix.make`, as `observation_fn=navix.observations.rgb` or `max_steps=200`.
+
+    Raises:
+      UnknownEnvironment, ImportError: navix has no such environment; or is not installed.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("navix", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of navix's environments."""
+    return sorted(require_library("navix").registry())
+
+
+@shared
+def _build(name: str, **arguments: Any) -> NavixEnvironment:
+    return from_navix(require_library("navix").make(name, **arguments))
+
+
+def from_navix(env: Any) -> NavixEnvironment:
+    """An adapter of an environment of navix, as `navix.make` returns it."""
+    started = jax.eval_shape(lambda: in_32_bits(env.reset, jax.random.key(0)))
+    height, width = started.state.grid.shape
+    tile = started.state.cache.patches.shape[1]
+    return adapt(
+        NavixEnvironment,
+        env,
+        observation_space=_observation_space(env, started.observation),
+        action_space=spaces.Discrete(int(env.action_space.n)),
+        params={"max_steps": env.max_steps, "penality_coeff": env.penality_coeff},
+        constants=(height * tile, width * tile),
+    )
+
+
+def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium.Space[Any]:
+    navix = require_library("navix")
+    bounds: tuple[Any, Any] = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
+    player, observations = navix.entities.EntityIds.PLAYER, navix.observations
+    if env.observation_fn in (observations.symbolic, observations.symbolic_first_person):
+        bounds = 0, player  # navix's spaces end before it, or with all that fits into 8 bits
+    elif env.observation_fn in (observations.categorical, observations.categorical_first_person):
+        bounds = -1, player  # -1 is a wall
+    return box(*bounds, observation.shape, observation.dtype)

@@ -1,0 +1,114 @@
+"""pgx (sotetsuk/pgx): games on boards, with cards, and MinAtar's. Those of one player."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.drawing import draw_tiles
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, require_library, shared, unknown_id
+from jaxenvs.foreign.precision import in_32_bits
+
+
+@environment
+class PgxEnvironment(ForeignEnvironment):
+    """A game of pgx for one player. `info["action_mask"]` says which actions are legal; any other loses the game.
+
+    The parameter of MinAtar's is `sticky_action_prob`, the probability that the last action is repeated.
+    """
+
+    step_wants_key = True
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        inner = in_32_bits(self.foreign.env.init, key)
+        return inner, inner.observation
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        def step(params: dict[str, Any], inner: Any, action: Any, key: Any) -> Any:
+            env = copy.copy(self.foreign.env)  # it has its parameters as attributes, and pgx no functions of them
+            vars(env).update(params)
+            return env.step(inner, action, key)
+
+        inner = in_32_bits(step, self.params, inner, action, key)
+        info = {"action_mask": inner.legal_action_mask}
+        return inner, TimeStep(inner.observation, inner.rewards[0], inner.terminated, inner.truncated, info)
+
+    def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
+        state, timestep = super().reset(key)
+        return state, timestep.replace(info={"action_mask": state.inner.legal_action_mask})
+
+    @property
+    def can_render(self) -> bool:
+        return self._is_minatar
+
+    @property
+    def render_fps(self) -> int:
+        return 30 if self._is_minatar else 5
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 400, 400
+
+    def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
+        """The picture of a game of MinAtar; pgx has vector graphics of the others."""
+        if not self._is_minatar:
+            return super().draw(state, height, width)
+        channels = state.inner.observation
+        palette = require_library("pgx.minatar.utils", "pgx").get_cmap(channels.shape[-1])
+        colours = np.array([(0, 0, 0), *palette])
+        grid = jnp.max(channels * jnp.arange(1, len(colours)), axis=-1)
+        return draw_tiles(grid, np.asarray(np.round(colours * 255), np.uint8), height, width)
+
+    @property
+    def _is_minatar(self) -> bool:
+        return str(self.foreign.env.id).startswith("minatar-")
+
+
+def make(name: str, **parameters: Any) -> PgxEnvironment:
+    """The game of pgx's name.
+
+    Args:
+      parameters: as `sticky_action_prob=0.0` of MinAtar's.
+
+    Raises:
+      UnknownEnvironment, ImportError: pgx has no such game; or is not installed.
+      ValueError: it is one of several players.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("pgx", name, names)
+    return _build(name).replace(**parameters)
+
+
+def ids() -> list[str]:
+    """The names of pgx's games; of how many players a game is, it says when it is made."""
+    return sorted(require_library("pgx").available_envs())
+
+
+@shared
+def _build(name: str) -> PgxEnvironment:
+    return from_pgx(require_library("pgx").make(name))
+
+
+def from_pgx(env: Any) -> PgxEnvironment:
+    """An adapter of a game of pgx.
+
+    Raises:
+      ValueError: it is one of several players.
+    """
+    if env.num_players != 1:
+        raise ValueError(f"env must be a game of one player, got {env.id}, which has {env.num_players}.")
+    started = jax.eval_shape(lambda: in_32_bits(env.init, jax.random.key(0)))
+    dtype: Any = started.observation.dtype  # bool
+    return adapt(
+        PgxEnvironment,
+        env,
+        observation_space=spaces.Box(0, 1, started.observation.shape, dtype),
+        action_space=spaces.Discrete(started.legal_action_mask.shape[0]),
+        params={name: vars(env)[name] for name in ("sticky_action_prob",) if name in vars(env)},
+    )

@@ -1,0 +1,125 @@
+"""playground (google-deepmind/mujoco_playground): robots and the DeepMind control suite on MuJoCo's MJX."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.arguments import type_name
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    require_library,
+    shared,
+    unbounded,
+    unknown_id,
+)
+
+
+@environment
+class PlaygroundEnvironment(ForeignEnvironment):
+    """An environment of MuJoCo Playground. It has no time limit: `make` puts the one of its configuration on it."""
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        inner = self.foreign.env.reset(key)
+        return inner, _observation(inner)
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        # Playground writes into the dicts of the state that it is given.
+        inner = jax.tree.map(lambda leaf: leaf, inner)
+        inner = self.foreign.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
+        info = {**inner.info, "metrics": inner.metrics}
+        return inner, TimeStep(_observation(inner), inner.reward, inner.done, jnp.zeros((), bool), info)
+
+    @property
+    def can_render(self) -> bool:
+        return True
+
+    @property
+    def render_fps(self) -> int:
+        return round(1 / float(self.foreign.env.dt))
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return 240, 320
+
+    def render(self, state: ForeignState) -> np.ndarray:
+        """MuJoCo's picture. It is drawn on the host, by OpenGL: `MUJOCO_GL=egl` where there is no screen."""
+        height, width = self.render_size
+        return np.asarray(self.foreign.env.render(jax.tree.map(_on_host, state.inner), height, width))
+
+
+def _observation(inner: Any) -> Any:
+    return dict(inner.obs) if isinstance(inner.obs, Mapping) else inner.obs
+
+
+def _on_host(leaf: jax.Array) -> Any:
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def make(name: str, **arguments: Any) -> PlaygroundEnvironment:
+    """The environment of Playground's name, on MJX's own implementation, which runs everywhere.
+
+    The robots' models are not part of Playground: for those of locomotion and manipulation it clones them with git
+    when the first one is made.
+
+    Args:
+      arguments: of `mujoco_playground.registry.load`, as `config_overrides={"ctrl_dt": 0.02}`.
+
+    Raises:
+      UnknownEnvironment, ImportError: Playground has no such environment; or is not installed.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("playground", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of Playground's environments, also of those whose models it has to clone."""
+    return sorted(_registry().ALL_ENVS)
+
+
+def _registry() -> Any:
+    with contextlib.redirect_stdout(io.StringIO()):  # MJX prints what it did not find
+        return require_library("mujoco_playground", "playground").registry
+
+
+@shared
+def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
+    registry = _registry()
+    implementation = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
+    overrides = {**implementation, **(config_overrides or {})}
+    return from_playground(registry.load(name, config_overrides=overrides, **arguments))
+
+
+def from_playground(env: Any) -> PlaygroundEnvironment:
+    """An adapter of an environment of MuJoCo Playground.
+
+    Raises:
+      ValueError: the environment resets itself or is of a batch; or it is not on MJX's own implementation.
+    """
+    if "Wrapper" in type(env).__name__:
+        raise ValueError(f"env must not reset or batch by itself, got a {type_name(env)}: pass env.unwrapped.")
+    if env.mjx_model.impl.value != "jax":
+        raise ValueError(
+            f"env must be on MJX's own implementation, got {env.mjx_model.impl.value!r}: "
+            "load it with config_overrides={'impl': 'jax'}."
+        )
+    observation = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0))).obs
+    space = jax.tree.map(lambda leaf: unbounded(leaf.shape, leaf.dtype), observation)
+    return adapt(
+        PlaygroundEnvironment,
+        env,
+        observation_space=spaces.Dict(dict(space)) if isinstance(observation, Mapping) else space,
+        action_space=box(-1, 1, (env.action_size,), np.float32),
+    )

@@ -1,0 +1,134 @@
+"""xminigrid (dunnolab/xland-minigrid): MiniGrid's tasks, and XLand's, whose rules are data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.arguments import type_name
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.base import (
+    ForeignEnvironment,
+    ForeignState,
+    adapt,
+    box,
+    flat_dict,
+    require_library,
+    shared,
+    unbounded,
+    unknown_id,
+)
+from jaxenvs.foreign.precision import in_32_bits
+
+
+@environment
+class XMiniGridEnvironment(ForeignEnvironment):
+    """An environment of xminigrid, whose whole TimeStep is the state.
+
+    Its parameters are `max_steps`, the limit of an episode, and, of XLand's, `ruleset`: goal, rules and objects, of
+    which a batch of environments may have one each.
+    """
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        def reset(params: Any, key: jax.Array) -> Any:
+            return self.foreign.env.reset(self.foreign.constants.replace(**params), key)
+
+        inner = in_32_bits(reset, self.params, key)
+        return inner, flat_dict(inner.observation)
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        def step(params: Any, inner: Any, action: Any) -> Any:
+            return self.foreign.env.step(self.foreign.constants.replace(**params), inner, action)
+
+        inner = in_32_bits(step, self.params, inner, action)
+        terminated, truncated = inner.last() & (inner.discount == 0), inner.last() & (inner.discount != 0)
+        return inner, TimeStep(flat_dict(inner.observation), inner.reward, terminated, truncated, {})
+
+    @property
+    def can_render(self) -> bool:
+        return True
+
+    @property
+    def render_fps(self) -> int:
+        return 10
+
+    @property
+    def render_size(self) -> tuple[int, int]:
+        return self.foreign.constants.height * TILE_SIZE, self.foreign.constants.width * TILE_SIZE
+
+    def render(self, state: ForeignState) -> np.ndarray:
+        """xminigrid's picture, with what the agent sees lit. It is drawn on the host."""
+        params = self.foreign.constants.replace(render_mode="rgb_array")
+        return np.asarray(self.foreign.env.render(params, jax.tree.map(_on_host, state.inner)))
+
+
+TILE_SIZE = 32  # of xminigrid's pictures [pixels]
+
+
+def _on_host(leaf: jax.Array) -> Any:
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def make(name: str, **arguments: Any) -> XMiniGridEnvironment:
+    """The environment of xminigrid's name.
+
+    Args:
+      arguments: of its parameters, as `view_size=5`.
+
+    Raises:
+      UnknownEnvironment, ImportError: xminigrid has no such environment; or is not installed.
+    """
+    if name not in (names := ids()):
+        raise unknown_id("xminigrid", name, names)
+    return _build(name, **arguments)
+
+
+def ids() -> list[str]:
+    """The names of xminigrid's environments."""
+    return sorted(require_library("xminigrid").registered_environments())
+
+
+@shared
+def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
+    return from_xminigrid(*require_library("xminigrid").make(name, **arguments))
+
+
+def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
+    """An adapter of an environment of xminigrid and its parameters, as `xminigrid.make` returns them.
+
+    Raises:
+      ValueError: the environment resets itself.
+    """
+    inside = env
+    while inside is not None:
+        if "AutoReset" in type(inside).__name__:
+            raise ValueError(f"env must not reset itself, got a {type_name(inside)}: pass the environment inside it.")
+        inside = getattr(inside, "_env", None)
+    observation = jax.eval_shape(lambda: in_32_bits(env.reset, params, jax.random.key(0))).observation
+    traced = {"max_steps": params.max_steps}
+    if hasattr(params, "ruleset"):
+        traced["ruleset"] = params.ruleset
+    return adapt(
+        XMiniGridEnvironment,
+        env,
+        observation_space=_observation_space(flat_dict(observation)),
+        action_space=spaces.Discrete(env.num_actions(params)),
+        params=traced,
+        constants=params,
+    )
+
+
+def _observation_space(observation: Any) -> gymnasium.Space[Any]:
+    """xminigrid tells shapes alone. Tiles are (kind, colour), directions one-hot."""
+    if isinstance(observation, dict):
+        return spaces.Dict({name: _observation_space(part) for name, part in observation.items()})
+    shape, dtype = observation.shape, observation.dtype
+    if dtype == np.uint8 and shape[2:] == (2,):
+        constants = require_library("xminigrid.core.constants", "xminigrid")
+        return box(0, max(constants.NUM_TILES, constants.NUM_COLORS) - 1, shape, dtype)
+    return box(0, 1, shape, dtype) if dtype.kind == "f" else unbounded(shape, dtype)
