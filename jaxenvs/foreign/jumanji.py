@@ -126,10 +126,13 @@ def _space(spec: Any) -> gymnasium.Space[Any]:
     return space
 
 
-def _nested(spec: Any) -> Any:
+def _nested(spec: Any, name: str = "") -> Any:
     if spec._specs:
-        return {name: _nested(part) for name, part in spec._specs.items()}
+        return {name: _nested(part, name) for name, part in spec._specs.items()}
     dtype = np.dtype(spec.dtype)
+    if name == "step_count" and hasattr(spec, "num_values"):
+        # A count and no category, which reaches the limit in the last step.
+        return box(0, spec.num_values, spec.shape, dtype)
     if hasattr(spec, "num_values"):
         count = np.asarray(spec.num_values)
         return spaces.MultiDiscrete(count) if count.ndim else spaces.Discrete(int(count))
