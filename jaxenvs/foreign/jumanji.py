@@ -101,7 +101,16 @@ def from_jumanji(env: Any) -> JumanjiEnvironment:
     space = _space(env.observation_spec)
     for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
         space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]
-    return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_space(env.action_spec))
+    return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_action_space(env.action_spec))
+
+
+def _action_space(spec: Any) -> gymnasium.Space[Any]:
+    """As `_space`; integers between bounds are a MultiDiscrete, as algorithms take no Box of integers."""
+    space = _space(spec)
+    if isinstance(space, spaces.Box) and space.dtype.kind in "iu":
+        low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+        return spaces.MultiDiscrete(high - low + 1, start=low)
+    return space
 
 
 def _observation(observation: Any) -> Any:
