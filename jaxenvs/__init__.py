@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
     from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
     from jaxenvs.envs.classic_control.pendulum import Pendulum
+    from jaxenvs.envs.minatar.asterix import Asterix
+    from jaxenvs.envs.minatar.breakout import Breakout
+    from jaxenvs.envs.minatar.freeway import Freeway
+    from jaxenvs.envs.minatar.seaquest import Seaquest
+    from jaxenvs.envs.minatar.space_invaders import SpaceInvaders
     from jaxenvs.envs.toy_text.blackjack import Blackjack
     from jaxenvs.envs.toy_text.cliff_walking import CliffWalking
     from jaxenvs.envs.toy_text.frozen_lake import FrozenLake
@@ -43,14 +48,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Acrobot",
     "ActionRepeat",
+    "Asterix",
     "AutoresetMode",
     "Blackjack",
+    "Breakout",
     "CartPole",
     "CliffWalking",
     "ClipAction",
     "Environment",
     "FlattenObservation",
     "FrameStack",
+    "Freeway",
     "FrozenLake",
     "MountainCar",
     "MountainCarContinuous",
@@ -58,6 +66,8 @@ __all__ = [
     "Pixels",
     "RandomizedParameters",
     "RescaleAction",
+    "Seaquest",
+    "SpaceInvaders",
     "Spec",
     "StickyAction",
     "Taxi",

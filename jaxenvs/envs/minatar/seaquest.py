@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import environment, struct
-from jaxenvs.envs.minatar import rows
 from jaxenvs.envs.minatar.game import DOWN, FIRE, LEFT, NONE, RIGHT, SIZE, UP, Draws, Game, GameState, below, uniform
 
 SHOT_INTERVAL = 5
@@ -122,6 +121,7 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
     )
     minimal_action_set = (NONE, LEFT, UP, RIGHT, DOWN, FIRE)
     num_words = 4
+    random_start = False
 
     def draws(self, words: jax.Array) -> SeaquestDraws:
         return SeaquestDraws(
@@ -199,42 +199,32 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
         ), jnp.where(delivers, _oxygen_shown(state), 0)
 
     def observe(self, state: SeaquestState) -> jax.Array:
-        fish, subs, enemy_bullets, go_right = _enemy_grids(state)
-        enemies = fish | subs
-        trail = jnp.where(go_right, rows.to_left(enemies), rows.to_right(enemies))
-        trail |= _both(state.diver_y, _behind(state.diver_x, state.divers_go_right))
-        on_board = jnp.maximum(state.divers, 0)
-        words = [
-            rows.cell(state.y, state.x),
-            rows.cell(state.y, _behind(state.x, state.faces_right)),
-            _both(state.bullet_y, state.bullet_x),
-            trail,
-            enemy_bullets,
-            fish,
-            subs,
-            jnp.where(rows.ROW == SIZE - 1, (1 << _oxygen_shown(state)) - 1, 0),
-            jnp.where(rows.ROW == SIZE - 1, ((1 << on_board) - 1) << SIZE - 1 - on_board, 0),
-            _both(state.diver_y, state.diver_x),
-        ]
-        return rows.cells(jnp.stack(words, axis=-1))
+        bottom, column = np.int32(SIZE - 1), np.arange(SIZE, dtype=np.int32)
+        enemy_trail, diver_trail = (
+            _behind(state.enemy_x, state.enemies_go_right),
+            _behind(state.diver_x, state.divers_go_right),
+        )
+        on_board = (column < SIZE - 1) & (column >= SIZE - 1 - state.divers)
+        return self.paint(
+            self.cells(0, state.y, state.x),
+            self.cells(1, state.y, _behind(state.x, state.faces_right)),
+            self.cells(2, state.bullet_y, state.bullet_x, state.bullet_x != NOWHERE),
+            self.cells(3, state.enemy_y, enemy_trail, enemy_trail != NOWHERE),
+            self.cells(3, state.diver_y, diver_trail, diver_trail != NOWHERE),
+            self.cells(4, state.enemy_y, state.enemy_bullet_x, state.enemy_bullet_x != NOWHERE),
+            self.cells(jnp.where(state.is_sub, 6, 5), state.enemy_y, state.enemy_x, state.enemy_x != NOWHERE),
+            self.cells(7, bottom, column, column < _oxygen_shown(state)),
+            self.cells(8, bottom, column, on_board),
+            self.cells(9, state.diver_y, state.diver_x, state.diver_x != NOWHERE),
+        )
 
 
 def _oxygen_shown(state: SeaquestState) -> jax.Array:
     return jnp.maximum(state.oxygen, 0) * SIZE // MAX_OXYGEN
 
 
-def _both(y: jax.Array, x: jax.Array) -> jax.Array:
-    """The grid of two cells; of those, that are somewhere."""
-    return rows.cell(y[0], x[0]) | rows.cell(y[1], x[1])
-
-
 def _ahead(x: jax.Array, go_right: jax.Array) -> jax.Array:
     return x + jnp.where(go_right, 1, -1)
-
-
-def _behind(x: jax.Array, go_right: jax.Array) -> jax.Array:
-    """The column behind; nowhere behind what is nowhere."""
-    return jnp.where(x == NOWHERE, NOWHERE, x - jnp.where(go_right, 1, -1))
 
 
 def _inside(x: jax.Array) -> jax.Array:
@@ -242,18 +232,9 @@ def _inside(x: jax.Array) -> jax.Array:
     return jnp.where((x < 0) | (x >= SIZE), NOWHERE, x)
 
 
-def _enemy_grids(state: SeaquestState) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Grids (10,) of fish, submarines and their bullets, and whether enemies in a row go to the right, bool (10,)."""
-    enemy = jnp.where(
-        state.enemy_x == NOWHERE,
-        0,
-        (jnp.where(state.enemies_go_right, 1 << 3 * SIZE, 0)) | jnp.where(state.is_sub, 1 << SIZE, 1) << state.enemy_x,
-    )
-    bullet = jnp.where(state.enemy_bullet_x == NOWHERE, 0, 1 << 2 * SIZE + state.enemy_bullet_x)
-    words = jnp.where(state.enemy_y == rows.ROW[:, None], enemy | bullet, 0)
-    words = jax.lax.reduce(words, np.int32(0), jax.lax.bitwise_or, (1,))
-    fish, subs, bullets = (words >> number * SIZE & rows.ALL for number in range(3))
-    return fish, subs, bullets, words >> 3 * SIZE != 0
+def _behind(x: jax.Array, go_right: jax.Array) -> jax.Array:
+    """The column behind; nowhere if it is outside, or behind what is nowhere."""
+    return jnp.where(x == NOWHERE, NOWHERE, _inside(_ahead(x, ~go_right)))
 
 
 def _let_enemy_arrive(state: SeaquestState, draws: SeaquestDraws) -> SeaquestState:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import environment, struct
-from jaxenvs.envs.minatar import rows
 from jaxenvs.envs.minatar.game import FIRE, LEFT, NONE, RIGHT, SIZE, Draws, Game, GameState, uniform
 
 SHOT_INTERVAL = 5
@@ -20,6 +19,8 @@ LEAST_MOVE_INTERVAL = 6
 BLOCK_ROWS, BLOCK_COLUMNS = 4, 6
 BLOCK = 2 ** (BLOCK_ROWS * BLOCK_COLUMNS) - 1
 FIRST_COLUMN = 2
+
+INDEX = np.arange(SIZE, dtype=np.int32)
 
 
 @struct
@@ -67,6 +68,7 @@ class SpaceInvaders(Game[SpaceInvadersState, Draws]):
     channels = ("cannon", "alien", "alien_left", "alien_right", "friendly_bullet", "enemy_bullet")
     minimal_action_set = (NONE, LEFT, RIGHT, FIRE)
     num_words = 1
+    random_start = False
 
     def draws(self, words: jax.Array) -> Draws:
         return Draws(sticky=uniform(words[0]))
@@ -113,18 +115,16 @@ class SpaceInvaders(Game[SpaceInvadersState, Draws]):
         )
 
     def observe(self, state: SpaceInvadersState) -> jax.Array:
-        alien = _aliens_in_row(state, rows.ROW)
-        friendly = rows.cell(state.bullet_rows[0], state.bullet_columns[0])
-        friendly |= rows.cell(state.bullet_rows[1], state.bullet_columns[1])
-        words = [
-            rows.cell(jnp.int32(SIZE - 1), state.cannon),
-            alien,
-            jnp.where(state.direction < 0, alien, 0),
-            jnp.where(state.direction > 0, alien, 0),
-            friendly,
-            rows.cell(state.enemy_bullet_row, state.enemy_bullet_column),
-        ]
-        return rows.cells(jnp.stack(words, axis=-1))
+        number = np.arange(BLOCK_ROWS * BLOCK_COLUMNS, dtype=np.int32)
+        row, column = (state.top + number // BLOCK_COLUMNS) % SIZE, state.left + number % BLOCK_COLUMNS
+        alien = state.aliens >> number & 1 != 0
+        return self.paint(
+            self.cells(0, np.int32(SIZE - 1), state.cannon),
+            self.cells(1, row, column, alien),
+            self.cells(jnp.where(state.direction < 0, 2, 3), row, column, alien),
+            self.cells(4, state.bullet_rows, state.bullet_columns, state.bullet_rows >= 0),
+            self.cells(5, state.enemy_bullet_row, state.enemy_bullet_column, state.enemy_bullet_row < SIZE),
+        )
 
 
 def _aliens_in_row(state: SpaceInvadersState, row: jax.Array | np.ndarray) -> jax.Array:
@@ -186,9 +186,9 @@ def _move_aliens(state: SpaceInvadersState) -> SpaceInvadersState:
 def _shoot_back(state: SpaceInvadersState) -> SpaceInvadersState:
     """The lowest alien of the column nearest to the cannon shoots; of two such columns, the left one."""
     shoots = state.enemy_shot_timer == 0
-    distance = jnp.where(_columns_with_aliens(state) >> rows.ROW & 1, jnp.abs(rows.ROW - state.cannon), SIZE)
+    distance = jnp.where(_columns_with_aliens(state) >> INDEX & 1, jnp.abs(INDEX - state.cannon), SIZE)
     column = jnp.argmin(distance).astype(jnp.int32)
-    row = jnp.where(_aliens_in_row(state, rows.ROW) >> column & 1, rows.ROW, 0).max()
+    row = jnp.where(_aliens_in_row(state, INDEX) >> column & 1, INDEX, 0).max()
     return dataclasses.replace(
         state,
         enemy_bullet_row=jnp.where(shoots, row, state.enemy_bullet_row),
