@@ -17,16 +17,16 @@ class StickyActionState:
     """The state of the environment inside, and what the next action depends on.
 
     Attributes:
-      key: of the draws to come.
+      key: of all draws of the episode.
       last_action: what the environment was last given; zeros before the first step.
-      has_acted: bool, whether there was a step.
+      elapsed_steps: uint32, the steps taken in this episode.
       repeats_left: int32, how many steps are still to repeat the last action.
     """
 
     inner: Any
     key: jax.Array
     last_action: Any
-    has_acted: jax.Array
+    elapsed_steps: jax.Array
     repeats_left: jax.Array
 
 
@@ -77,33 +77,37 @@ class StickyAction(Wrapper[StickyActionState]):
             inner=inner,
             key=own_key,
             last_action=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), action),
-            has_acted=jnp.zeros((), bool),
+            elapsed_steps=jnp.zeros((), jnp.uint32),
             repeats_left=jnp.zeros((), jnp.int32),
         )
         return state, timestep
 
     def step(self, state: StickyActionState, action: Any) -> tuple[StickyActionState, TimeStep]:
-        key, uniform, duration = self._draw(state.key)
+        uniform, duration = self._draw(state)
         action, repeats_left = self._choose(state, action, uniform, duration)
         inner, timestep = self.env.step(state.inner, action)
         state = StickyActionState(
-            inner=inner, key=key, last_action=action, has_acted=jnp.ones((), bool), repeats_left=repeats_left
+            inner=inner,
+            key=state.key,
+            last_action=action,
+            elapsed_steps=state.elapsed_steps + 1,
+            repeats_left=repeats_left,
         )
         return state, timestep
 
-    def _draw(self, key: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
-        """The next key, a number from [0, 1), and a duration."""
-        key, own_key = jax.random.split(key)
+    def _draw(self, state: StickyActionState) -> tuple[jax.Array, Any]:
+        """A number from [0, 1), and a duration."""
+        # Not by splitting a key in each step, which is a hash more, and hashes are dearer than all of a CartPole.
+        key = jax.random.fold_in(state.key, state.elapsed_steps)
         least, most = self._durations
         if least == most:
-            return key, jax.random.uniform(own_key), least
-        uniform_key, duration_key = jax.random.split(own_key)
-        duration = jax.random.randint(duration_key, (), least, most + 1, jnp.int32)
-        return key, jax.random.uniform(uniform_key), duration
+            return jax.random.uniform(key), least
+        uniform, place = jax.random.uniform(key, (2,))
+        return uniform, least + (place * (most - least + 1)).astype(jnp.int32)
 
     def _choose(self, state: StickyActionState, action: Any, uniform: Any, duration: Any) -> tuple[Any, jax.Array]:
         """The action that is taken, and for how many steps more it is repeated."""
-        starts = state.has_acted & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)
+        starts = (state.elapsed_steps > 0) & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)
         repeats_left = jnp.where(starts, jnp.asarray(duration, jnp.int32), state.repeats_left)
         repeats = repeats_left > 0
         action = jax.tree.map(

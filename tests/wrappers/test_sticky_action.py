@@ -34,7 +34,7 @@ def test_with_the_same_draws_the_same_actions_as_gymnasium(probability, duration
         theirs.reset(seed=0)
         theirs.unwrapped.np_random = draws = Draws()
         for _ in range(150):
-            _, number, drawn = draw(state.key)
+            number, drawn = draw(state)
             draws.number, draws.duration = float(number), int(drawn)
             action = generator.integers([3, 4])
             state, timestep = step(state, action)
