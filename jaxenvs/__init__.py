@@ -22,15 +22,25 @@ if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
     from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
     from jaxenvs.envs.classic_control.pendulum import Pendulum
+    from jaxenvs.envs.minatar.asterix import Asterix
+    from jaxenvs.envs.minatar.breakout import Breakout
+    from jaxenvs.envs.minatar.freeway import Freeway
+    from jaxenvs.envs.minatar.seaquest import Seaquest
+    from jaxenvs.envs.minatar.space_invaders import SpaceInvaders
 
 __all__ = [
     "Acrobot",
+    "Asterix",
     "AutoresetMode",
+    "Breakout",
     "CartPole",
     "Environment",
+    "Freeway",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "Seaquest",
+    "SpaceInvaders",
     "Spec",
     "TimeLimit",
     "TimeStep",
