@@ -290,8 +290,9 @@ def _act(state: SeaquestState, action: jax.Array) -> SeaquestState:
 def _move_bullets(state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
     """Each takes one of the enemies in its cell, the fish that came first or else the submarine. Returns how many."""
     x = jnp.where(state.bullet_x == NOWHERE, NOWHERE, _inside(_ahead(state.bullet_x, state.bullets_go_right)))
-    order = (SLOT - state.next_slot) % NUM_SLOTS + jnp.where(state.is_sub, NUM_SLOTS, 0)
-    rank = jnp.where(state.enemy_x == NOWHERE, 2 * NUM_SLOTS, order)
+    arrival = (SLOT - state.next_slot) % NUM_SLOTS  # lower is earlier
+    rank = jnp.where(state.is_sub, NUM_SLOTS, 0) + arrival
+    rank = jnp.where(state.enemy_x == NOWHERE, 2 * NUM_SLOTS, rank)
     taken, hits = jnp.zeros(NUM_SLOTS, bool), []
     for bullet in range(2):
         in_cell = (state.enemy_x == x[bullet]) & (state.enemy_y == state.bullet_y[bullet])

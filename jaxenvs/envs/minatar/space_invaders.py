@@ -127,7 +127,7 @@ class SpaceInvaders(Game[SpaceInvadersState, Draws]):
         )
 
 
-def _aliens_in_row(state: SpaceInvadersState, row: jax.Array | np.ndarray) -> jax.Array:
+def _aliens_in_row(state: SpaceInvadersState, row: jax.Array | np.ndarray | int) -> jax.Array:
     """Where in a row aliens are: a bit a column."""
     row = (row - state.top) % SIZE  # in the block
     aliens = state.aliens >> BLOCK_COLUMNS * jnp.minimum(row, BLOCK_ROWS - 1) & (1 << BLOCK_COLUMNS) - 1
@@ -136,7 +136,7 @@ def _aliens_in_row(state: SpaceInvadersState, row: jax.Array | np.ndarray) -> ja
 
 
 def _alien_on_cannon(state: SpaceInvadersState) -> jax.Array:
-    return _aliens_in_row(state, jnp.int32(SIZE - 1)) >> state.cannon & 1 != 0
+    return _aliens_in_row(state, SIZE - 1) >> state.cannon & 1 != 0
 
 
 def _fire_and_move(state: SpaceInvadersState, action: jax.Array) -> SpaceInvadersState:
@@ -170,7 +170,7 @@ def _move_aliens(state: SpaceInvadersState) -> SpaceInvadersState:
     terminated = state.terminated | _alien_on_cannon(state)
     columns = _columns_with_aliens(state)
     turns = moves & jnp.where(state.direction < 0, columns & 1, columns >> SIZE - 1).astype(bool)
-    terminated |= turns & (_aliens_in_row(state, jnp.int32(SIZE - 1)) != 0)
+    terminated |= turns & (_aliens_in_row(state, SIZE - 1) != 0)
     left = state.left + jnp.where(moves & ~turns, state.direction, 0)
     interval = jnp.minimum(jax.lax.population_count(state.aliens), state.move_interval)
     state = dataclasses.replace(
