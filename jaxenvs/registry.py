@@ -151,7 +151,10 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
                 raise TypeError(no_parameter(entry_point, name))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
     require_environment(f"What the entry point of {id!r} returns", env)
-    limit = known.max_episode_steps if max_episode_steps is None else max_episode_steps
+    known_limit = getattr(
+        env, "default_max_episode_steps", known.max_episode_steps
+    )  # of a library whose ids differ in it
+    limit = known_limit if max_episode_steps is None else max_episode_steps
     return env if limit is None or no_limit else TimeLimit(env, limit)
 
 

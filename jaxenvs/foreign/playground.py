@@ -42,6 +42,11 @@ class PlaygroundEnvironment(ForeignEnvironment):
         return inner, TimeStep(_observation(inner), inner.reward, inner.done, jnp.zeros((), bool), info)
 
     @property
+    def default_max_episode_steps(self) -> int:
+        """The length of an episode in its configuration, which is the limit that `jaxenvs.make` puts on it."""
+        return int(self.foreign.env._config.episode_length)
+
+    @property
     def can_render(self) -> bool:
         return True
 
