@@ -151,7 +151,9 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
                 raise TypeError(no_parameter(entry_point, name))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
     require_environment(f"What the entry point of {id!r} returns", env)
-    limit = known.max_episode_steps if max_episode_steps is None else max_episode_steps
+    # A library may have another for each of its environments, which is known once it is made.
+    default = getattr(env, "default_max_episode_steps", known.max_episode_steps)
+    limit = default if max_episode_steps is None else max_episode_steps
     return env if limit is None or no_limit else TimeLimit(env, limit)
 
 

@@ -117,9 +117,10 @@ def from_navix(env: Any) -> NavixEnvironment:
 def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium.Space[Any]:
     navix = require_library("navix")
     bounds: tuple[Any, Any] = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
-    player, observations = navix.entities.EntityIds.PLAYER, navix.observations
+    observations = navix.observations
     if env.observation_fn in (observations.symbolic, observations.symbolic_first_person):
-        bounds = 0, player  # navix's spaces end before it, or with all that fits into 8 bits
+        # A locked door is -2 in 8 bits, outside of navix's own spaces; with 255, SB3 would take the grid for a picture.
+        bounds = 0, 254
     elif env.observation_fn in (observations.categorical, observations.categorical_first_person):
-        bounds = -1, player  # -1 is a wall
+        bounds = -1, navix.entities.EntityIds.PLAYER  # -1 is a wall
     return box(*bounds, observation.shape, observation.dtype)

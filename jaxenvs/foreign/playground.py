@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxenvs.arguments import type_name
 from jaxenvs.environment import TimeStep, environment
@@ -21,7 +20,7 @@ from jaxenvs.foreign.base import (
     box,
     require_library,
     shared,
-    unbounded,
+    unbounded_of,
     unknown_id,
 )
 
@@ -40,6 +39,11 @@ class PlaygroundEnvironment(ForeignEnvironment):
         inner = self.foreign.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
         info = {**inner.info, "metrics": inner.metrics}
         return inner, TimeStep(_observation(inner), inner.reward, inner.done, jnp.zeros((), bool), info)
+
+    @property
+    def default_max_episode_steps(self) -> int:
+        """The length of an episode in its configuration, which is the limit that `jaxenvs.make` puts on it."""
+        return int(self.foreign.env._config.episode_length)
 
     @property
     def can_render(self) -> bool:
@@ -116,10 +120,9 @@ def from_playground(env: Any) -> PlaygroundEnvironment:
             "load it with config_overrides={'impl': 'jax'}."
         )
     observation = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0))).obs
-    space = jax.tree.map(lambda leaf: unbounded(leaf.shape, leaf.dtype), observation)
     return adapt(
         PlaygroundEnvironment,
         env,
-        observation_space=spaces.Dict(dict(space)) if isinstance(observation, Mapping) else space,
+        observation_space=unbounded_of(observation),
         action_space=box(-1, 1, (env.action_size,), np.float32),
     )

@@ -43,6 +43,9 @@ def env():
 def test_make_puts_the_length_of_its_episodes_on_it(env) -> None:
     assert isinstance(env, TimeLimit)
     assert env.max_steps == registry.get_default_config("PendulumSwingup").episode_length
+    shorter = jaxenvs.make("playground/PendulumSwingup", config_overrides={"episode_length": 70})
+    assert shorter.max_steps == 70
+    assert jaxenvs.make("playground/PendulumSwingup", max_episode_steps=30).max_steps == 30
 
 
 def test_a_step_leaves_the_state_that_it_is_given_as_it_was() -> None:
