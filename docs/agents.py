@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,43 +88,55 @@ def train(env_id: str, env: jaxenvs.Environment[Any]) -> PPO:
     return PPO("MlpPolicy", venv, seed=0, **settings).learn(total)
 
 
-def play(model: PPO, env: jaxenvs.Environment[Any], frames: int) -> list[Any]:
+def play(model: PPO, env: jaxenvs.Environment[Any]) -> list[Any]:
     """The states of episodes one after another, their last ones held for a moment."""
-    normalize, states = model.get_vec_normalize_env(), []
+    normalize, states, length = model.get_vec_normalize_env(), [], MOST_FRAMES * pace(env)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     for episode in range(EPISODES):
         state, timestep = reset(jax.random.key(episode))
         states.append(state)
-        while not timestep.done and len(states) < frames:
+        while not timestep.done and len(states) < length:
             seen = np.asarray(timestep.observation)[None]
             seen = seen if normalize is None else normalize.normalize_obs(seen)
             action = model.predict(seen, deterministic=True)[0][0]
             state, timestep = step(state, jax.numpy.asarray(action))
             states.append(state)
         states += [state] * math.ceil(HELD_SECONDS * env.render_fps)
-        if len(states) >= frames:
+        if len(states) >= length:
             break
-    return states[:frames]
+    return states[:length]
 
 
-def film(model: PPO, env: jaxenvs.Environment[Any], path: Path) -> None:
+def film(states: list[Any], env: jaxenvs.Environment[Any], path: Path) -> None:
     """In real time, but for what has more pictures a second than a small file can hold."""
-    every = math.ceil(env.render_fps / MOST_FPS)
-    states = play(model, env, MOST_FRAMES * every)[::every]
+    every = pace(env)
     height, width = env.render_size
-    size = (2 * WIDTH * height // width, 2 * WIDTH)
-    jaxenvs.gif(env, states, path, fps=env.render_fps / every, size=size)
+    jaxenvs.gif(env, states[::every], path, fps=env.render_fps / every, size=(2 * WIDTH * height // width, 2 * WIDTH))
+    pictures, durations = read(path)
+    save([picture.reduce(2) for picture in pictures], durations, path)
+
+
+def pace(env: jaxenvs.Environment[Any]) -> int:
+    """Every how manieth state is shown."""
+    return math.ceil(env.render_fps / MOST_FPS)
+
+
+def read(path: Path) -> tuple[list[Image.Image], list[int]]:
+    """The pictures of a film, and how many milliseconds each is shown."""
     with Image.open(path) as whole:
-        pictures = [picture.convert("RGB").reduce(2) for picture in ImageSequence.Iterator(whole)]
-        save(pictures, whole.info["duration"], path)
+        return zip(*((one.convert("RGB"), one.info["duration"]) for one in ImageSequence.Iterator(whole)), strict=True)
 
 
-def save(pictures: list[Image.Image], duration: int, path: Path) -> None:
+def save(pictures: Sequence[Image.Image], durations: Sequence[int], path: Path) -> None:
     """With one palette for all pictures, so that what stands still costs nothing."""
     some = np.concatenate([np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 10)]])
-    palette = Image.fromarray(some).quantize(COLORS)
+    colors, counts = np.unique(some.reshape(-1, 3), axis=0, return_counts=True)
+    areas = colors[np.argsort(-counts)][: COLORS // 2]  # exactly; the rest is edges, which may be a shade off
+    edges = Image.fromarray(some).quantize(COLORS - len(areas)).getpalette()
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*areas.ravel().tolist(), *edges])
     first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
-    first.save(path, save_all=True, append_images=others, duration=duration, loop=0, optimize=True)
+    first.save(path, save_all=True, append_images=others, duration=list(durations), loop=0, optimize=True)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
@@ -138,15 +151,13 @@ def put_together() -> None:
     for ids in IN_README:
         tiles = []
         for env_id in ids:
-            with Image.open(path_of(env_id)) as whole:
-                pictures, shown_at = [], []
-                for picture in ImageSequence.Iterator(whole):
-                    pictures.append(framed(picture.convert("RGB")))
-                    shown_at.append((shown_at[-1] if shown_at else 0) + picture.info["duration"])
-            times = [README_MS * frame % shown_at[-1] for frame in range(README_FRAMES)]
-            tiles.append([pictures[np.searchsorted(shown_at, time, side="right")] for time in times])
+            pictures, durations = read(path_of(env_id))
+            shown_until = np.cumsum(durations)
+            times = README_MS * np.arange(README_FRAMES) % shown_until[-1]
+            tiles.append([framed(pictures[index]) for index in np.searchsorted(shown_until, times, side="right")])
         rows.append([np.concatenate(row, axis=1) for row in zip(*tiles, strict=True)])
-    save([Image.fromarray(np.concatenate(both)) for both in zip(*rows, strict=True)], README_MS, README_FILM)
+    pictures = [Image.fromarray(np.concatenate(both)) for both in zip(*rows, strict=True)]
+    save(pictures, [README_MS] * README_FRAMES, README_FILM)
 
 
 def framed(picture: Image.Image) -> np.ndarray:
@@ -166,7 +177,9 @@ if __name__ == "__main__":
         started, env = time.process_time(), environment(env_id)
         model = train(env_id, env)
         result = evaluate(model, env, n_episodes=100)
-        print(f"{env_id}: {result} after {model.num_timesteps:,} steps, {time.process_time() - started:.0f} s", flush=True)
-        film(model, env, path_of(env_id))
+        print(
+            f"{env_id}: {result} after {model.num_timesteps:,} steps, {time.process_time() - started:.0f} s", flush=True
+        )
+        film(play(model, env), env, path_of(env_id))
     if all(path_of(env_id).exists() for ids in IN_README for env_id in ids):
         put_together()
