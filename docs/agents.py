@@ -30,6 +30,7 @@ FOLDER = Path(__file__).parent / "environments" / "films"
 MOST_STEPS = 300_000  # of the Zoo's budgets, some of which are for the last per cent
 MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 48
 EPISODES, HELD_SECONDS = 8, 1.0  # in a film at most; how long the last picture of each is shown
+MOST_EVALUATED = 5000  # of an episode, as some have no limit
 
 # The Zoo has none for them.
 TABLES = {
@@ -176,7 +177,7 @@ if __name__ == "__main__":
     for env_id in parser.parse_args().only:
         started, env = time.process_time(), environment(env_id)
         model = train(env_id, env)
-        result = evaluate(model, env, n_episodes=100)
+        result = evaluate(model, env, n_episodes=100, max_steps=MOST_EVALUATED)
         print(
             f"{env_id}: {result} after {model.num_timesteps:,} steps, {time.process_time() - started:.0f} s", flush=True
         )
