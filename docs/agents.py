@@ -1,50 +1,186 @@
-"""Draws docs/agents.gif: four agents of bridge.PPO, trained with the Zoo's hyper-parameters. python docs/agents.py"""
+"""Trains an agent on each environment and films it: docs/environments/films/, and of some docs/agents.gif.
 
+    python docs/agents.py [--only CartPole-v1 Taxi-v4 ...]
+
+All of them take some ten minutes. With --only the other films stay as they are, with none after it too; docs/agents.gif
+is put together anew each time. It needs Pillow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge import PPO, make_vec_env
+import jaxenvs
+from bridge import PPO, evaluate, make_vec_env
 from jaxenvs.app.hyperparameters import TUNED, to_schedule
 
-ENV_IDS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1")
-FRAMES, EVERY, FRAME_MS, SIZE, COLORS = 60, 3, 80, (210, 140), 48
+README_FILM = Path(__file__).with_name("agents.gif")
+FOLDER = Path(__file__).parent / "environments" / "films"
+
+MOST_STEPS = 300_000  # of the Zoo's budgets, some of which are for the last per cent
+MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 48
+EPISODES, HELD_SECONDS = 8, 1.0  # in a film at most; how long the last picture of each is shown
+MOST_EVALUATED = 5000  # of an episode, as some have no limit
+
+# The Zoo has none for them.
+TABLES = {
+    "n_timesteps": 400_000,
+    "n_envs": 32,
+    "n_steps": 64,
+    "batch_size": 512,
+    "n_epochs": 10,
+    "learning_rate": "lin_0.003",
+    "ent_coef": 0.01,
+    "normalize": {"norm_obs": False},  # rewards from -100 to 20
+}
+GAMES = {
+    "n_timesteps": 1_500_000,
+    "n_envs": 64,
+    "n_steps": 128,
+    "batch_size": 1024,
+    "n_epochs": 4,
+    "learning_rate": "lin_0.003",
+    "ent_coef": 0.01,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    **TUNED["ppo"],
+    "FrozenLake-v1": TABLES,
+    "FrozenLake8x8-v1": TABLES | {"n_timesteps": 1_000_000},
+    "CliffWalking-v1": TABLES,
+    "Taxi-v4": TABLES | {"n_timesteps": 1_000_000},
+    "Blackjack-v1": TABLES,
+    **{f"MinAtar/{game}-v1": GAMES for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")},
+}
+IN_README = (
+    ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Taxi-v4"),
+    ("MinAtar/Breakout-v1", "MinAtar/SpaceInvaders-v1", "MinAtar/Seaquest-v1", "FrozenLake8x8-v1"),
+)
+README_SIZE, README_FRAMES, README_MS = (160, 120), 80, 100
 
 
-def train(env_id: str) -> PPO:
+def environment(env_id: str) -> jaxenvs.Environment[Any]:
+    """What is trained on and filmed."""
+    if env_id.startswith("CliffWalking"):  # has no limit, and who does not know it yet walks for ever
+        return jaxenvs.FlattenObservation(jaxenvs.make(env_id, max_episode_steps=200))
+    env = jaxenvs.make(env_id)
+    is_table = SETTINGS[env_id].get("normalize") == TABLES["normalize"]
+    return jaxenvs.FlattenObservation(env) if is_table else env
+
+
+def train(env_id: str, env: jaxenvs.Environment[Any]) -> PPO:
     """An agent that has learnt the task."""
-    settings = dict(TUNED["ppo"][env_id])
-    num_envs, total = settings.pop("n_envs"), min(settings.pop("n_timesteps"), 300_000)
-    env = make_vec_env(env_id, num_envs, seed=0)
-    if settings.pop("normalize", False):
-        env = VecNormalize(env, gamma=settings["gamma"])
+    settings = dict(SETTINGS[env_id])
+    num_envs, total = settings.pop("n_envs"), settings.pop("n_timesteps")
+    total = min(total, MOST_STEPS) if env_id in TUNED["ppo"] else total
+    venv = make_vec_env(env, num_envs, seed=0)
+    if normalize := settings.pop("normalize", False):
+        venv = VecNormalize(venv, gamma=settings.get("gamma", 0.99), **(normalize if normalize is not True else {}))
     settings = {name: to_schedule(value) for name, value in settings.items()}
-    return PPO("MlpPolicy", env, seed=0, **settings).learn(total)
+    return PPO("MlpPolicy", venv, seed=0, **settings).learn(total)
 
 
-def film(model: PPO, env_id: str) -> list[Image.Image]:
-    """Every third step of an agent's episodes."""
-    env, normalize, frames = make_vec_env(env_id, 1, seed=7), model.get_vec_normalize_env(), []
-    observation = env.reset()
-    for step in range(FRAMES * EVERY):
-        if step % EVERY == 0:
-            picture = Image.fromarray(env.get_images()[0])
-            picture.thumbnail(SIZE, Image.Resampling.LANCZOS)
-            frame = Image.new("RGB", SIZE, picture.getpixel((0, 0)))
-            frame.paste(picture, tuple((whole - part) // 2 for whole, part in zip(SIZE, picture.size, strict=True)))
-            frames.append(frame)
-        seen = observation if normalize is None else normalize.normalize_obs(observation)
-        observation, *_ = env.step(model.predict(seen, deterministic=True)[0])
-    return frames
+def play(model: PPO, env: jaxenvs.Environment[Any]) -> list[Any]:
+    """The states of episodes one after another, their last ones held for a moment."""
+    normalize, states, length = model.get_vec_normalize_env(), [], MOST_FRAMES * pace(env)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    for episode in range(EPISODES):
+        state, timestep = reset(jax.random.key(episode))
+        states.append(state)
+        while not timestep.done and len(states) < length:
+            seen = np.asarray(timestep.observation)[None]
+            seen = seen if normalize is None else normalize.normalize_obs(seen)
+            action = model.predict(seen, deterministic=True)[0][0]
+            state, timestep = step(state, jax.numpy.asarray(action))
+            states.append(state)
+        states += [state] * math.ceil(HELD_SECONDS * env.render_fps)
+        if len(states) >= length:
+            break
+    return states[:length]
+
+
+def film(states: list[Any], env: jaxenvs.Environment[Any], path: Path) -> None:
+    """In real time, but for what has more pictures a second than a small file can hold."""
+    every = pace(env)
+    height, width = env.render_size
+    jaxenvs.gif(env, states[::every], path, fps=env.render_fps / every, size=(2 * WIDTH * height // width, 2 * WIDTH))
+    pictures, durations = read(path)
+    save([picture.reduce(2) for picture in pictures], durations, path)
+
+
+def pace(env: jaxenvs.Environment[Any]) -> int:
+    """Every how manieth state is shown."""
+    return math.ceil(env.render_fps / MOST_FPS)
+
+
+def read(path: Path) -> tuple[list[Image.Image], list[int]]:
+    """The pictures of a film, and how many milliseconds each is shown."""
+    with Image.open(path) as whole:
+        return zip(*((one.convert("RGB"), one.info["duration"]) for one in ImageSequence.Iterator(whole)), strict=True)
+
+
+def save(pictures: Sequence[Image.Image], durations: Sequence[int], path: Path) -> None:
+    """With one palette for all pictures, so that what stands still costs nothing."""
+    some = np.concatenate([np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 10)]])
+    colors, counts = np.unique(some.reshape(-1, 3), axis=0, return_counts=True)
+    areas = colors[np.argsort(-counts)][: COLORS // 2]  # exactly; the rest is edges, which may be a shade off
+    edges = Image.fromarray(some).quantize(COLORS - len(areas)).getpalette()
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*areas.ravel().tolist(), *edges])
+    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
+    first.save(path, save_all=True, append_images=others, duration=list(durations), loop=0, optimize=True)
+    print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB", flush=True)
+
+
+def path_of(env_id: str) -> Path:
+    """Where its film lies."""
+    return FOLDER / f"{env_id.rpartition('/')[2]}.gif"
+
+
+def put_together() -> None:
+    """docs/agents.gif, of the films that lie there."""
+    rows = []
+    for ids in IN_README:
+        tiles = []
+        for env_id in ids:
+            pictures, durations = read(path_of(env_id))
+            shown_until = np.cumsum(durations)
+            times = README_MS * np.arange(README_FRAMES) % shown_until[-1]
+            tiles.append([framed(pictures[index]) for index in np.searchsorted(shown_until, times, side="right")])
+        rows.append([np.concatenate(row, axis=1) for row in zip(*tiles, strict=True)])
+    pictures = [Image.fromarray(np.concatenate(both)) for both in zip(*rows, strict=True)]
+    save(pictures, [README_MS] * README_FRAMES, README_FILM)
+
+
+def framed(picture: Image.Image) -> np.ndarray:
+    """As large as it can be in a tile of the README's film, on a ground of the colour of its corner."""
+    ground = picture.getpixel((0, 0))
+    picture.thumbnail(README_SIZE, Image.Resampling.LANCZOS)
+    tile = Image.new("RGB", README_SIZE, ground)
+    tile.paste(picture, tuple((whole - part) // 2 for whole, part in zip(README_SIZE, picture.size, strict=True)))
+    return np.asarray(tile)
 
 
 if __name__ == "__main__":
-    films = [film(train(env_id), env_id) for env_id in ENV_IDS]
-    frames = [Image.fromarray(np.concatenate([np.asarray(frame) for frame in row], axis=1)) for row in zip(*films)]
-    palette = Image.fromarray(np.concatenate(frames[::10])).quantize(COLORS)
-    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    path = Path(__file__).with_name("agents.gif")
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=FRAME_MS, loop=0, optimize=True)
-    print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=SETTINGS, default=list(SETTINGS), metavar="ID")
+    FOLDER.mkdir(exist_ok=True)
+    for env_id in parser.parse_args().only:
+        started, env = time.process_time(), environment(env_id)
+        model = train(env_id, env)
+        result = evaluate(model, env, n_episodes=100, max_steps=MOST_EVALUATED)
+        print(
+            f"{env_id}: {result} after {model.num_timesteps:,} steps, {time.process_time() - started:.0f} s", flush=True
+        )
+        film(play(model, env), env, path_of(env_id))
+    if all(path_of(env_id).exists() for ids in IN_README for env_id in ids):
+        put_together()

@@ -67,8 +67,9 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
     except ImportError as error:
         raise ImportError("A GIF needs Pillow: pip install pillow") from error
     images = (Image.fromarray(frame) for frame in frames)
+    duration = 10 * round(100 / fps)  # what a GIF can say; Pillow would cut 59.999 to 50
     with replacing(path) as unfinished:
-        next(images).save(unfinished, "GIF", save_all=True, append_images=images, duration=1000 / fps, loop=0)
+        next(images).save(unfinished, "GIF", save_all=True, append_images=images, duration=duration, loop=0)
 
 
 def _length(states: Any) -> int:

@@ -53,6 +53,12 @@ def test_with_fps_it_shows_each_state_of_a_list(states: Any, tmp_path: Path) -> 
         assert (film.size, film.n_frames, film.info["duration"]) == ((64, 42), 3, 200)
 
 
+def test_a_picture_is_shown_for_as_long_as_a_gif_can_say(states: Any, tmp_path: Path) -> None:
+    jaxenvs.gif(ENV, [at(states, 0), at(states, 9)], tmp_path / "film.gif", fps=50 / 3, size=8)
+    with Image.open(tmp_path / "film.gif") as film:
+        assert film.info["duration"] == 60
+
+
 def test_a_wrapper_films_what_it_holds(tmp_path: Path) -> None:
     env = jaxenvs.Pixels(jaxenvs.make("Pendulum-v1"), 10)
     jaxenvs.gif(env, [jax.jit(env.reset)(jax.random.key(0))[0]], tmp_path / "film.gif", size=50)

@@ -20,12 +20,15 @@ BLOCKS = {
     if (blocks := re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 }
 MARK = "--- end of block"
+NEEDS = {"docs/environments/other-libraries.md": ("brax", "gymnax", "jumanji")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", BLOCKS)
 def test_the_code_of_a_page_runs(page, tmp_path):
     """Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them."""
+    for library in NEEDS.get(page, ()):
+        pytest.importorskip(library)
     run = (
         f"import json, sys\nfor block in json.load(sys.stdin): exec(block, {{'__name__': '__main__'}}); print({MARK!r})"
     )
