@@ -85,7 +85,8 @@ NOTES = [
     "end of training: mean return of the episodes that ended in the last twentieth of the training, with the actions "
     "that it sampled; median over seeds",
     "published: gymnax is PureJaxRL's at 10 M steps, on gymnax's rules, by which episodes but Freeway's end after 1000 "
-    "steps and no action is sticky; pgx is its baseline at 20 M; optimum: of agents without a clock (environments/toy-text.md)",
+    "steps and no action is sticky; pgx is its baseline at 20 M; optimum: of agents without a clock "
+    "(environments/toy-text.md)",
     "CPU seconds: of the training alone, compilation included; median over seeds",
 ]
 
@@ -116,9 +117,8 @@ def train(env_id: str, seed: int, quick: bool = False) -> dict[str, Any]:
         count, sums = metrics["episodes"].sum(), (metrics["episodes"] * metrics["episode_return"]).sum()
         point = (int(metrics["timesteps"][-1]), float(sums / jnp.maximum(count, 1)), int(count))
         curve.append(point)
-        print(
-            f"{env_id}, seed {seed}: {point[0]:,} steps, {time.perf_counter() - wall:.0f} s, {point[1]:.3g}", flush=True
-        )
+        so_far = f"{point[0]:,} steps in {time.perf_counter() - wall:.0f} s: {point[1]:.3g}"
+        print(f"{env_id}, seed {seed}, {so_far}", flush=True)
     seconds = time.process_time() - began
     evaluation = jax.jit(functools.partial(evaluate, training, task))
     returns, lengths = map(np.asarray, evaluation(state.learner.params, jax.random.fold_in(key, 1)))
