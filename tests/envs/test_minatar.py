@@ -177,3 +177,11 @@ def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
     one = env.render(jax.tree.map(lambda leaf: leaf[0], states))
     assert one.shape == (400, 400, 3)
     assert (one[20::40, 20::40] == pictures[0][1::3, 2::4]).all()
+
+
+@each_game
+def test_leaves_of_a_start_share_no_buffer(name: str) -> None:
+    """Or a state that was made outside of a program could not be donated to one."""
+    state, timestep = make(name).reset(jax.random.key(0))
+    leaves = [leaf for leaf in jax.tree.leaves((state, timestep.observation)) if leaf.dtype != state.key.dtype]
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
