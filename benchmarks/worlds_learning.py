@@ -69,7 +69,7 @@ TASKS = {
     "MinAtar/Asterix-v1": minatar(published="gymnax 15, pgx 22 to 25"),
     "MinAtar/SpaceInvaders-v1": minatar(published="gymnax 131, pgx 150"),
     "FrozenLake8x8-v1": tabular(TABULAR.replace(gamma=0.995), 10_000_000, optimum=0.894),
-    "Taxi-v4": tabular(TABULAR, 5_000_000, reward_scale=0.05, optimum=7.93),
+    "Taxi-v4": tabular(TABULAR, 2_000_000, reward_scale=0.05, optimum=7.93),
 }
 
 NOTES = [
@@ -115,14 +115,15 @@ def train(env_id: str, seed: int, quick: bool = False) -> dict[str, Any]:
     for _ in range(PARTS):
         state, metrics = advance(training, state, each)
         count, sums = metrics["episodes"].sum(), (metrics["episodes"] * metrics["episode_return"]).sum()
-        point = (int(metrics["timesteps"][-1]), float(sums / jnp.maximum(count, 1)), int(count))
+        mean = float(sums / jnp.maximum(count, 1)) / task.reward_scale
+        point = (int(metrics["timesteps"][-1]), mean, int(count))
         curve.append(point)
         so_far = f"{point[0]:,} steps in {time.perf_counter() - wall:.0f} s: {point[1]:.3g}"
         print(f"{env_id}, seed {seed}, {so_far}", flush=True)
     seconds = time.process_time() - began
     evaluation = jax.jit(functools.partial(evaluate, training, task))
     returns, lengths = map(np.asarray, evaluation(state.learner.params, jax.random.fold_in(key, 1)))
-    returns, end = returns / task.reward_scale, curve[-1][1] / task.reward_scale
+    returns = returns / task.reward_scale
     return {
         "task": env_id,
         "seed": seed,
@@ -130,7 +131,7 @@ def train(env_id: str, seed: int, quick: bool = False) -> dict[str, Any]:
         "mean_return": float(returns.mean()),
         "standard_error": float(returns.std() / np.sqrt(len(returns))),
         "capped": int((lengths >= task.cap).sum()),
-        "end_of_training": end,
+        "end_of_training": curve[-1][1],
         "curve": curve,
         "cpu_seconds": seconds,
     }
@@ -145,7 +146,8 @@ def evaluate(training: learn.Training, task: Task, params: Any, key: jax.Array) 
 
     def is_going(carry: Any) -> jax.Array:
         *_, is_over, _, length = carry
-        return ~is_over.all() & (length.max() < task.cap)
+        going: jax.Array = ~is_over.all() & (length.max() < task.cap)
+        return going
 
     def step(carry: Any) -> Any:
         key, state, observation, is_over, returns, length = carry
