@@ -102,7 +102,10 @@ def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, 
     assert_trees_equal(searched, same_step)
 
 
-@pytest.mark.parametrize("id", jaxenvs.registered())
+# Each class once: ids that differ in a limit or in the actions that they leave out differ in no bit.
+@pytest.mark.parametrize(
+    "id", sorted({spec.entry_point: spec.id for spec in map(jaxenvs.spec, jaxenvs.registered())}.values())
+)
 def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
     venv = VectorEnv(jaxenvs.make(id, max_episode_steps=10), 300)
     sample = jax.vmap(lambda key: spaces.sample(venv.env.action_space, key))
