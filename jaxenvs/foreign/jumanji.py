@@ -101,7 +101,16 @@ def from_jumanji(env: Any) -> JumanjiEnvironment:
     space = _space(env.observation_spec)
     for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
         space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]
-    return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_space(env.action_spec))
+    return adapt(JumanjiEnvironment, env, observation_space=space, action_space=_action_space(env.action_spec))
+
+
+def _action_space(spec: Any) -> gymnasium.Space[Any]:
+    """As `_space`; integers between bounds are a MultiDiscrete, as algorithms take no Box of integers."""
+    space = _space(spec)
+    if isinstance(space, spaces.Box) and space.dtype.kind in "iu":
+        low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+        return spaces.MultiDiscrete(high - low + 1, start=low)
+    return space
 
 
 def _observation(observation: Any) -> Any:
@@ -126,10 +135,13 @@ def _space(spec: Any) -> gymnasium.Space[Any]:
     return space
 
 
-def _nested(spec: Any) -> Any:
+def _nested(spec: Any, name: str = "") -> Any:
     if spec._specs:
-        return {name: _nested(part) for name, part in spec._specs.items()}
+        return {name: _nested(part, name) for name, part in spec._specs.items()}
     dtype = np.dtype(spec.dtype)
+    if name == "step_count" and hasattr(spec, "num_values"):
+        # A count and no category, which reaches the limit in the last step.
+        return box(0, spec.num_values, spec.shape, dtype)
     if hasattr(spec, "num_values"):
         count = np.asarray(spec.num_values)
         return spaces.MultiDiscrete(count) if count.ndim else spaces.Discrete(int(count))

@@ -96,6 +96,17 @@ def test_list_shows_every_environment(capsys):
     assert "Box(-2.0, 2.0, (1,), float32)" in pendulum
 
 
+def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
+    monkeypatch.setattr(jaxenvs.foreign, "ids", lambda library: [f"{library}/one", f"{library}/two"])
+    cli.main(["list", "gymnax"])
+    assert capsys.readouterr().out == "gymnax/one\ngymnax/two\n"
+
+
+def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jumanji", None)
+    assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
+
+
 def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
     (tmp_path / "benchmarks").mkdir()

@@ -87,6 +87,18 @@ def test_parameters_are_data():
         env.replace(gain=float("nan"))
 
 
+def test_a_parameter_of_some_lanes_is_changed_by_set_attr():
+    bridge = pytest.importorskip("bridge")
+    venv = bridge.JaxVecEnv(sloppy(), 3, seed=0)
+    venv.reset()
+    venv.set_attr("gain", 2.0, indices=[1])
+    assert venv.get_attr("gain") == [0.5, 2.0, 0.5]
+    observation = venv.step(np.ones(3, int))[0]
+    assert observation["position"].ravel().tolist() == [0.5, 2.0, 0.5]
+    with pytest.raises(AttributeError, match="has no parameter 'gian'"):
+        venv.set_attr("gian", 1.0)
+
+
 @environment
 class Growing(Sloppy):
     def _step(self, inner, action, key):

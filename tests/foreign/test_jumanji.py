@@ -49,6 +49,7 @@ def test_a_limit_truncates_where_jumanji_says_so_and_terminates_elsewhere():
     state, _ = env.reset(jax.random.key(0))
     for action in (0, 0):
         state, timestep = env.step(state, action)
+    assert env.observation_space.contains(jax.tree.map(np.asarray, timestep.observation))
     assert (bool(timestep.terminated), bool(timestep.truncated)) == (True, False)
 
 
