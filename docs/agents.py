@@ -34,14 +34,16 @@ MOST_EVALUATED = 5000  # of an episode, as some have no limit
 
 # The Zoo has none for them.
 TABLES = {
-    "n_timesteps": 400_000,
-    "n_envs": 32,
+    "n_timesteps": 500_000,
+    "n_envs": 64,
     "n_steps": 64,
     "batch_size": 512,
-    "n_epochs": 10,
-    "learning_rate": "lin_0.003",
+    "n_epochs": 4,
+    "gamma": 0.98,
+    "learning_rate": "lin_0.02",
     "ent_coef": 0.01,
     "normalize": {"norm_obs": False},  # rewards from -100 to 20
+    "policy_kwargs": {"net_arch": []},  # a number for each state and action: a table
 }
 GAMES = {
     "n_timesteps": 1_500_000,
@@ -57,7 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "FrozenLake-v1": TABLES,
     "FrozenLake8x8-v1": TABLES | {"n_timesteps": 1_000_000},
     "CliffWalking-v1": TABLES,
-    "Taxi-v4": TABLES | {"n_timesteps": 1_000_000},
+    "Taxi-v4": TABLES | {"n_timesteps": 1_500_000},
     "Blackjack-v1": TABLES,
     **{f"MinAtar/{game}-v1": GAMES for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")},
 }
@@ -130,13 +132,19 @@ def read(path: Path) -> tuple[list[Image.Image], list[int]]:
 
 def save(pictures: Sequence[Image.Image], durations: Sequence[int], path: Path) -> None:
     """With one palette for all pictures, so that what stands still costs nothing."""
-    some = np.concatenate([np.asarray(picture) for picture in pictures[:: max(1, len(pictures) // 10)]])
-    colors, counts = np.unique(some.reshape(-1, 3), axis=0, return_counts=True)
+    pixels = np.stack([np.asarray(picture) for picture in pictures])
+    numbers, of_pixel, counts = np.unique(pixels @ [1 << 16, 1 << 8, 1], return_inverse=True, return_counts=True)
+    colors = np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1).astype(np.uint8)
     areas = colors[np.argsort(-counts)][: COLORS // 2]  # exactly; the rest is edges, which may be a shade off
-    edges = Image.fromarray(some).quantize(COLORS - len(areas)).getpalette()
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([*areas.ravel().tolist(), *edges])
-    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
+    edges = Image.fromarray(colors[None]).quantize(COLORS // 2).getpalette()
+    palette = np.concatenate([areas, np.reshape(edges, (-1, 3))])
+    # Pillow's own search for the nearest is not exact: white would be another white.
+    nearest = np.array([np.square(palette - color.astype(int)).sum(1).argmin() for color in colors], np.uint8)
+    indices = nearest[of_pixel].reshape(pixels.shape[:-1])
+    images = [Image.fromarray(each) for each in indices]
+    for image in images:
+        image.putpalette(palette.astype(np.uint8).tobytes())
+    first, *others = images
     first.save(path, save_all=True, append_images=others, duration=list(durations), loop=0, optimize=True)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB", flush=True)
 
