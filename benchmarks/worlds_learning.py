@@ -28,7 +28,6 @@ from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 
 PARTS = 20  # of a training, between which it tells how far it is; bit for bit one whole training
-QUICK_ITERATIONS = 1
 RECORDS = Path(__file__).parent.parent / "runs" / "worlds_learning.jsonl"
 
 
@@ -81,7 +80,8 @@ NOTES = [
     "which are tables; 256 environments x 128 steps, 4 epochs of 8 minibatches, learning rate 0.02, entropy 0.01; "
     "gamma 0.995 on ice; Taxi's is 0.99, and its rewards are scaled by 0.05",
     "return: of fresh episodes after the training, the mean for each seed, and of it the median over seeds; MinAtar: "
-    "256 episodes with sampled actions, 10,000 steps at most; toy text: 4096 with the likeliest ones",
+    "256 episodes with sampled actions, 10,000 steps at most (cut off: how many were longer, of all seeds); toy text: "
+    "4096 with the likeliest ones; standard error: of one seed's mean",
     "end of training: mean return of the episodes that ended in the last twentieth of the training, with the actions "
     "that it sampled; median over seeds",
     "published: gymnax is PureJaxRL's at 10 M steps, on gymnax's rules, by which episodes but Freeway's end after 1000 "
@@ -106,13 +106,13 @@ def make_training(env_id: str, task: Task, iterations: int) -> learn.Training:
 def train(env_id: str, seed: int, quick: bool = False) -> dict[str, Any]:
     """Train and evaluate: what the record of a training holds."""
     task, key = TASKS[env_id], jax.random.key(seed)
-    each = -(-task.timesteps // (task.ppo.n_steps * task.num_envs * PARTS))
-    each = QUICK_ITERATIONS if quick else each
-    training = make_training(env_id, task, each * PARTS)
+    parts = 1 if quick else PARTS
+    each = 1 if quick else -(-task.timesteps // (task.ppo.n_steps * task.num_envs * PARTS))
+    training = make_training(env_id, task, each * parts)
     began, wall = time.process_time(), time.perf_counter()
     advance = jax.jit(learn.advance, static_argnums=2, compiler_options=compiler_options())
     state, curve = training.init(key), []
-    for _ in range(PARTS):
+    for _ in range(parts):
         state, metrics = advance(training, state, each)
         count, sums = metrics["episodes"].sum(), (metrics["episodes"] * metrics["episode_return"]).sum()
         mean = float(sums / jnp.maximum(count, 1)) / task.reward_scale
@@ -189,6 +189,7 @@ def summarize(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
         "worst_seed": min(returns),
         "best_seed": max(returns),
         "standard_error": statistics.median(record["standard_error"] for record in records),
+        "cut_off": sum(record["capped"] for record in records),
         "end_of_training": statistics.median(record["end_of_training"] for record in records),
         "optimum": task.optimum,
         "published": task.published,
@@ -200,7 +201,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK")
     parser.add_argument("--seeds", type=int, help="default 5; quick: 1")
-    parser.add_argument("--done", action="store_true", help="train nothing: the seeds that are done, if fewer")
+    parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
     parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
     parser.add_argument("--quick", action="store_true", help="a few steps, to see that it works")
     parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
