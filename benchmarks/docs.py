@@ -112,6 +112,7 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
         "learning": ("What is learnt", _learning),
         "learning_off_policy": ("What is learnt off-policy", _learning_off_policy),
         "worlds_learning": ("What is learnt in the suites", _all_tables),
+        "worlds": ("Suites, adapters and pictures", _all_tables),
         "vec_env": ("VecEnv", _vec_env),
         "raw_stepping": ("Stepping", _raw_stepping),
         "soak": ("Ten minutes in one process", _all_tables),
