@@ -28,7 +28,7 @@ README_FILM = Path(__file__).with_name("agents.gif")
 FOLDER = Path(__file__).parent / "environments" / "films"
 
 MOST_STEPS = 300_000  # of the Zoo's budgets, some of which are for the last per cent
-MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 48
+MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 64
 EPISODES, HELD_SECONDS = 8, 1.0  # in a film at most; how long the last picture of each is shown
 MOST_EVALUATED = 5000  # of an episode, as some have no limit
 
