@@ -264,7 +264,7 @@ def bench(names: Names = ()) -> None:
 
 def _describe(space: gymnasium.Space[Any]) -> str:
     """The space in one short line: bounds only if they are the same everywhere."""
-    if isinstance(space, gymnasium.spaces.Box) and (np.ptp(space.low) != 0 or np.ptp(space.high) != 0):
+    if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
         return f"Box({space.shape}, {space.dtype})"
     return " ".join(str(space).split())
 
