@@ -216,6 +216,7 @@ class JaxVecEnv(AllLanesVecEnv):
           ValueError: there are no such lanes.
         """
         lanes = lanes_of(indices, self.num_envs)
+        instance("method_name", method_name, str, "a str")
         envs = self.get_attr("env", lanes)
         methods = [function(f"method_name = {method_name!r}", env.parameter(method_name)) for env in envs]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
