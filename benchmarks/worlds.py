@@ -230,6 +230,8 @@ class Worlds:
                 self._report.bar(f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES)
 
     def pixels(self) -> None:
+        if common.peer("cv2") is None:  # with which Gymnasium shrinks its pictures
+            return
         iterations = 1 if self._quick else 2
         sides = {
             name: Side(functools.partial(_learn, model, iterations), iterations * PIXELS_LANES * PIXELS_STEPS, _no_ends)
@@ -292,7 +294,7 @@ def _compiled_pixels() -> Any:
 
 
 def _frames_last(env: jaxenvs.Environment[Any]) -> jaxenvs.Environment[Any]:
-    return jaxenvs.FrameStack(jaxenvs.Pixels(env, 84, grayscale=True), 4)
+    return jaxenvs.FrameStack(jaxenvs.Pixels(env, 84, grayscale=True), 4, channels_order="last")
 
 
 def _stock_pixels() -> Any:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, host, memory, never_slower, off_policy, raw_stepping, replay, soak, vec_env
+from benchmarks import common, host, memory, never_slower, off_policy, raw_stepping, replay, soak, vec_env, worlds
 from benchmarks.peers import images, jax_images
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OFF_POLICY, OURS, SBX, STOCK
 
@@ -348,3 +348,11 @@ def test_replay_quick_measures_every_part(tmp_path):
     assert set(content["tables"]) == set(replay.PARTS)
     assert all(row["ms"] > 0 for row in content["tables"]["slices"])
     assert [row["side"] for row in content["tables"]["memory"]] == [replay.STOCK, replay.OURS]
+
+
+def test_worlds_quick_measures_suites_and_adapters(tmp_path):
+    content = run(worlds, "worlds", tmp_path, "--parts", "toy_text", "adapters", "--only", "Taxi|jumanji")
+    assert {row["side"] for row in content["tables"]["toy_text"]} == {"jaxenvs", "Gymnasium's SyncVectorEnv"}
+    sides = [row["side"] for row in content["tables"].get("adapters", [])]  # none where jumanji is not installed
+    assert sides in ([], ["step: jaxenvs", "step: jumanji", "rollout: jaxenvs", "rollout: jumanji"])
+    assert content["bars"] == []
