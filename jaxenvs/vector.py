@@ -375,7 +375,7 @@ def _(start: Start, primals: Any, tangents: Any) -> Any:
 
 
 def _as_rows(leaf: jax.Array) -> jax.Array:
-    """A row a lane: on a CPU, a scatter of rows takes a quarter of the time of one of bool (10, 10, 4)."""
+    """A row a lane: on a CPU, XLA scatters rows faster than small pictures."""
     return leaf.reshape(leaf.shape[0], -1) if leaf.ndim > 2 else leaf
 
 

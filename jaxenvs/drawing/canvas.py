@@ -167,8 +167,7 @@ def background(paint: Callable[..., Canvas], *arguments: Any) -> Canvas:
     """The canvas `paint(*arguments)`, of what stands still, made once for a whole batch.
 
     If no argument is traced it is made now, while tracing, else at each call of the program. Without this, XLA fuses it
-    with what moves in front and computes it for each picture: one of MountainCar took three times as long, and seven
-    times with traced parameters.
+    with what moves in front and computes it for each picture.
     """
     traced = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.core.Tracer)]
     if not traced:

@@ -48,7 +48,7 @@ class Updates:
     """Updates of one plan, from samples of SB3's.
 
     What the policy acts with is written into PyTorch's after each update, and the rest (critics, targets, moments, of
-    SAC ten times as much) when somebody may look: `show`.
+    SAC much more) when somebody may look: `show`.
     """
 
     def __init__(self, plan: OffPolicyPlan, batch_size: int) -> None:

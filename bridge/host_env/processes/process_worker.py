@@ -143,7 +143,7 @@ def _write(observations: Observations, plain: np.ndarray | None, lane: int, obse
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
-    """A copy: environments may go on writing into theirs. `copy.deepcopy` of plain numbers takes ten times as long."""
+    """A copy: environments may go on writing into theirs. `copy.deepcopy` of plain numbers takes much longer."""
     return {key: value if type(value) in IMMUTABLE else copy.deepcopy(value) for key, value in info.items()}
 
 
@@ -215,7 +215,7 @@ def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) 
 
 
 def dumps(value: Any) -> bytes:
-    """`value` pickled; by cloudpickle, which takes three times as long, only if it must be."""
+    """`value` pickled; by cloudpickle, which takes longer, only if it must be."""
     try:
         return pickle.dumps(value)
     except Exception:  # what it raises depends on the object

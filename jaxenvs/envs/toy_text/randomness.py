@@ -37,7 +37,7 @@ def _folded_in(key: jax.Array, count: jax.Array) -> jax.Array:
     """The first word of the key `fold_in(key, count)`: uint32 ().
 
     On a CPU, JAX's threefry is a loop over its rounds, which takes most of the time of a small environment's step;
-    written out, it is one kernel: 2 instead of 9 microseconds for 1024 lanes.
+    written out, it is one kernel.
     """
     if str(jax.random.key_impl(key)) != "threefry2x32":
         return jax.random.key_data(jax.random.fold_in(key, count))[0]
