@@ -65,7 +65,7 @@ class NavixEnvironment(ForeignEnvironment):
 
 
 def _without_cache(timestep: Any) -> Any:
-    """A Timestep less the picture of its empty grid, which is large and nobody reads unless observations are pictures."""
+    """A Timestep less the picture of its empty grid, large, and read where observations are pictures alone."""
     return timestep.replace(state=timestep.state.replace(cache=None))
 
 
