@@ -97,35 +97,18 @@ class Taken:
 
 @struct
 class Trained:
-    """What the program gives.
+    """What the program goes on with and gives.
 
     Attributes:
       learner: parameters, targets and moments.
-      replay, packed_state: stay where they are.
-      wrapper_states, observation, progress: where it ended.
+      replay: the store.
+      env_state: of the environments; packed in what the program gives.
+      wrapper_states, observation, progress: where it is.
       metrics: each of the last update that had it; `num_updated`: how many times there was one.
-      count: how many steps of each environment there were.
+      count: how many steps of each environment there were; `num_ended`: how many episodes ended in them.
       steps, taken: of them.
     """
 
-    learner: OffPolicyState
-    replay: Replay
-    packed_state: Packed
-    wrapper_states: tuple[Any, ...]
-    observation: Any
-    progress: Progress
-    metrics: dict[str, Any]
-    num_updated: Any
-    count: Any
-    steps: Steps
-    taken: Taken
-
-    def but(self, **changes: Any) -> Trained:
-        return dataclasses.replace(self, **changes)
-
-
-@struct
-class _Carry:
     learner: OffPolicyState
     replay: Replay
     env_state: Any
@@ -139,7 +122,7 @@ class _Carry:
     steps: Steps
     taken: Taken
 
-    def but(self, **changes: Any) -> _Carry:
+    def but(self, **changes: Any) -> Trained:
         return dataclasses.replace(self, **changes)
 
 
@@ -169,18 +152,18 @@ def _train(
     optimizers: Any = {name: each.transformation(optimizer_settings[name]) for name, each in shape.optimizers}
     num_updates, train_freq = settings.num_updates(num_envs), settings.train_freq
 
-    def draw(carry: _Carry) -> Noise:
+    def draw(carry: Trained) -> Noise:
         progress = carry.progress
         key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), progress.iteration)
         return Noise.draw(settings, policy, carry.learner.params, carry.observation, key)
 
-    def learn(carry: _Carry, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
+    def learn(carry: Trained, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
         now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
         # None rather than a branch around them, which would copy what they change.
         num = jnp.where(carry.progress.is_due, num_updates, 0)
         return update(now, policy, optimizers, carry.learner, carry.replay, noise, num)
 
-    def update_if_due(carry: _Carry, noise: Noise) -> _Carry:
+    def update_if_due(carry: Trained, noise: Noise) -> Trained:
         if not num_updates:
             return carry
         is_due = carry.progress.is_due
@@ -204,7 +187,7 @@ def _train(
         seen = (timestep.done, Steps(outputs, wrapper_outputs), action, timestep.observation)
         return (env_state, wrapper_states), timestep, seen
 
-    def step_once(carry: _Carry, noise: Noise) -> tuple[_Carry, jax.Array, Steps, Taken]:
+    def step_once(carry: Trained, noise: Noise) -> tuple[Trained, jax.Array, Steps, Taken]:
         progress, now = carry.progress, settings
         if isinstance(settings, DQN):
             rate = exploration_rate[carry.count].astype(dtype)
@@ -249,7 +232,7 @@ def _train(
         )
         return after, done, steps, Taken(exploration.replay.action[row], env_action, observation)
 
-    def step(carry: _Carry, noise: Noise) -> _Carry:
+    def step(carry: Trained, noise: Noise) -> Trained:
         after, done, steps, taken = step_once(carry, noise)
 
         def keep(kept: jax.Array, one: jax.Array) -> jax.Array:
@@ -262,23 +245,23 @@ def _train(
             taken=jax.tree.map(keep, carry.taken, taken) if shape.is_watched else taken,
         )
 
-    def goes_on(carry: _Carry) -> Any:
+    def goes_on(carry: Trained) -> Any:
         return (carry.count < limits.steps) & (carry.num_ended < limits.episodes)
 
-    def iterate(carry: _Carry) -> _Carry:
+    def iterate(carry: Trained) -> Trained:
         """The update that is due, and the rest of an iteration, or as much of it as the limits allow."""
         noise = draw(carry)
 
-        def in_iteration(inner: tuple[_Carry, jax.Array]) -> Any:
+        def in_iteration(inner: tuple[Trained, jax.Array]) -> Any:
             return goes_on(inner[0]) & ~inner[1]
 
-        def step_on(inner: tuple[_Carry, jax.Array]) -> tuple[_Carry, jax.Array]:
+        def step_on(inner: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
             after = step(inner[0], noise)
             return after, after.progress.step == 0
 
         return jax.lax.while_loop(in_iteration, step_on, (update_if_due(carry, noise), jnp.asarray(False)))[0]
 
-    start = _Carry(
+    start = Trained(
         learner=learner,
         replay=replay,
         env_state=shape.packing.unpack(packed_state),
@@ -306,19 +289,7 @@ def _train(
         lambda both: (iterate(both[0]), jnp.asarray(False)),
         (start, jnp.asarray(True)),
     )
-    return Trained(
-        learner=end.learner,
-        replay=end.replay,
-        packed_state=shape.packing.pack(end.env_state),
-        wrapper_states=end.wrapper_states,
-        observation=end.observation,
-        progress=end.progress,
-        metrics=end.metrics,
-        num_updated=end.num_updated,
-        count=end.count,
-        steps=end.steps,
-        taken=end.taken,
-    )
+    return end.but(env_state=shape.packing.pack(end.env_state))
 
 
 def _zeros(tree: Any, *lead: int) -> Any:

@@ -76,7 +76,7 @@ def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, 
 
 
 def _to_host(trained: Trained) -> Trained:
-    rest = trained.but(replay=None, packed_state=None, learner=None)
+    rest = trained.but(replay=None, env_state=None, learner=None)
     host: Trained = to_host(rest)
     return host
 
@@ -85,7 +85,7 @@ def _leave(algorithm: Any, plan: OffPolicyPlan, trained: Trained, host: Trained)
     """Leave the environments, the model and what it learns where the program ended."""
     chain = plan.chain
     assert chain is not None
-    chain.base.write_back(trained.packed_state)
+    chain.base.write_back(trained.env_state)
     chain.write_back(host.wrapper_states)
     observation = jax.tree.map(np.array, in_dtypes_of(algorithm._last_obs, host.observation))
     algorithm._last_obs = algorithm._last_original_obs = observation
