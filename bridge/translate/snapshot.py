@@ -35,7 +35,10 @@ class Snapshot:
         attributes = [vars(each) for each in watched]
         inside = [value for each in attributes for value in each.values() if type(value) in CONTAINERS]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
-        self._now: list[Any] = [*attributes, *inside, *hooks]
+        containers = [*inside, *hooks]
+        # Most are empty, as those of hooks, and whether one no longer is takes a third of comparing it.
+        self._empty = [each for each in containers if not each]
+        self._now: list[Any] = [*attributes, *(each for each in containers if each)]
         self._then = [dict(each) if isinstance(each, dict) else type(each)(each) for each in self._now]
         self._modes = list(zip(attributes, self._then))
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
@@ -51,7 +54,8 @@ class Snapshot:
             then["training"] = now["training"]
         try:
             # One comparison in C, which looks into an object only where it is another than before.
-            return self._now == self._then and (not learns or self._read_settings() == self._settings)
+            is_same = not any(self._empty) and self._now == self._then
+            return is_same and (not learns or self._read_settings() == self._settings)
         except (RuntimeError, ValueError):  # of arrays that are other objects than before
             return False
 
