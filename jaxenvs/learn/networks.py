@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from jaxenvs.environment import Environment
 from jaxenvs.learn.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
+from jaxenvs.spaces import flatten
 
 
 class Network(Protocol):
@@ -99,6 +100,32 @@ class ActionHead:
         return unscaled.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
 
 
+@dataclasses.dataclass(frozen=True)
+class FlattenExtractor:
+    """Observations of a space as vectors: `gymnasium.spaces.flatten` of each. One-hot, end to end, and raveled.
+
+    Attributes:
+      space: of observations.
+    """
+
+    space: gymnasium.Space[Any]
+
+    def __post_init__(self) -> None:
+        gymnasium.spaces.flatdim(self.space)  # raises where there is no such vector
+
+    def __hash__(self) -> int:
+        return hash(repr(self.space))  # spaces can be compared and not hashed
+
+    @property
+    def size(self) -> int:
+        """Of a vector."""
+        return gymnasium.spaces.flatdim(self.space)
+
+    def __call__(self, observation: Any, dtype: Any) -> jax.Array:
+        """Of a batch, (batch, size)."""
+        return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
+
+
 Activation = Callable[[jax.Array], jax.Array]
 
 
@@ -109,14 +136,14 @@ class ActorCritic:
     Parameters have the names and the layout of SB3's `policy.state_dict()`, weights as (outputs, inputs).
 
     Attributes:
-      observation_size: of an observation, flattened.
+      extractor: of what both see.
       head: for the actions.
       actor, critic: sizes of the hidden layers.
       activation: after each hidden layer.
       log_std_init: of the Gaussian of a Box.
     """
 
-    observation_size: int
+    extractor: FlattenExtractor
     head: ActionHead
     actor: tuple[int, ...] = (64, 64)
     critic: tuple[int, ...] = (64, 64)
@@ -131,12 +158,9 @@ class ActorCritic:
           settings: the attributes after `head`.
 
         Raises:
-          ValueError: observations are no Box, or there is no distribution for the actions.
+          ValueError: there is no distribution for the actions.
         """
-        space = env.observation_space
-        if not isinstance(space, spaces.Box):
-            raise ValueError(f"ActorCritic takes Box observations, got {space}: write a Network of your own.")
-        return cls(math.prod(space.shape), ActionHead.of(env.action_space), **settings)
+        return cls(FlattenExtractor(env.observation_space), ActionHead.of(env.action_space), **settings)
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
         """Orthogonal weights, of gain sqrt(2), for actions 0.01 and for the value 1; biases 0."""
@@ -149,12 +173,11 @@ class ActorCritic:
             params["log_std"] = jnp.full(self.head.size, self.log_std_init)
         return params
 
-    def apply(self, params: dict[str, jax.Array], observation: jax.Array) -> tuple[Distribution, jax.Array]:
+    def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
         """See Network."""
-        weights = params["value_net.weight"]
-        observation = observation.reshape(observation.shape[0], -1).astype(weights.dtype)
-        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), observation)
-        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), observation)
+        features = self.extractor(observation, params["value_net.weight"].dtype)
+        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), features)
+        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), features)
         numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
         return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
 
@@ -171,9 +194,9 @@ class ActorCritic:
         """Name, inputs, outputs and gain of every layer."""
         layers = []
         for name, sizes in (("policy_net", self.actor), ("value_net", self.critic)):
-            inputs = (self.observation_size, *sizes)
+            inputs = (self.extractor.size, *sizes)
             layers += [(f"mlp_extractor.{name}.{2 * i}", inputs[i], size, math.sqrt(2)) for i, size in enumerate(sizes)]
-        last_actor, last_critic = (self.observation_size, *self.actor)[-1], (self.observation_size, *self.critic)[-1]
+        last_actor, last_critic = (self.extractor.size, *self.actor)[-1], (self.extractor.size, *self.critic)[-1]
         return [*layers, ("action_net", last_actor, self.head.size, 0.01), ("value_net", last_critic, 1, 1.0)]
 
 

@@ -13,11 +13,10 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxenvs.environment import Environment
 from jaxenvs.learn.distributions import SquashedGaussian
-from jaxenvs.learn.networks import ActionHead, Activation, linear
+from jaxenvs.learn.networks import ActionHead, Activation, FlattenExtractor, linear
 
 # Of the logarithm of a standard deviation; SB3's.
 LOG_STD_MIN, LOG_STD_MAX = -20, 2
@@ -109,29 +108,29 @@ def init_linear(key: jax.Array, name: str, inputs: int, outputs: int) -> Params:
     }
 
 
-def _flat(params: Params, observation: Any) -> jax.Array:
-    dtype = next(iter(params.values())).dtype
-    flat: jax.Array = observation.reshape(observation.shape[0], -1).astype(dtype)
-    return flat
+def _dtype(params: Params) -> Any:
+    return next(iter(params.values())).dtype
 
 
 @dataclasses.dataclass(frozen=True)
 class QNetwork:
     """Values of all actions, (batch, n)."""
 
+    extractor: FlattenExtractor
     perceptron: Perceptron
 
     def init(self, key: jax.Array) -> Params:
         return self.perceptron.init(key)
 
-    def apply(self, params: Params, observation: jax.Array) -> jax.Array:
-        return self.perceptron.apply(params, _flat(params, observation))
+    def apply(self, params: Params, observation: Any) -> jax.Array:
+        return self.perceptron.apply(params, self.extractor(observation, _dtype(params)))
 
 
 @dataclasses.dataclass(frozen=True)
 class SquashedActor:
     """SAC's: a SquashedGaussian, mean and standard deviation from the last hidden layer."""
 
+    extractor: FlattenExtractor
     latent_pi: Perceptron
     size: int
 
@@ -140,8 +139,8 @@ class SquashedActor:
         mu, log_std = (init_linear(k, name, inputs, self.size) for k, name in zip(keys, ("mu", "log_std")))
         return self.latent_pi.init(keys[2]) | mu | log_std
 
-    def apply(self, params: Params, observation: jax.Array) -> SquashedGaussian:
-        latent = self.latent_pi.apply(params, _flat(params, observation))
+    def apply(self, params: Params, observation: Any) -> SquashedGaussian:
+        latent = self.latent_pi.apply(params, self.extractor(observation, _dtype(params)))
         log_std = jnp.clip(linear(params, "log_std", latent), LOG_STD_MIN, LOG_STD_MAX)
         return SquashedGaussian(linear(params, "mu", latent), log_std)
 
@@ -150,19 +149,21 @@ class SquashedActor:
 class DeterministicActor:
     """TD3's: an action in [-1, 1], (batch, n)."""
 
+    extractor: FlattenExtractor
     mu: Perceptron
 
     def init(self, key: jax.Array) -> Params:
         return self.mu.init(key)
 
-    def apply(self, params: Params, observation: jax.Array) -> jax.Array:
-        return jnp.tanh(self.mu.apply(params, _flat(params, observation)))
+    def apply(self, params: Params, observation: Any) -> jax.Array:
+        return jnp.tanh(self.mu.apply(params, self.extractor(observation, _dtype(params))))
 
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousCritic:
     """Values of observations and actions in [-1, 1], by several perceptrons: (n_critics, batch)."""
 
+    extractor: FlattenExtractor
     q_networks: tuple[Perceptron, ...]
 
     def init(self, key: jax.Array) -> Params:
@@ -171,8 +172,9 @@ class ContinuousCritic:
             params |= network.init(network_key)
         return params
 
-    def apply(self, params: Params, observation: jax.Array, action: jax.Array) -> jax.Array:
-        x = jnp.concatenate([_flat(params, observation), _flat(params, action)], axis=1)
+    def apply(self, params: Params, observation: Any, action: jax.Array) -> jax.Array:
+        features = self.extractor(observation, _dtype(params))
+        x = jnp.concatenate([features, action.reshape(len(action), -1).astype(features.dtype)], axis=1)
         # One after the other: XLA's CPU backend is slower with a batch of products than with the products one by one.
         return jnp.stack([network.apply(params, x)[:, 0] for network in self.q_networks])
 
@@ -191,10 +193,10 @@ class DQNPolicy(OffPolicyPolicy):
         """For the spaces of an environment.
 
         Raises:
-          ValueError: observations are no Box, or actions are not Discrete.
+          ValueError: actions are not Discrete.
         """
-        inputs, head = _spaces(cls.__name__, env, "discrete")
-        return cls(QNetwork(Perceptron("q_net", (inputs, *net_arch, head.size), activation)), head)
+        extractor, head = _of(cls.__name__, env, "discrete")
+        return cls(QNetwork(extractor, Perceptron("q_net", (extractor.size, *net_arch, head.size), activation)), head)
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         return {"q_net": self.q_net.init(key)}
@@ -230,12 +232,13 @@ class SACPolicy(ActorCriticPolicy):
           net_arch: hidden layers of the actor and of the critics, or of each under "pi" and "qf".
 
         Raises:
-          ValueError: observations or actions are no Box, or that of the actions has no bounds.
+          ValueError: actions are no Box with bounds.
         """
-        inputs, head = _spaces(cls.__name__, env, "box")
+        extractor, head = _of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
-        actor = SquashedActor(Perceptron("latent_pi", (inputs, *pi), activation, is_hidden=True), head.size)
-        return cls(actor, _critic(inputs, head, qf, activation, n_critics), head)
+        latent_pi = Perceptron("latent_pi", (extractor.size, *pi), activation, is_hidden=True)
+        actor = SquashedActor(extractor, latent_pi, head.size)
+        return cls(actor, _critic(extractor, head, qf, activation, n_critics), head)
 
 
 class TD3Policy(ActorCriticPolicy):
@@ -250,17 +253,17 @@ class TD3Policy(ActorCriticPolicy):
         n_critics: int = 2,
     ) -> Self:
         """See SACPolicy.of. With one critic, what DDPG trains."""
-        inputs, head = _spaces(cls.__name__, env, "box")
+        extractor, head = _of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
-        actor = DeterministicActor(Perceptron("mu", (inputs, *pi, head.size), activation))
-        return cls(actor, _critic(inputs, head, qf, activation, n_critics), head)
+        actor = DeterministicActor(extractor, Perceptron("mu", (extractor.size, *pi, head.size), activation))
+        return cls(actor, _critic(extractor, head, qf, activation, n_critics), head)
 
 
 def _critic(
-    inputs: int, head: ActionHead, hidden: tuple[int, ...], activation: Activation, n_critics: int
+    extractor: FlattenExtractor, head: ActionHead, hidden: tuple[int, ...], activation: Activation, n_critics: int
 ) -> ContinuousCritic:
-    sizes = (inputs + head.size, *hidden, 1)
-    return ContinuousCritic(tuple(Perceptron(f"qf{i}", sizes, activation) for i in range(n_critics)))
+    sizes = (extractor.size + head.size, *hidden, 1)
+    return ContinuousCritic(extractor, tuple(Perceptron(f"qf{i}", sizes, activation) for i in range(n_critics)))
 
 
 def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -268,13 +271,10 @@ def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(pi), tuple(qf)
 
 
-def _spaces(name: str, env: Environment[Any], kind: str) -> tuple[int, ActionHead]:
-    """The size of an observation, and the head for the actions."""
-    space = env.observation_space
-    if not isinstance(space, spaces.Box):
-        raise ValueError(f"{name} takes Box observations, got {space}.")
+def _of(name: str, env: Environment[Any], kind: str) -> tuple[FlattenExtractor, ActionHead]:
+    """The extractor of observations, and the head for the actions."""
     head = ActionHead.of(env.action_space)
     if head.kind != kind or not np.isfinite([head.low, head.high]).all():
         expected = "a Discrete space" if kind == "discrete" else "a Box with bounds"
         raise ValueError(f"{name} takes actions of {expected}, got {env.action_space}.")
-    return math.prod(space.shape), head
+    return FlattenExtractor(env.observation_space), head

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import jax
 import optax
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from jaxenvs import arguments
+from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import off_policy, on_policy
 from jaxenvs.learn.off_policy_settings import OffPolicySettings
@@ -69,6 +71,11 @@ class Training:
         if self.venv.autoreset is not AutoresetMode.SAME_STEP:
             raise ValueError(f"venv must have auto-reset SAME_STEP to be trained on, got {self.venv.autoreset}.")
         arguments.positive_int("total_timesteps", self.total_timesteps)
+        if self.normalize and (found := spaces_in_traced_code(self.venv.env)) is not None:
+            space = found[0]
+            parts = space.values() if isinstance(space, spaces.Dict) else [space]
+            if not all(isinstance(part, spaces.Box) for part in parts):
+                raise ValueError(f"normalize takes observations of a Box or of a Dict of them, got {space}.")
         self.algorithm.check()
         self.algorithm.check_schedules(self.num_iterations)
 

@@ -232,8 +232,14 @@ def test_what_cannot_be_trained_is_refused(name, changes, message):
         train(jax.random.key(0), TRAININGS[name].replace(**changes))
 
 
+def test_a_store_holds_dicts_and_networks_see_them():
+    env = Counter(observation_kind="dict", action_kind="discrete_from_5")
+    training = TRAININGS["DQN"].replace(venv=jaxenvs.VectorEnv(env, NUM_ENVS), network=DQNPolicy.of(env, (8,)))
+    state, metrics = go_on(training, begin(training, jax.random.key(0)), training.num_iterations)
+    assert state.replay.observation.keys() == {"vector", "image", "number"}
+    assert np.isfinite(metrics["loss"]).all()
+
+
 def test_policies_refuse_spaces_they_cannot_serve():
     with pytest.raises(ValueError, match="SACPolicy takes actions of a Box with bounds, got Discrete"):
         SACPolicy.of(COUNTER.env)
-    with pytest.raises(ValueError, match="DQNPolicy takes Box observations"):
-        DQNPolicy.of(Counter(observation_kind="dict"))

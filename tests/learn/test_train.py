@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 import jaxenvs
 from bridge import make_vec_env
 from bridge.translate.optimizers import export_optimizer
+from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
 from jaxenvs.learn.ppo import permutation
 from tests.environments import Counter
@@ -182,6 +183,31 @@ def test_a_network_starts_like_sb3s():
     assert not any(leaf.any() for name, leaf in params.items() if name.endswith("bias"))
 
 
-def test_networks_refuse_observations_they_cannot_read():
-    with pytest.raises(ValueError, match="ActorCritic takes Box observations"):
-        ActorCritic.of(Counter(observation_kind="discrete"))
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"])
+def test_a_network_sees_what_gymnasium_makes_of_any_observation(kind):
+    env = Counter(observation_kind=kind)
+    network = ActorCritic.of(env, actor=(8,), critic=(8,))
+    flat_env = FlattenObservation(env)
+    flat = ActorCritic.of(flat_env, actor=(8,), critic=(8,))
+    params = network.init(jax.random.key(0))
+    (_, timestep), (_, flat_timestep) = (
+        jax.vmap(each.reset)(jax.random.split(jax.random.key(1), 3)) for each in (env, flat_env)
+    )
+    (distribution, values), (expected, expected_values) = (
+        network.apply(params, timestep.observation),
+        flat.apply(params, flat_timestep.observation),
+    )
+    np.testing.assert_array_equal(distribution.mode(), expected.mode())
+    np.testing.assert_array_equal(values, expected_values)
+    assert hash(network) == hash(ActorCritic.of(env, actor=(8,), critic=(8,)))
+
+
+def test_a_training_sees_dicts_and_does_not_normalize_numbers_of_categories():
+    env = Counter(observation_kind="dict")
+    training = Training(
+        VectorEnv(env, 2), ActorCritic.of(env, actor=(8,), critic=(8,)), PPO(n_steps=8, batch_size=8), 32
+    )
+    result = jax.jit(train)(jax.random.key(0), training)
+    assert np.isfinite(result.metrics["loss"]).all()
+    with pytest.raises(ValueError, match="normalize takes observations of a Box or of a Dict of them, got Dict"):
+        train(jax.random.key(0), training.replace(normalize=True))
