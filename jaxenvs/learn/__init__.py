@@ -11,7 +11,7 @@ from jaxenvs.learn.distributions import (
     StateDependentGaussian,
 )
 from jaxenvs.learn.dqn import DQN
-from jaxenvs.learn.networks import ActionHead, ActorCritic, Network
+from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Network
 from jaxenvs.learn.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy import OffPolicyTrainingState
@@ -41,6 +41,7 @@ __all__ = [
     "DQNPolicy",
     "DiagonalGaussian",
     "Distribution",
+    "FlattenExtractor",
     "LearnerState",
     "Moments",
     "MultiCategorical",
