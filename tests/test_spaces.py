@@ -17,6 +17,7 @@ from jaxenvs import spaces
 
 # Every example compiles: few of them, and no deadline.
 examples = settings(max_examples=25, deadline=None, derandomize=True)
+few_examples = settings(max_examples=12, deadline=None, derandomize=True)  # several programs each
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=2).map(tuple)
 INTEGERS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64)
@@ -84,7 +85,7 @@ def samples(space: Space, number: int = 200, seed: int = 0) -> Any:
 
 
 @given(any_space)
-@examples
+@few_examples
 def test_a_sample_is_a_member(space: Space) -> None:
     batch = samples(space, 50)
     for i in range(50):
@@ -114,7 +115,7 @@ def test_flatten_agrees_with_gymnasium(space: Space, seed: int) -> None:
 
 
 @given(leaves, st.data())
-@examples
+@few_examples
 def test_contains_agrees_with_gymnasium_around_the_bounds(space: Space, data: st.DataObject) -> None:
     inside = np.asarray(samples(space, 1)[0])
     low, high = spaces.leaf_bounds(space)

@@ -101,7 +101,6 @@ def test_a_damaged_checkpoint_is_one_line(killed, capsys):
 
 @pytest.mark.slow
 def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
-    arguments = [sys.executable, "-m", "jaxenvs.app.cli", "train"]
     long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
     # A checkpoint before every rollout, so that there is one to kill after.
     always = (
@@ -122,7 +121,7 @@ def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_pa
         if number == signal.SIGINT:
             assert said.splitlines()[-1].startswith("Interrupted after")  # before it, the progress bar
             assert {"model.zip", "learning_curve.png"} <= {path.name for path in (tmp_path / name).iterdir()}
-        subprocess.run([*arguments, "--resume", name], check=True, **run, stdout=subprocess.DEVNULL)
-    subprocess.run([*arguments, *long, "whole"], check=True, **run, stdout=subprocess.DEVNULL)
+        cli.main(["train", "--resume", str(tmp_path / name)])
+    cli.main(["train", *long, str(tmp_path / "whole")])
     for name in ("killed", "interrupted"):
         assert same(weights(tmp_path / name), weights(tmp_path / "whole"))
