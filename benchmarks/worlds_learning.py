@@ -87,9 +87,9 @@ NOTES = [
     "than 0.5, value loss half, Adam; the critic has a network of its own, of the same size as the actor's",
     "MinAtar: PureJaxRL's setting: 64 environments x 128 steps, 4 epochs of 8 minibatches, learning rate 5e-3, gamma "
     "0.99, entropy 0.01, two layers of 64, ReLU",
-    "FrozenLake8x8-v1 and Taxi-v4: FlattenObservation, so a number for each state, and linear functions of these, "
-    "which are tables; 256 environments x 128 steps, 4 epochs of 8 minibatches, learning rate 0.02, entropy 0.01; "
-    "gamma 0.995 on ice; Taxi's is 0.99, and its rewards are scaled by 0.05",
+    "FrozenLake8x8-v1 and Taxi-v4: a number for each state, and linear functions of these, which are tables; "
+    "256 environments x 128 steps, 4 epochs of 8 minibatches, learning rate 0.02, entropy 0.01; gamma 0.995 on ice; "
+    "Taxi's is 0.99, and its rewards are scaled by 0.05",
     "return: of fresh episodes after the training, the mean for each seed, and of it the median over seeds; MinAtar: "
     "256 episodes with sampled actions, 10,000 steps at most (cut off: how many were longer, of all seeds); toy text: "
     "4096 with the likeliest ones; standard error: of one seed's mean",
@@ -107,7 +107,6 @@ NOTES = [
 
 def make_training(env_id: str, task: Task, iterations: int) -> learn.Training:
     env = jaxenvs.make(env_id)
-    env = env if task.hidden else jaxenvs.FlattenObservation(env)
     if task.reward_scale != 1:
         env = jaxenvs.TransformReward(env, lambda reward: task.reward_scale * reward)
     network = learn.ActorCritic.of(env, actor=task.hidden, critic=task.hidden, activation=jax.nn.relu)
