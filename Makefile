@@ -7,9 +7,6 @@
 PYTHON ?= python3
 INSTALLED := .venv/.installed
 PIP := .venv/bin/python -m pip --disable-pip-version-check
-# Tests compile more than they run: without XLA's optimisations, but for those that the project asks for itself, they
-# take two thirds of the time. The other versions are tested with all of them.
-COMPILE_FAST := --xla_backend_optimization_level=0
 OTHER_VERSIONS := test-lowest test-newest test-gpu-image
 WHEELS ?= wheels
 
@@ -28,7 +25,7 @@ test: $(INSTALLED)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	XLA_FLAGS="$(COMPILE_FAST) $(XLA_FLAGS)" .venv/bin/pytest -n auto
+	.venv/bin/pytest -n auto
 
 test-versions: test $(OTHER_VERSIONS)
 

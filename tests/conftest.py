@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 # In the environment, and before JAX and PyTorch are imported, so that subprocesses have them too.
@@ -16,6 +17,9 @@ import jax
 import pytest
 
 import jaxenvs
+
+# A shell's background jobs ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each program of XLA's takes some memory mappings, of which Linux gives a process 65,530: with more, it dies.
 MOST_MAPPINGS = 25_000
