@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from stable_baselines3 import A2C
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 
 import bridge
 from bridge import JaxVecEnv
@@ -52,3 +52,9 @@ def test_an_extractor_of_the_users_stays_as_it_is():
     extractor = Flattening(Box(0, 255, (2, 36, 36), np.uint8))
     with channels_last(extractor):
         extractor(torch.zeros(3, 2, 36, 36))
+
+
+def test_images_of_three_channels_stay_as_they_are():
+    extractor = NatureCNN(Box(0, 255, (3, 36, 36), np.uint8))
+    with channels_last(extractor):
+        assert extractor.cnn[2].weight.is_contiguous()
