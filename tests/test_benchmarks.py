@@ -158,7 +158,9 @@ def test_the_peak_of_a_process_is_its_own_whoever_started_it():
         capture_output=True,
         check=True,
     )
-    assert memory.peak_megabytes() >= memory.resident_megabytes() > 300
+    resident = memory.resident_megabytes()
+    assert resident > 300
+    assert memory.peak_megabytes() > resident - 2  # Linux counts pages in batches, one a thread
     assert float(peak.stdout) < 100
 
 
