@@ -36,7 +36,7 @@ class Snapshot:
         inside = [value for each in attributes for value in each.values() if type(value) in CONTAINERS]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
         containers = [*inside, *hooks]
-        # Most are empty, as those of hooks, and whether one no longer is takes a third of comparing it.
+        # Most are empty, as those of hooks, and to ask whether one no longer is takes less than to compare it.
         self._empty = [each for each in containers if not each]
         self._now: list[Any] = [*attributes, *(each for each in containers if each)]
         self._then = [dict(each) if isinstance(each, dict) else type(each)(each) for each in self._now]
