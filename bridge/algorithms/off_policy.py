@@ -32,7 +32,7 @@ from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
 from bridge.randomness import get_random_state
 from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
-from jaxenvs.learn.off_policy_settings import OffPolicySettings
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 log = logging.getLogger("bridge")
 

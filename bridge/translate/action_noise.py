@@ -13,7 +13,7 @@ from stable_baselines3.common.noise import (
 )
 
 from bridge.translate.operations import NotCompilable
-from jaxenvs.learn import noise as learn
+from jaxenvs.learn.off_policy import noise as learn
 
 Exported = learn.NormalActionNoise | learn.OrnsteinUhlenbeckActionNoise
 

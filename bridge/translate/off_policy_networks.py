@@ -14,7 +14,7 @@ from bridge.translate.networks import Exploration, ExportedNetwork
 from jaxenvs.environment import struct
 from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
-from jaxenvs.learn.policies import OffPolicyPolicy, mix
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
 
 # With what the names of the parameters of a features extractor begin.
 EXTRACTOR = "features_extractor."

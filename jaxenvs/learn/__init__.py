@@ -1,6 +1,5 @@
 """Learners as pure functions over `(params, apply)` and a VectorEnv. `jaxenvs.learn.sweep` runs many at once."""
 
-from jaxenvs.learn.a2c import A2C
 from jaxenvs.learn.distributions import (
     Bernoulli,
     Categorical,
@@ -10,19 +9,21 @@ from jaxenvs.learn.distributions import (
     SquashedGaussian,
     StateDependentGaussian,
 )
-from jaxenvs.learn.dqn import DQN
 from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Network
-from jaxenvs.learn.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.normalization import Moments, Normalizer
-from jaxenvs.learn.off_policy import OffPolicyTrainingState
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState
-from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
-from jaxenvs.learn.ppo import PPO
-from jaxenvs.learn.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.dqn import DQN
+from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
+from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
+from jaxenvs.learn.off_policy.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.sac import SAC
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
+from jaxenvs.learn.off_policy.td3 import DDPG, TD3
+from jaxenvs.learn.on_policy.a2c import A2C
+from jaxenvs.learn.on_policy.ppo import PPO
+from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
-from jaxenvs.learn.sac import SAC
-from jaxenvs.learn.settings import LearnerState, OnPolicySettings, Settings
-from jaxenvs.learn.td3 import DDPG, TD3
+from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
 from jaxenvs.learn.training_state import TrainingState
 

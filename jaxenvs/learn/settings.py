@@ -1,4 +1,4 @@
-"""What the settings of all algorithms share, and those of on-policy algorithms; the state that their updates change."""
+"""What the settings of all algorithms share."""
 
 from __future__ import annotations
 
@@ -9,26 +9,9 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxenvs import arguments
-from jaxenvs.environment import static, struct
-from jaxenvs.learn.networks import Network
-from jaxenvs.learn.optimization import ADAM, ravel
-from jaxenvs.learn.rollout import Rollout
-
-
-@struct
-class LearnerState:
-    """Parameters of a network and the state of their optimiser, whose arrays are vectors, as `ravel` orders them."""
-
-    params: Any
-    optimizer_state: Any
-
-    @classmethod
-    def create(cls, params: Any, optimizer: optax.GradientTransformation) -> LearnerState:
-        """That of parameters before their first update."""
-        return cls(params, optimizer.init(ravel(params)[0]))
+from jaxenvs.environment import struct
 
 
 @struct
@@ -106,62 +89,3 @@ class Settings:
                     f"{name} must be a number, or have one value for each of the {num_iterations} iterations, got an "
                     f"array of shape {shape}."
                 )
-
-
-@struct
-class OnPolicySettings(Settings):
-    """What on-policy algorithms share.
-
-    Attributes:
-      n_steps: of each environment in one rollout.
-      learning_rate: a float; or, for a Training, an array with one for each iteration.
-      gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
-      ent_coef, vf_coef: weights of entropy and value loss.
-      max_grad_norm: longer gradients are scaled down to it.
-      normalize_advantage: to mean 0 and deviation 1, in each batch.
-      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
-    """
-
-    RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {
-        "gae_lambda": (0, 1),
-        "ent_coef": (-math.inf, math.inf),
-        "vf_coef": (-math.inf, math.inf),
-        "max_grad_norm": (0, math.inf),
-    }
-    COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
-    # Without a learning rate, by which `descend` multiplies.
-    OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
-
-    n_steps: int = static(default=2048)
-    learning_rate: Any = 3e-4
-    gamma: Any = 0.99
-    gae_lambda: Any = 0.95
-    ent_coef: Any = 0.0
-    vf_coef: Any = 0.5
-    max_grad_norm: Any = 0.5
-    normalize_advantage: bool = static(default=True)
-    sde_sample_freq: int = static(default=1)
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps of each environment in one rollout."""
-        return self.n_steps
-
-    def update(
-        self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
-        state: LearnerState,
-        rollout: Rollout,
-        key: jax.Array,
-    ) -> tuple[LearnerState, dict[str, Any]]:
-        """Learn from one rollout. A pure function of the settings and its arguments.
-
-        Args:
-          network: parameters and observations to a distribution over actions and values.
-          optimizer: without a learning rate, on vectors.
-
-        Returns:
-          The next state, and metrics with SB3's names and meanings.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define update.")

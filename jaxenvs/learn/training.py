@@ -14,9 +14,11 @@ from gymnasium.vector import AutoresetMode
 from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
-from jaxenvs.learn import off_policy, on_policy
-from jaxenvs.learn.off_policy_settings import OffPolicySettings
-from jaxenvs.learn.settings import OnPolicySettings, Settings
+from jaxenvs.learn.off_policy import loop as off_policy
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.on_policy import loop as on_policy
+from jaxenvs.learn.on_policy.settings import OnPolicySettings
+from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training_state import TrainingState
 from jaxenvs.vector import VectorEnv
 

@@ -12,7 +12,7 @@ from bridge import make_vec_env
 from bridge.translate.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
-from jaxenvs.learn.ppo import permutation
+from jaxenvs.learn.on_policy.ppo import permutation
 from tests.environments import Counter
 
 VENV = jaxenvs.make_vec("CartPole-v1", 8)

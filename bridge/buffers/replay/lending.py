@@ -12,7 +12,8 @@ from gymnasium import spaces
 from bridge.buffers.replay import columns
 from bridge.buffers.replay.columns import map_leaves
 from bridge.buffers.replay.ring import InMemory, Ring
-from jaxenvs.learn import Replay, replay_tags
+from jaxenvs.learn import Replay
+from jaxenvs.learn.off_policy import replay_tags
 
 # A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
 # written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.

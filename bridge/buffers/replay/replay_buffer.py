@@ -26,7 +26,7 @@ from bridge.buffers.replay.priorities import Priorities, PrioritizedSamples, imp
 from bridge.buffers.replay.ring import Ring
 from bridge.buffers.replay.slices import SliceSamples
 from bridge.buffers.replay.storage import Closed, make_ring, open_ring
-from jaxenvs.learn import replay_tags
+from jaxenvs.learn.off_policy import replay_tags
 
 
 class ReplayBuffer(OfflineLoading, Lending, buffers.ReplayBuffer):

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.buffers.replay import columns
 from bridge.buffers.replay.columns import leaves, map_leaves
-from jaxenvs.learn import replay_tags
+from jaxenvs.learn.off_policy import replay_tags
 
 # Rows of the side ring at first. It doubles as often as needed.
 FIRST_ENDS = 64
@@ -53,7 +53,7 @@ class Ring:
       observation: an array (capacity, num_envs, *shape), or a dict of them.
       action: (capacity, num_envs, *shape).
       reward: (capacity, num_envs), float32.
-      tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.replay_tags`.
+      tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.off_policy.replay_tags`.
       last_observation: (num_envs, *shape), NumPy arrays: what the newest row led to.
       end_observation: (num_ends, *shape), final observations, written in turn.
       end_slot: (num_ends,), row * num_envs + lane of the slot that ends so; a row is alive if that slot's tag names it.

@@ -11,7 +11,7 @@ import torch
 from bridge.buffers.replay import columns, transitions, windows
 from bridge.buffers.replay.columns import leaves, map_leaves
 from bridge.buffers.replay.ring import Ring
-from jaxenvs.learn import replay_tags
+from jaxenvs.learn.off_policy import replay_tags
 
 
 class SliceSamples(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from bridge.buffers.replay import columns
 from bridge.buffers.replay.columns import leaves, map_leaves
 from bridge.buffers.replay.ring import Ring
-from jaxenvs.learn import replay_tags
+from jaxenvs.learn.off_policy import replay_tags
 
 
 def tags(ring: Ring, slots: np.ndarray) -> np.ndarray:

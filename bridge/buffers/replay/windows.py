@@ -14,7 +14,7 @@ import numpy as np
 
 from bridge.buffers.replay.ring import Ring
 from bridge.buffers.replay.transitions import tags
-from jaxenvs.learn import replay_tags
+from jaxenvs.learn.off_policy import replay_tags
 
 # Windows as two arrays: their last slots, and of how many slots they are.
 Windows = tuple[np.ndarray, np.ndarray]

@@ -18,8 +18,8 @@ from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import DQN, CollectorState, Replay
-from jaxenvs.learn.off_policy import ExplorationState, Noise, take_step, update
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState
+from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, take_step, update
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536

@@ -18,7 +18,7 @@ from bridge.engine.on_policy.updating import LARGE_UPDATE
 from bridge.translate.optimizers import ExportedOptimizer
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Transitions
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ import bridge
 from bridge.translate.off_policy import export_off_policy, learning_state
 from bridge.translate.optimizers import export_optimizer
 from jaxenvs.learn import DQN, SAC, TD3, OffPolicyState
-from tests.learn.test_off_policy_arithmetic import BATCH, ENV, GAMMA, make_batches, teach
+from tests.learn.off_policy.test_arithmetic import BATCH, ENV, GAMMA, make_batches, teach
 
 
 class Extractor(BaseFeaturesExtractor):

@@ -13,9 +13,9 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.distributions import StateDependentGaussian
-from jaxenvs.learn.off_policy_settings import ADAM, OffPolicySettings, OffPolicyState, Optimizers
-from jaxenvs.learn.policies import OffPolicyPolicy, SACPolicy
-from jaxenvs.learn.replay import Transitions
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings, OffPolicyState, Optimizers
 
 
 @struct

@@ -10,9 +10,9 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.networks import Network
+from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
 from jaxenvs.learn.rollout import Rollout, explained_variance
-from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 
 # As Stable-Baselines3 sets it: PyTorch's form, which has epsilon beside the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)

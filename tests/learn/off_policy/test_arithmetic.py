@@ -16,8 +16,8 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 import bridge
 from jaxenvs.learn import DDPG, DQN, SAC, TD3, DQNPolicy, SACPolicy, StateDependentGaussian, TD3Policy, Transitions
 from jaxenvs.learn.networks import linear
+from jaxenvs.learn.off_policy.policies import Perceptron
 from jaxenvs.learn.optimization import ravel
-from jaxenvs.learn.policies import Perceptron
 from tests.environments import Counter
 
 ENV = {kind: Counter(action_kind=kind) for kind in ("discrete", "box")}

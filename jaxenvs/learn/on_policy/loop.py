@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.rollout import CollectorState, collect
-from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
 
 if TYPE_CHECKING:

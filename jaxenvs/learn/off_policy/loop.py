@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
-from jaxenvs.learn.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
 from jaxenvs.learn.rollout import CollectorState, Step
 from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
 from jaxenvs.vector import VectorTimeStep

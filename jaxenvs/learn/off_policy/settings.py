@@ -13,10 +13,10 @@ import optax
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
+from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.optimization import descend, ravel
-from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
-from jaxenvs.learn.replay import Transitions
 from jaxenvs.learn.settings import Settings
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
@@ -55,7 +55,7 @@ class OffPolicySettings(Settings):
       train_freq: steps of each environment between updates.
       gradient_steps: after them; -1: as many as steps of all environments together.
       n_steps: of the returns.
-      action_noise: added to the actions of a Box, see `jaxenvs.learn.noise`; or None.
+      action_noise: added to the actions of a Box, see `jaxenvs.learn.off_policy.noise`; or None.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {"tau": (0, 1)}

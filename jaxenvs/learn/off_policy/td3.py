@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers
-from jaxenvs.learn.policies import OffPolicyPolicy, TD3Policy
-from jaxenvs.learn.replay import Transitions
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, TD3Policy
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
 
 
 @struct

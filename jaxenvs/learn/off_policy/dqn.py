@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.off_policy_settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
-from jaxenvs.learn.policies import DQNPolicy, OffPolicyPolicy
-from jaxenvs.learn.replay import Transitions
+from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
 
 
 @struct

@@ -12,9 +12,9 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.networks import Network
+from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
 from jaxenvs.learn.rollout import Rollout, explained_variance
-from jaxenvs.learn.settings import LearnerState, OnPolicySettings
 
 # What a gradient step reports, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")

@@ -1,0 +1,242 @@
+"""One environment as Gymnasium's."""
+
+import warnings
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import jaxenvs
+from jaxenvs import CartPole, TimeLimit, VectorEnv, environment, static
+from jaxenvs.gym import GymnasiumEnv, GymnasiumVectorEnv
+from tests.gym.lottery import Lottery, assert_same, warnings_of
+
+OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
+
+
+def ours_of(id: str) -> gymnasium.Env:
+    return theirs_of(id if "/" in id else f"jaxenvs/{id}")
+
+
+def is_gymnasiums(id: str) -> bool:
+    return "/" not in id and id in gymnasium.registry
+
+
+def theirs_of(id: str) -> gymnasium.Env:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that v0 is out of date
+        return gymnasium.make(id)
+
+
+@pytest.mark.parametrize("id", OURS)
+@pytest.mark.filterwarnings("ignore")
+def test_gymnasiums_checker_finds_no_more_than_in_gymnasiums_own(id: str) -> None:
+    found = warnings_of(lambda: check_env(ours_of(id).unwrapped))
+    own = theirs_of(id).unwrapped if is_gymnasiums(id) else None
+    assert found <= (warnings_of(lambda: check_env(own, skip_render_check=True)) if own else set())
+
+
+@pytest.mark.parametrize("id", OURS)
+def test_the_checker_of_stable_baselines3_finds_no_more_than_in_gymnasiums_own(id: str) -> None:
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    found = warnings_of(lambda: checker.check_env(ours_of(id), warn=True, skip_render_check=False))
+    if id.startswith("MinAtar/"):
+        own = pytest.importorskip("minatar.gym").BaseEnv("breakout")  # whose kind of observation all have
+    else:
+        own = theirs_of(id) if is_gymnasiums(id) else None
+    assert found <= (warnings_of(lambda: checker.check_env(own, warn=True)) if own else set())
+
+
+@pytest.mark.filterwarnings("ignore:.*A Box observation space")
+def test_an_environment_with_every_kind_of_space_passes_the_checker() -> None:
+    check_env(GymnasiumEnv(Lottery()), skip_render_check=True)
+
+
+def test_a_reset_without_seed_goes_on_to_the_next_episode_of_the_seed() -> None:
+    env = GymnasiumEnv(CartPole())
+    for seed in (3, 2**32 + 3):
+        observations = [env.reset(seed=seed)[0], env.reset()[0], env.reset()[0]]
+        for episode, observation in enumerate(observations):
+            _, timestep = CartPole().reset(jax.random.fold_in(jax.random.key(3), episode))
+            np.testing.assert_array_equal(observation, timestep.observation)
+
+
+def test_a_seed_may_be_an_integer_of_numpy() -> None:
+    for view in (GymnasiumEnv(CartPole()), GymnasiumVectorEnv(VectorEnv(CartPole(), 3))):
+        assert_same(view.reset(seed=5), view.reset(seed=np.int64(5)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "5", True, np.int64(-1)])
+def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
+    with pytest.raises(ValueError, match="seed must be a non-negative int, got"):
+        GymnasiumEnv(CartPole()).reset(seed=seed)
+
+
+def test_options_of_a_reset_are_refused() -> None:
+    env = GymnasiumEnv(CartPole())
+    with pytest.raises(ValueError, match=r"options must be None or empty, as there are none, got {'low': 0.1}"):
+        env.reset(options={"low": 0.1})
+    env.reset(options={})
+
+
+def test_without_a_seed_the_random_generator_of_the_environment_chooses_one() -> None:
+    first, second = GymnasiumEnv(CartPole()), GymnasiumEnv(CartPole())
+    first.np_random, second.np_random = np.random.default_rng(5), np.random.default_rng(5)
+    np.testing.assert_array_equal(first.reset()[0], second.reset()[0])
+    other = GymnasiumEnv(CartPole()).reset()[0]
+    assert (other != GymnasiumEnv(CartPole()).reset()[0]).any()
+
+
+def test_what_a_step_returns_is_numpys_and_pythons_and_belongs_to_the_caller() -> None:
+    env = GymnasiumEnv(Lottery())
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    assert env.observation_space.contains(observation)
+    assert type(observation["place"]) is np.int64
+    assert type(reward) is float
+    assert type(terminated) is bool
+    assert type(truncated) is bool
+    assert type(info["left"]) is np.int32
+    assert type(info["nested"]["even"]) is bool
+    observation["image"][:] = 0  # writable
+    info["nested"]["noise"][:] = 0
+
+
+def test_under_x64_the_dtypes_are_still_those_of_the_space(x64: None) -> None:
+    env = GymnasiumEnv(CartPole())
+    observation, _ = env.reset(seed=0)
+    assert env.state.x.dtype == np.float64
+    assert observation.dtype == env.step(1)[0].dtype == np.float32
+
+
+class TestWrongActions:
+    @pytest.mark.parametrize("action", [2, -1, 0.0, [0], None, "left", 2**40])
+    def test_to_cartpole(self, action: Any) -> None:
+        env = GymnasiumEnv(CartPole())
+        env.reset(seed=0)
+        before = env.state
+        with pytest.raises(ValueError, match=r"action must be a member of Discrete\(2\), got .*Nothing was stepped"):
+            env.step(action)
+        assert env.state is before
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [
+            ({"go": 4}, r"action\['go'\]"),
+            ({"push": np.array([0.0, np.nan], np.float32)}, r"action\['push'\]"),
+            ({"push": [[0], [0, 1]]}, r"action\['push'\]"),
+            ({"bits": [0, 3]}, r"action\['bits'\]"),
+            ({"else": 0}, "action"),
+        ],
+    )
+    def test_are_named_where_they_are_nested(self, change: dict[str, Any], name: str) -> None:
+        env = GymnasiumEnv(Lottery())
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match=f"^{name} must be"):
+            env.step({**env.action_space.sample(), **change})
+
+    def test_to_a_vector_step_no_lane(self) -> None:
+        venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
+        venv.reset(seed=0)
+        with pytest.raises(ValueError, match=r"actions must be a member of .*got \[0, 1\]"):
+            venv.step([0, 1])
+        with pytest.raises(ValueError, match="actions must be"):
+            venv.step([0, 1, 2])
+        reference = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
+        reference.reset(seed=0)
+        np.testing.assert_array_equal(venv.step([0, 1, 0])[0], reference.step([0, 1, 0])[0])
+
+
+def test_a_real_action_outside_of_its_bounds_is_left_to_the_environment() -> None:
+    first, second = gymnasium.make("jaxenvs/Pendulum-v1"), gymnasium.make("Pendulum-v1")
+    first.reset(seed=0)
+    second.reset(seed=0)
+    first.step(np.array([5.0]))
+    second.step(np.array([5.0]))
+
+
+def test_step_and_render_before_reset_are_refused() -> None:
+    for env in (
+        GymnasiumEnv(CartPole(), "rgb_array"),
+        GymnasiumVectorEnv(VectorEnv(CartPole(), 1), "rgb_array"),
+    ):
+        with pytest.raises(ResetNeeded, match="step was called before reset"):
+            env.step(0)
+        with pytest.raises(ResetNeeded, match="render was called before reset"):
+            env.render()
+
+
+@pytest.mark.parametrize("view", [GymnasiumEnv, lambda env, mode: GymnasiumVectorEnv(VectorEnv(env, 2), mode)])
+def test_a_render_mode_that_there_is_not_is_refused(view: Any) -> None:
+    with pytest.raises(ValueError, match="render_mode must be None or \"rgb_array\", got 'human'"):
+        view(CartPole(), "human")
+    with pytest.raises(ValueError, match="None, because Lottery has no picture, got 'rgb_array'"):
+        view(TimeLimit(Lottery(), 3), "rgb_array")
+    assert view(Lottery(), None).metadata["render_modes"] == []
+
+
+def test_what_is_no_environment_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"must be a .*Environment, got VectorEnv"):
+        GymnasiumEnv(VectorEnv(CartPole(), 1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a .*VectorEnv, got CartPole"):
+        GymnasiumVectorEnv(CartPole())  # type: ignore[arg-type]
+
+
+def test_pictures_are_those_of_the_lanes() -> None:
+    venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 2), "rgb_array")
+    venv.reset(seed=7)
+    env = GymnasiumEnv(CartPole(), "rgb_array")
+    for lane, picture in enumerate(venv.render() or ()):
+        env.reset(seed=7 + lane)
+        np.testing.assert_array_equal(picture, env.render())
+    assert lane == 1
+
+
+class Traces(list[str]):
+    """Counts, and is equal to no other, so that no test sees the compiled programs of another."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+@environment
+class Counted(CartPole):
+    traces: Any = static(default=None)
+
+    def reset(self, key: jax.Array) -> Any:
+        self.traces.append("reset")
+        return super().reset(key)
+
+    def step(self, state: Any, action: Any) -> Any:
+        self.traces.append("step")
+        return super().step(state, action)
+
+
+@pytest.mark.parametrize(
+    "view", [GymnasiumEnv, lambda env: GymnasiumVectorEnv(VectorEnv(env, 2))], ids=["Env", "VectorEnv"]
+)
+def test_objects_of_one_structure_share_their_programs(view: Any) -> None:
+    traces = Traces()
+
+    def use(env: Any) -> None:
+        env.reset(seed=1)
+        env.reset()
+        for _ in range(3):
+            env.step(np.zeros(env.action_space.shape, int))
+
+    use(view(Counted(traces=traces)))
+    once = len(traces)
+    use(view(Counted(traces=traces, gravity=5.0)))
+    assert 2 <= len(traces) == once
+
+
+def test_parameters_are_data_of_the_shared_programs() -> None:
+    light, heavy = GymnasiumEnv(CartPole()), GymnasiumEnv(CartPole(gravity=50.0))
+    for env in (light, heavy):
+        env.reset(seed=0)
+        env.step(1)
+    assert (light.step(1)[0] != heavy.step(1)[0]).any()
