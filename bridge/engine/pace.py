@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# So long a Ctrl-C waits, or a progress bar. From some milliseconds on, coming back to the host costs nothing.
-SECONDS = 0.1
+# So long a Ctrl-C waits, or a progress bar, at most. Coming back to the host takes some milliseconds off-policy.
+SECONDS = 0.2
 
 
 class Pace:

@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from bridge.translate.operations import NotCompilable
 from bridge.translate.program import Program
 from bridge.translate.tracing import Replay, describe, first_line, record, replicate, translate
+from jaxenvs.learn.optimization import split
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
@@ -43,8 +44,7 @@ class ExportedModule:
 
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
         """All parameters by name, in PyTorch's layout, from one vector."""
-        # split, because its gradient is one concatenation.
-        parts = jax.lax.split(vector, [math.prod(shape) for _, shape in self.parameters])
+        parts = split(vector, tuple(math.prod(shape) for _, shape in self.parameters))
         return {name: part.reshape(shape) for (name, shape), part in zip(self.parameters, parts)}
 
     def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: Any) -> Any:

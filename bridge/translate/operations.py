@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from bridge.translate.convolution import conv
+from jaxenvs.learn.networks import times_transposed
 
 
 class NotCompilable(Exception):
@@ -48,7 +49,7 @@ def _permute(x: jax.Array, *dims: Any) -> jax.Array:
 
 
 def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    product = jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    product = times_transposed(x, weight)
     return product if bias is None else product + bias
 
 

@@ -199,5 +199,17 @@ class ActorCritic:
 
 def linear(params: dict[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
     """A layer with PyTorch's names and layout of weights, (outputs, inputs)."""
-    product = jax.lax.dot_general(x, params[f"{name}.weight"], (((1,), (1,)), ((), ())))
-    return product + params[f"{name}.bias"]
+    return times_transposed(x, params[f"{name}.weight"]) + params[f"{name}.bias"]
+
+
+# With fewer inputs than this, XLA's CPU backend takes several times as long for the gradient of (outputs, inputs)
+# weights, gradient.T @ x, as for that of their transpose, x.T @ gradient.
+FEW = 32
+
+
+def times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """`x @ weight.T`, for x of any leading axes."""
+    if weight.shape[1] < FEW:
+        transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
+        return x @ transposed  # without the barrier, XLA would turn it around
+    return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))

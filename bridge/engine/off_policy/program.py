@@ -18,7 +18,7 @@ from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import DQN, CollectorState, Replay
-from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, take_step, update
+from jaxenvs.learn.off_policy.loop import NOISE_BYTES, ExplorationState, Noise, num_bytes, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
@@ -152,10 +152,9 @@ def _train(
     optimizers: Any = {name: each.transformation(optimizer_settings[name]) for name, each in shape.optimizers}
     num_updates, train_freq = settings.num_updates(num_envs), settings.train_freq
 
-    def draw(carry: Trained) -> Noise:
-        progress = carry.progress
-        key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), progress.iteration)
-        return Noise.draw(settings, policy, carry.learner.params, carry.observation, key)
+    def draw(iteration: jax.Array) -> Noise:
+        key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), iteration)
+        return Noise.draw(settings, policy, learner.params, observation, key)
 
     def learn(carry: Trained, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
         now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
@@ -248,9 +247,8 @@ def _train(
     def goes_on(carry: Trained) -> Any:
         return (carry.count < limits.steps) & (carry.num_ended < limits.episodes)
 
-    def iterate(carry: Trained) -> Trained:
+    def iterate(carry: Trained, noise: Noise) -> Trained:
         """The update that is due, and the rest of an iteration, or as much of it as the limits allow."""
-        noise = draw(carry)
 
         def in_iteration(inner: tuple[Trained, jax.Array]) -> Any:
             return goes_on(inner[0]) & ~inner[1]
@@ -275,20 +273,32 @@ def _train(
         steps=Steps(Outputs(), ()),
         taken=Taken((), (), ()),
     )
-    noise = jax.eval_shape(draw, start)
+    noise = jax.eval_shape(draw, progress.iteration)
     _, _, steps, taken = jax.eval_shape(step_once, start, noise)
     start = start.but(
         metrics=_zeros(jax.eval_shape(learn, start, noise)[1]) if num_updates else {},
         steps=_zeros(steps, shape.most),
         taken=_zeros(taken, *([shape.most] if shape.is_watched else [])),
     )
+    chunk = max(1, min(shape.most // train_freq, NOISE_BYTES // num_bytes(noise)))
+
+    def iterate_chunk(carry: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
+        """As many iterations as draw at once."""
+        first = carry[0].progress.iteration
+        noise = jax.vmap(draw)(first + jnp.arange(chunk, dtype=jnp.int32))
+
+        def in_chunk(carry: tuple[Trained, jax.Array]) -> Any:
+            return carry[1] | (goes_on(carry[0]) & (carry[0].progress.iteration < first + chunk))
+
+        def next_iteration(carry: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
+            own = jax.tree.map(lambda leaf: leaf[carry[0].progress.iteration - first], noise)
+            return iterate(carry[0], own), jnp.asarray(False)
+
+        return jax.lax.while_loop(in_chunk, next_iteration, carry)
+
     # Once at least, for the update that is due; and not a scan, whose length would be part of the program: however a
     # training is cut into programs, the bits are the same.
-    end, _ = jax.lax.while_loop(
-        lambda both: both[1] | goes_on(both[0]),
-        lambda both: (iterate(both[0]), jnp.asarray(False)),
-        (start, jnp.asarray(True)),
-    )
+    end, _ = jax.lax.while_loop(lambda carry: carry[1] | goes_on(carry[0]), iterate_chunk, (start, jnp.asarray(True)))
     return end.but(env_state=shape.packing.pack(end.env_state))
 
 

@@ -20,9 +20,9 @@ from jaxenvs.vector import VectorTimeStep
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
 
-# The noise of so many bytes is drawn at once: that of a few iterations at least, but not so much that it leaves the
-# caches before it is used.
-NOISE_BYTES = 2**19
+# The noise of so many bytes is drawn at once: that of a score of iterations at least, as to draw takes as long for one
+# as for some; but not of more than a program is likely to need.
+NOISE_BYTES = 2**16
 # An observation of the environments as the policy sees it, from their state: normalised, say.
 See = Callable[[Any, Any], Any]
 
@@ -277,8 +277,7 @@ def advance(
 
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)
     shapes = jax.eval_shape(draw, state.iteration)
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_data(shapes)))
-    chunk = max(1, min(num_iterations, NOISE_BYTES // num_bytes))
+    chunk = max(1, min(num_iterations, NOISE_BYTES // num_bytes(shapes)))
     kinds = jax.eval_shape(iterate, state.iteration, learner, exploration, shapes)[2]
     metrics = {name: jnp.zeros((max(num_iterations, 1), *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
 
@@ -309,11 +308,11 @@ def advance(
     return state, metrics | {"timesteps": iterations * num_timesteps}
 
 
-def _data(shapes: Any) -> Any:
-    """Keys as their data, because the size in bytes of a key is not known."""
-    return jax.eval_shape(
-        lambda tree: jax.tree.map(
-            lambda leaf: jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf, tree
-        ),
-        shapes,
-    )
+def num_bytes(shapes: Any) -> int:
+    """Of all arrays of a pytree together."""
+
+    def data(leaf: Any) -> Any:  # the size in bytes of a key is not known
+        return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+    plain = jax.eval_shape(lambda tree: jax.tree.map(data, tree), shapes)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(plain))

@@ -172,7 +172,7 @@ def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(mo
         count = pace.next(1000)
         counts.append(count)
         with pace.running(count):
-            now += 0.01 * count
+            now += SECONDS / 10 * count
     assert counts == [1, 2, 4, 8, 8, 8, 8, 8]
     with pace.running(8):
         now += 2 * SECONDS
