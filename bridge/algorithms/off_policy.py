@@ -22,7 +22,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.callbacks import looks_at_each_step, looks_at_steps, quiet_steps
-from bridge.engine.channels_last import channels_last
 from bridge.engine.interrupts import HeldInterrupt
 from bridge.engine.off_policy import running, stepping
 from bridge.engine.off_policy.plan import OffPolicyPlan, make_off_policy_plan
@@ -30,6 +29,7 @@ from bridge.engine.off_policy.program import Progress
 from bridge.engine.off_policy.updating import Updates
 from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
+from bridge.engine.pytorch_updates import fast_update
 from bridge.randomness import get_random_state
 from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -390,7 +390,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         """SB3's, as one program if the policy and its optimisers allow it."""
         plan = self._current_plan()
         if plan.learning is None or self.replay_buffer is None:
-            with channels_last(self.policy) if self.engine == "auto" else contextlib.nullcontext():
+            with fast_update(self.policy) if self.engine == "auto" else contextlib.nullcontext():
                 return super().train(gradient_steps, batch_size)
         self._update_learning_rate(list(plan.torch_optimizers.values()))
         learning_rate = next(iter(plan.torch_optimizers.values())).param_groups[0]["lr"]

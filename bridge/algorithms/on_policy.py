@@ -25,12 +25,12 @@ from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
 from bridge.buffers.rollout import write_rollout
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine.callbacks import looks_at_steps, quiet_steps, show_steps
-from bridge.engine.channels_last import channels_last
 from bridge.engine.on_policy import iterations, stepping, tensors
 from bridge.engine.on_policy.collecting import Collected, Discounts, Steps, run_rollout
 from bridge.engine.on_policy.plan import Plan, make_plan, require_engine
 from bridge.engine.on_policy.updating import Update, is_large, write_learner
 from bridge.engine.pace import Pace
+from bridge.engine.pytorch_updates import fast_update
 from bridge.randomness import get_random_state
 from bridge.translate.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -316,7 +316,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         """SB3's, as one program if the policy and its optimiser allow it."""
         plan = self._current_plan(self.env)
         if not plan.updates or isinstance(self.rollout_buffer, TensorRolloutBuffer) or not self.rollout_buffer.full:
-            with channels_last(self.policy) if self.engine == "auto" else contextlib.nullcontext():
+            with fast_update(self.policy) if self.engine == "auto" else contextlib.nullcontext():
                 return super().train()
         # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
         self._update_learning_rate(self.policy.optimizer)

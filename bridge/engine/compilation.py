@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -39,12 +37,6 @@ def compile_meanwhile(program: Callable[..., Any], *arguments: Any) -> Future[An
     compiling = pool.submit(lowered.compile)
     pool.shutdown(wait=False)
     return compiling
-
-
-def release_freed_memory() -> None:
-    """Give back to the system what compiling took and has freed, which the C library keeps: 120 MB after PPO."""
-    with contextlib.suppress(OSError, AttributeError):  # it is glibc's own
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def to_host(tree: Any) -> Any:

@@ -1,14 +1,19 @@
-"""SB3's own convolutions learn with their channels last, and nobody else meets that."""
+"""SB3's own convolutions learn with their channels last, which nobody else meets, and memory is kept meanwhile."""
+
+import platform
+import resource
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box
 from stable_baselines3 import A2C
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.engine.channels_last import channels_last
+from bridge.engine.memory import keep_freed_memory
+from bridge.engine.pytorch_updates import fast_update
 from tests.environments import Counter
 
 IMAGES = Counter(observation_kind="image")
@@ -34,7 +39,7 @@ def model(algorithm=bridge.A2C, **policy_kwargs):
 def test_meanwhile_only():
     policy = model().policy
     weights = policy.features_extractor.cnn[2].weight
-    with channels_last(policy):
+    with fast_update(policy):
         assert weights.is_contiguous(memory_format=torch.channels_last)
         assert not weights.is_contiguous()
     assert weights.is_contiguous()
@@ -50,11 +55,19 @@ def test_what_is_learnt_is_the_same_and_lies_as_before():
 
 def test_an_extractor_of_the_users_stays_as_it_is():
     extractor = Flattening(Box(0, 255, (2, 36, 36), np.uint8))
-    with channels_last(extractor):
+    with fast_update(extractor):
         extractor(torch.zeros(3, 2, 36, 36))
 
 
-def test_images_of_three_channels_stay_as_they_are():
-    extractor = NatureCNN(Box(0, 255, (3, 36, 36), np.uint8))
-    with channels_last(extractor):
-        assert extractor.cnn[2].weight.is_contiguous()
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")
+def test_memory_that_is_freed_and_taken_again_is_kept():
+    keep_freed_memory()
+
+    def faults(num):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(num):
+            torch.ones(4_000_000)  # 16 MB: 4,000 pages
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    faults(5)
+    assert faults(20) < 20 * 1000
