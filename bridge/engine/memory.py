@@ -24,8 +24,8 @@ def keep_freed_memory() -> None:
     """Keep up to 64 MB that were freed at the end of the heap, for the whole process.
 
     An update of a CnnPolicy frees and takes again arrays of some megabytes. Whether glibc gives them back to the system
-    in between depends on where in the heap they happen to lie, and then every page of every update is a fault: a fifth
-    to a third of its time. With both thresholds set, it does not.
+    in between depends on where in the heap they happen to lie, and then every page of every update is a fault. With
+    both thresholds set, it does not.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

@@ -18,7 +18,7 @@ from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import DQN, CollectorState, Replay
-from jaxenvs.learn.off_policy.loop import NOISE_BYTES, ExplorationState, Noise, num_bytes, take_step, update
+from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
@@ -280,7 +280,7 @@ def _train(
         steps=_zeros(steps, shape.most),
         taken=_zeros(taken, *([shape.most] if shape.is_watched else [])),
     )
-    chunk = max(1, min(shape.most // train_freq, NOISE_BYTES // num_bytes(noise)))
+    chunk = num_at_once(noise, shape.most // train_freq)
 
     def iterate_chunk(carry: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
         """As many iterations as draw at once."""

@@ -20,8 +20,8 @@ from jaxenvs.vector import VectorTimeStep
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
 
-# The noise of so many bytes is drawn at once: that of a score of iterations at least, as to draw takes as long for one
-# as for some; but not of more than a program is likely to need.
+# The noise of so many bytes is drawn at once, because to draw takes as long for one iteration as for some; but not that
+# of many more than a program is likely to need.
 NOISE_BYTES = 2**16
 # An observation of the environments as the policy sees it, from their state: normalised, say.
 See = Callable[[Any, Any], Any]
@@ -277,7 +277,7 @@ def advance(
 
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)
     shapes = jax.eval_shape(draw, state.iteration)
-    chunk = max(1, min(num_iterations, NOISE_BYTES // num_bytes(shapes)))
+    chunk = num_at_once(shapes, num_iterations)
     kinds = jax.eval_shape(iterate, state.iteration, learner, exploration, shapes)[2]
     metrics = {name: jnp.zeros((max(num_iterations, 1), *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
 
@@ -308,11 +308,12 @@ def advance(
     return state, metrics | {"timesteps": iterations * num_timesteps}
 
 
-def num_bytes(shapes: Any) -> int:
-    """Of all arrays of a pytree together."""
+def num_at_once(noise: Noise, most: int) -> int:
+    """Of how many iterations noise is drawn at once, if there are not more than `most`; given the shapes of one's."""
 
     def data(leaf: Any) -> Any:  # the size in bytes of a key is not known
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
-    plain = jax.eval_shape(lambda tree: jax.tree.map(data, tree), shapes)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(plain))
+    plain = jax.eval_shape(lambda tree: jax.tree.map(data, tree), noise)
+    num_bytes: int = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(plain))
+    return max(1, min(most, NOISE_BYTES // num_bytes))
