@@ -82,5 +82,4 @@ def test_memory_that_is_freed_and_taken_again_is_kept():
     # In a process of its own, where nobody has called it yet.
     printed = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
     given_back, kept = map(int, printed.split())
-    assert given_back > 100_000  # 20 times three arrays of 18 MB are 270,000 pages
-    assert kept < 10_000
+    assert kept < given_back / 10  # not in numbers: where pages are huge, there are fewer
