@@ -17,9 +17,10 @@ from bridge.engine.pytorch_updates import fast_update
 from tests.environments import Counter
 
 FAULTS = """
+import ctypes
 import resource
 import torch
-from bridge.engine.memory import keep_freed_memory
+from bridge.engine.memory import M_MMAP_THRESHOLD, keep_freed_memory
 
 def faults(num):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,7 +29,7 @@ def faults(num):
         del arrays
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-faults(5)
+ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)  # with which glibc begins
 print(faults(20))
 keep_freed_memory()
 faults(5)
