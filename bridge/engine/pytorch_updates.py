@@ -42,14 +42,22 @@ def fast_update(policy: nn.Module) -> Iterator[None]:
         yield
 
 
-def _set_channels_last(extractor: Any, afterwards: contextlib.ExitStack) -> None:
-    extractor.to(memory_format=torch.channels_last)
-    afterwards.callback(extractor.to, memory_format=torch.contiguous_format)
+def _set_channels_last(extractor: nn.Module, afterwards: contextlib.ExitStack) -> None:
+    weights = [weight for weight in extractor.parameters() if weight.ndim == 4]
+    _rearrange(weights, torch.channels_last)
+    afterwards.callback(_rearrange, weights, torch.contiguous_format)
     # Else the first convolution rearranges the pictures twice: for its result, and for its gradient.
     hook = extractor.register_forward_pre_hook(
         lambda _, pictures: (pictures[0].contiguous(memory_format=torch.channels_last),)
     )
     afterwards.callback(hook.remove)
+
+
+def _rearrange(weights: list[nn.Parameter], memory_format: torch.memory_format) -> None:
+    for weight in weights:  # Module.to does it too, but takes a hundredth of an update to walk through its modules
+        for array in (weight, weight.grad):
+            if array is not None:
+                array.data = array.data.contiguous(memory_format=memory_format)
 
 
 def _align(optimizers: list[Any]) -> None:
