@@ -27,12 +27,17 @@ MOST_MAPPINGS = 25_000
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Forget programs after a module, once there are many: a worker compiles more than a process may hold."""
+    """Forget programs after a module, once there are many: a worker compiles more than a process may hold.
+
+    Until then the garbage collector leaves alone what earlier modules left: a million objects, a second each time.
+    """
     yield
     mappings = Path("/proc/self/maps")
     if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        gc.unfreeze()
         jax.clear_caches()
         gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
