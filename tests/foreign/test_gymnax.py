@@ -37,7 +37,7 @@ def test_its_episodes_are_those_of_gymnax(id):
         return state, Shown(observation, reward, terminated, env.is_truncated(state, params))
 
     shown = assert_same_episodes(jaxenvs.make(id), reset, step, rtol=1e-6)
-    assert np.ptp(shown.reward) > 0 or shown.terminated.any() or "MountainCar" in id or "Acrobot" in id
+    assert any(np.ptp(leaf.astype(float), axis=0).any() for leaf in jax.tree.leaves(shown[:2]))  # something happens
 
 
 def test_its_own_limit_truncates_and_does_not_terminate():
