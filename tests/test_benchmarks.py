@@ -91,7 +91,7 @@ def test_runs_that_are_timed_do_not_compile():
 
 
 def test_vec_env_writes_every_part(tmp_path):
-    content = run(vec_env, "vec_env", tmp_path, "--lanes", "2")
+    content = run(vec_env, "vec_env", tmp_path, "--lanes", "8")
     assert set(content["tables"]) == {"steps", "ppo", "memory"}
     compared = [row["vec_env"] for row in content["tables"]["steps"]]
     assert compared[:4] == [vec_env.OURS, vec_env.MONITORED, vec_env.BARE, vec_env.PROCESSES]
