@@ -29,7 +29,7 @@ MOST_MAPPINGS = 25_000
 def forget_programs():
     """Forget programs after a module, once there are many: a worker compiles more than a process may hold.
 
-    Until then the garbage collector leaves alone what earlier modules left: a million objects, a second each time.
+    Until then the garbage collector leaves alone what earlier modules left: it would walk through all of it each time.
     """
     yield
     mappings = Path("/proc/self/maps")

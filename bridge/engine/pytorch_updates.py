@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from stable_baselines3.common.torch_layers import NatureCNN
@@ -28,11 +27,11 @@ def fast_update(policy: nn.Module) -> Iterator[None]:
         yield
         return
     keep_freed_memory()
-    optimizers = [getattr(module, "optimizer", None) for module in policy.modules()]
-    optimizers = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
+    modules = list(policy.modules())
+    optimizers = [each for module in modules if isinstance(each := getattr(module, "optimizer", None), Optimizer)]
     with contextlib.ExitStack() as afterwards:
         afterwards.callback(_align, optimizers)
-        for module in policy.modules():
+        for module in modules:
             if type(module) is NatureCNN:
                 _set_channels_last(module, afterwards)
         _align(optimizers)
@@ -54,13 +53,13 @@ def _set_channels_last(extractor: nn.Module, afterwards: contextlib.ExitStack) -
 
 
 def _rearrange(weights: list[nn.Parameter], memory_format: torch.memory_format) -> None:
-    for weight in weights:  # Module.to does it too, but takes a hundredth of an update to walk through its modules
+    for weight in weights:  # as Module.to does, which walks through all modules for it, twice an update
         for array in (weight, weight.grad):
             if array is not None:
                 array.data = array.data.contiguous(memory_format=memory_format)
 
 
-def _align(optimizers: list[Any]) -> None:
+def _align(optimizers: list[Optimizer]) -> None:
     """Let averages lie in memory as their parameters do: a fused step goes through both as if they did."""
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
@@ -69,7 +68,7 @@ def _align(optimizers: list[Any]) -> None:
                     state[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
-def _fuse(optimizer: Any, afterwards: contextlib.ExitStack) -> None:
+def _fuse(optimizer: Optimizer, afterwards: contextlib.ExitStack) -> None:
     for group in optimizer.param_groups:
         if group["fused"] is None and group["foreach"] is None and not (group["differentiable"] or group["capturable"]):
             group["fused"] = True

@@ -23,7 +23,7 @@ def assert_parity(name: str) -> None:
         state = own.step(state, action, keys_of(key, number)[1])
         return state, Shown(state.observation, state.rewards[0], state.terminated, state.truncated)
 
-    num_steps = 2501 if name == "minatar-freeway" else 200  # it ends then
+    num_steps = 2501 if name == "minatar-freeway" else 200  # Freeway ends then
     shown = assert_same_episodes(jaxenvs.make(f"pgx/{name}"), reset, step, num_steps)
     assert shown.terminated.any()
 
