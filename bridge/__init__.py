@@ -17,6 +17,7 @@ from bridge.buffers.replay import ReplayBuffer
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.configuration import configure, set_up_process
 from bridge.dlpack import to_jax, to_torch
+from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
 from bridge.factory import make_vec_env
 from bridge.host_env.gym_vec_env import GymVecEnv
@@ -25,7 +26,6 @@ from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_process import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
-from bridge.translate.operations import NotCompilable
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 

@@ -22,11 +22,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, V
 import jaxenvs
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.algorithms.dqn import DQN
+from bridge.errors import NotCompilable
 from bridge.evaluation_on_host import run_episodes
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
-from bridge.translate.operations import NotCompilable
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments

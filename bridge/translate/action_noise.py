@@ -12,7 +12,7 @@ from stable_baselines3.common.noise import (
     VectorizedActionNoise,
 )
 
-from bridge.translate.operations import NotCompilable
+from bridge.errors import NotCompilable
 from jaxenvs.learn.off_policy import noise as learn
 
 Exported = learn.NormalActionNoise | learn.OrnsteinUhlenbeckActionNoise

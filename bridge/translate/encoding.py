@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 
-from bridge.translate.operations import NotCompilable
+from bridge.errors import NotCompilable
 
 
 @dataclasses.dataclass(frozen=True)

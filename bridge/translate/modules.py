@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
-from bridge.translate.operations import NotCompilable
+from bridge.errors import NotCompilable
 from bridge.translate.program import Program
 from bridge.translate.tracing import Replay, describe, first_line, record, replicate, translate
 from jaxenvs.learn.optimization import split

@@ -15,9 +15,9 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.policies import BaseModel
 from torch import nn
 
+from bridge.errors import NotCompilable
 from bridge.translate.encoding import Encoding, export_encoding
 from bridge.translate.modules import ExportedModule, export_module
-from bridge.translate.operations import NotCompilable
 from bridge.translate.tracing import first_line
 from jaxenvs.learn.networks import ActionHead
 

@@ -16,6 +16,7 @@ from stable_baselines3.td3.policies import Actor as TD3Actor
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
+from bridge.errors import NotCompilable
 from bridge.translate.learning_state import LearningState
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.networks import (
@@ -40,7 +41,6 @@ from bridge.translate.off_policy_networks import (
     ExportedTD3Actor,
     ExportedTD3Policy,
 )
-from bridge.translate.operations import NotCompilable
 from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
 from jaxenvs.learn.networks import ActionHead
 

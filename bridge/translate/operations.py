@@ -12,12 +12,9 @@ import jax.numpy as jnp
 import torch
 from torch import nn
 
+from bridge.errors import NotCompilable
 from bridge.translate.convolution import conv
 from jaxenvs.learn.networks import times_transposed
-
-
-class NotCompilable(Exception):
-    """Something of PyTorch that cannot be expressed in JAX. The message says what, in one sentence."""
 
 
 def _unsupported(**options: Any) -> None:

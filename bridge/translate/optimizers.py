@@ -14,8 +14,8 @@ import optax
 import torch
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
+from bridge.errors import NotCompilable
 from bridge.translate.modules import copy_into
-from bridge.translate.operations import NotCompilable
 
 KINDS: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.Adam: "adam",

@@ -12,6 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
+from bridge.errors import NotCompilable
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.networks import (
     Exploration,
@@ -23,11 +24,10 @@ from bridge.translate.networks import (
     require_methods,
     shapes_given,
 )
-from bridge.translate.operations import NotCompilable
 from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
 
-__all__ = ["ExportedPolicy", "NotCompilable", "export_policy", "require_sb3s_predict", "require_trainable"]
+__all__ = ["ExportedPolicy", "export_policy", "require_sb3s_predict", "require_trainable"]
 
 # What of ActorCriticPolicy is translated, so that no class may have its own: for acting, and for training.
 ACTING = (

@@ -16,7 +16,8 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
-from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, NotCompilable, drops
+from bridge.errors import NotCompilable
+from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, drops
 from bridge.translate.program import Operation, Parameter, Program, Value
 
 

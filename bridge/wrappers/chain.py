@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-from bridge.translate.policies import NotCompilable
+from bridge.errors import NotCompilable
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers.base import CompiledWrapper
 from bridge.wrappers.vec_check_nan import CompiledCheckNan

@@ -20,8 +20,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
+from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, _program, evaluate
-from bridge.translate.policies import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.environments import Counter
 

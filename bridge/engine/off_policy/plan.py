@@ -13,11 +13,11 @@ from stable_baselines3.common.vec_env import unwrap_vec_normalize
 from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.acting import Actor
 from bridge.engine.on_policy.plan import compiles, is_slower_compiled, require_engine
+from bridge.errors import NotCompilable
 from bridge.translate.action_noise import export_noise
 from bridge.translate.learning_state import LearningState
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
 from bridge.translate.off_policy_networks import ExportedOffPolicy
-from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import ExportedOptimizer, export_optimizer
 from bridge.translate.snapshot import Snapshot
 from bridge.wrappers import Chain

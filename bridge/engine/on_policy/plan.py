@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine.acting import JudgingActor
 from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
+from bridge.errors import NotCompilable
 from bridge.translate.learning_state import LearningState
-from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import ExportedOptimizer, export_optimizer
 from bridge.translate.policies import ExportedPolicy, export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot

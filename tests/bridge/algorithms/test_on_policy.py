@@ -25,8 +25,8 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.engine.on_policy import collecting, iterations, updating
+from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
-from bridge.translate.policies import NotCompilable
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
 

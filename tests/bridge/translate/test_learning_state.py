@@ -10,9 +10,9 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
+from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import learning_state
-from bridge.translate.operations import NotCompilable
 from bridge.translate.optimizers import read_optimizer
 from tests.bridge.translate.networks import SMALL_IMAGE, Extractor, ResidualCNN
 from tests.bridge.translate.off_policies import make

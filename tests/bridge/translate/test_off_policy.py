@@ -16,10 +16,10 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
+from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import export_actor, export_off_policy, learning_state, own_parameters
 from bridge.translate.off_policy_networks import ExportedDQNPolicy, ExportedTD3Policy
-from bridge.translate.operations import NotCompilable
 from tests.bridge.translate.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
 

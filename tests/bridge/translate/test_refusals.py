@@ -11,9 +11,10 @@ from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 from torch.nn import functional as F
 
+from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from bridge.translate.optimizers import export_optimizer
-from bridge.translate.policies import NotCompilable, export_policy, require_trainable
+from bridge.translate.policies import export_policy, require_trainable
 from tests.bridge.translate.networks import (
     VECTOR,
     Extractor,

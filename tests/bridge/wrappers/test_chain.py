@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bridge import JaxVecEnv
-from bridge.translate.policies import NotCompilable
+from bridge.errors import NotCompilable
 from bridge.wrappers import Chain, CompiledWrapper, chain, register_wrapper
 from jaxenvs import TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv

@@ -7,7 +7,7 @@ from stable_baselines3.common.vec_env import VecMonitor, VecNormalize, VecTransp
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv
-from bridge.translate.policies import NotCompilable
+from bridge.errors import NotCompilable
 from bridge.wrappers import Chain
 from tests.bridge.small_models import N_ENVS, ROLLOUT, OnRolloutEnd, Recorder, make, make_env, replayed
 from tests.environments import Counter
