@@ -31,7 +31,7 @@ from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
 from bridge.engine.pytorch_updates import fast_update
 from bridge.randomness import get_random_state
-from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
+from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 log = logging.getLogger("bridge")
@@ -88,7 +88,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             "train_freq": frequency.frequency,
             "gradient_steps": self.gradient_steps,
             "n_steps": n_steps,
-            "action_noise": None if self.action_noise is None else export_noise(self.action_noise),
+            "action_noise": export_noise_if_known(self.action_noise, self.action_space.shape or ()),
         }
 
     def _record(self, metrics: dict[str, Any], num_before: int) -> None:
@@ -366,7 +366,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         noise = actor.draw_noise(n_envs, 1, 1)
         scaled, action = actor.act(self._last_obs, noise if noise is None else noise[0])
         if action_noise is not None:
-            scaled = np.clip(scaled + action_noise(), -1, 1)
+            scaled = np.clip(scaled.reshape(-1, *(self.action_space.shape or ())) + action_noise(), -1, 1)
             action = self.policy.unscale_action(scaled)
         return np.array(action), scaled
 

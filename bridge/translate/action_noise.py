@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,56 +19,96 @@ from jaxenvs.learn.off_policy import noise as learn
 Exported = learn.NormalActionNoise | learn.OrnsteinUhlenbeckActionNoise
 
 
-def export_noise(noise: ActionNoise) -> Exported:
-    """The noise of every environment, without its state.
+def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
+    """The noise of every environment, without its state. Actions are vectors, whatever their shape is.
+
+    Args:
+      shape: of an action of one environment.
 
     Raises:
-      NotCompilable: it is none of SB3's.
+      NotCompilable: it is none of SB3's, or it has not a draw for each number of an action.
     """
-    each = _of_each(noise)
+    each = _noises_of(noise)
     kind = type(each[0])
     if any(type(one) is not kind for one in each):
         raise NotCompilable("The noises of environments are of several kinds.")
+    if kind not in (NormalActionNoise, OrnsteinUhlenbeckActionNoise):
+        raise NotCompilable(f"There is no translation to JAX of a {kind.__name__}.")
+    for one in each:
+        _require_shape(one, shape, has_one_for_each=type(noise) is VectorizedActionNoise)
     if kind is NormalActionNoise:
         return learn.NormalActionNoise(_common(each, "_mu"), _common(each, "_sigma"))
-    if kind is OrnsteinUhlenbeckActionNoise:
-        start = [np.zeros_like(one._mu) if one.initial_noise is None else one.initial_noise for one in each]
-        mean, sigma, theta, dt = (_common(each, name) for name in ("_mu", "_sigma", "_theta", "_dt"))
-        return learn.OrnsteinUhlenbeckActionNoise(mean, sigma, theta, dt, _one_or_all(start))
-    raise NotCompilable(f"There is no translation to JAX of a {kind.__name__}.")
+    start = [np.zeros_like(one._mu) if one.initial_noise is None else one.initial_noise for one in each]
+    mean, sigma, theta, dt = (_common(each, name) for name in ("_mu", "_sigma", "_theta", "_dt"))
+    return learn.OrnsteinUhlenbeckActionNoise(mean, sigma, theta, dt, _one_or_all(start, each))
+
+
+def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> Exported | None:
+    """As `export_noise`; None where there is none or no translation: SB3's own object then acts, on the host."""
+    try:
+        return None if noise is None else export_noise(noise, shape)
+    except NotCompilable:
+        return None
 
 
 def noise_state(noise: ActionNoise | None, num_envs: int) -> Any:
     """What `init` and `step` of the exported one give, (num_envs, n) or None."""
-    each = [] if noise is None else _of_each(noise)
+    each = [] if noise is None else _noises_of(noise)
     if not each or not isinstance(each[0], OrnsteinUhlenbeckActionNoise):
         return None
-    state = np.stack([_array(one.noise_prev) for one in each])
+    state = np.stack([_vector(one.noise_prev, one) for one in each])
     return np.broadcast_to(state, (num_envs, *state.shape[1:]))
 
 
 def leave_noise_state(noise: ActionNoise | None, state: Any) -> None:
     """Leave it where SB3 has it."""
     if noise is not None and state is not None:
-        for one, row in zip(_of_each(noise), np.asarray(state)):
-            one.noise_prev = np.array(row)
+        for one, row in zip(_noises_of(noise), np.asarray(state)):
+            one.noise_prev = np.array(row).reshape(one._mu.shape)
 
 
-def _of_each(noise: ActionNoise) -> list[Any]:
-    return list(noise.noises) if isinstance(noise, VectorizedActionNoise) else [noise]
+def _noises_of(noise: ActionNoise) -> list[Any]:
+    """Those of the environments, if it has one for each. A subclass may do anything with them."""
+    return list(noise.noises) if type(noise) is VectorizedActionNoise else [noise]
+
+
+def _shape_of(noise: Any) -> tuple[int, ...]:
+    """The shape of what it draws: that of the mean, with which SB3's NormalActionNoise also broadcasts sigma."""
+    if isinstance(noise, NormalActionNoise):
+        return np.broadcast_shapes(np.shape(noise._mu), np.shape(noise._sigma))
+    return np.shape(noise._mu)
+
+
+def _require_shape(noise: Any, shape: tuple[int, ...], has_one_for_each: bool) -> None:
+    """Refuse what NumPy would broadcast otherwise than to one draw for each number of an action.
+
+    One draw for several of them, as SB3 makes it for a row of a matrix, is another distribution.
+    """
+    numbers = [noise._mu, noise._sigma]
+    if isinstance(noise, OrnsteinUhlenbeckActionNoise):
+        numbers += [noise._theta, noise._dt, np.zeros(()) if noise.initial_noise is None else noise.initial_noise]
+    try:
+        drawn = _shape_of(noise)
+        fits = np.broadcast_shapes(drawn, *map(np.shape, numbers)) == drawn
+        # SB3 adds that of a single environment to a batch of one action, and stacks those of several.
+        same = drawn == shape if has_one_for_each else np.broadcast_shapes(drawn, (1, *shape)) == (1, *shape)
+        fits = fits and same and math.prod(drawn) == math.prod(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise NotCompilable(f"The action noise must draw numbers of the shape {shape} of actions, got {noise!r}.")
 
 
 def _common(noises: list[Any], name: str) -> Any:
-    return _one_or_all([getattr(one, name) for one in noises])
+    return _one_or_all([getattr(one, name) for one in noises], noises)
 
 
-def _one_or_all(numbers: list[Any]) -> np.ndarray:
-    """Those of all environments, if they have the same; else of each, (num_envs, n) or (num_envs, 1)."""
-    arrays = [_array(each) for each in numbers]
-    if all(np.array_equal(each, arrays[0]) for each in arrays):
-        return arrays[0]
-    return np.stack([np.atleast_1d(each) for each in arrays])
+def _one_or_all(numbers: list[Any], noises: list[Any]) -> np.ndarray:
+    """Those of all environments, (n,), if they have the same; else of each, (num_envs, n)."""
+    arrays = [_vector(each, noise) for each, noise in zip(numbers, noises, strict=True)]
+    return arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else np.stack(arrays)
 
 
-def _array(numbers: Any) -> np.ndarray:
-    return np.asarray(numbers, np.float32)
+def _vector(numbers: Any, noise: Any) -> np.ndarray:
+    """One number for each of an action, (n,)."""
+    return np.broadcast_to(np.asarray(numbers, np.float32), _shape_of(noise)).reshape(-1)

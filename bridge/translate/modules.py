@@ -16,7 +16,7 @@ from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
 from bridge.translate.program import Program
-from bridge.translate.tracing import Replay, describe, first_line, record, replicate, translate
+from bridge.translate.tracing import Interpreter, describe, first_line, record, replicate, translate
 from jaxenvs.learn.optimization import split
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -202,7 +202,7 @@ def _require_sound(module: nn.Module, graph: fx.Graph, exported: ExportedModule,
     shapes = _result_shapes(exported, _name(dtype), inputs, structure)
     replica, disturbed = replicate(module), replicate(module, disturb)
     with torch.no_grad():
-        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Replay(replica, graph).run))
+        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph).run))
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
             for part in (slice(0, 2), slice(0, 1), slice(1, 2))

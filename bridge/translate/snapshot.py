@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,16 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from bridge.translate.modules import BACKWARD_HOOKS, FORWARD_HOOKS
-
-CONTAINERS = (dict, collections.OrderedDict, list, set)
+from bridge.translate.namespaces import CONTAINERS, Namespaces
 
 
 class Snapshot:
     """How a module is: submodules, attributes, hooks, and which parameters it has; not their values, nor the mode.
 
     SB3 sets the mode before every rollout and every update, and a program has that of the rollout.
-    Of attributes that are lists, sets or dicts a snapshot has what is in them; of other objects, which they are.
+    Of attributes that are lists, sets or dicts a snapshot has what is in them; of other objects, which they are. What
+    the code of a user's own modules can read through its attributes, its classes and its globals is part of it, as far
+    as `Namespaces` finds it.
 
     Attributes:
       parameters: in the order of `named_parameters()`, and at hand: to find them takes longer than all this.
@@ -33,14 +33,17 @@ class Snapshot:
         parts = [module] if parts is None else parts
         watched = dict.fromkeys([module, *(each for part in parts for each in part.modules())])
         attributes = [vars(each) for each in watched]
-        inside = [value for each in attributes for value in each.values() if type(value) in CONTAINERS]
+        inside = [value for each in attributes for value in each.values() if isinstance(value, CONTAINERS)]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
-        containers = [*inside, *hooks]
+        beyond = Namespaces(watched)
+        containers = [*inside, *hooks, *beyond.live]
         # Most are empty, as those of hooks, and to ask whether one no longer is takes less than to compare it.
         self._empty = [each for each in containers if not each]
         self._now: list[Any] = [*attributes, *(each for each in containers if each)]
-        self._then = [dict(each) if isinstance(each, dict) else type(each)(each) for each in self._now]
+        self._then = [_copy(each) for each in self._now]
         self._modes = list(zip(attributes, self._then))
+        self._readers = beyond.readers
+        self._read = [read() for read in self._readers]
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         self._settings = self._read_settings()
 
@@ -55,8 +58,10 @@ class Snapshot:
         try:
             # One comparison in C, which looks into an object only where it is another than before.
             is_same = not any(self._empty) and self._now == self._then
+            if is_same and self._readers:
+                is_same = [read() for read in self._readers] == self._read
             return is_same and (not learns or self._read_settings() == self._settings)
-        except (RuntimeError, ValueError):  # of arrays that are other objects than before
+        except Exception:  # of arrays that are other objects than before, or of users' own `__eq__`
             return False
 
     def _read_settings(self) -> list[Any]:
@@ -64,3 +69,11 @@ class Snapshot:
             (each.requires_grad, each.dtype, bool(each._backward_hooks), bool(each._post_accumulate_grad_hooks))
             for each in self.parameters
         ]
+
+
+def _copy(container: Any) -> Any:
+    """What is in a container now, in one that is equal to it; of the view of a class, a dict."""
+    for kind in CONTAINERS[1:]:
+        if isinstance(container, kind):
+            return kind(container)
+    return dict(container)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
+from torch.overrides import TorchFunctionMode
 
 from bridge.errors import NotCompilable
 from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, drops
@@ -36,7 +37,7 @@ def record(module: nn.Module, *examples: Any, training: bool = False) -> fx.Grap
     replica = replicate(module).train(training)
     recorder.watch(replica)
     # A caller may be in no_grad, but a forward that enters it means it.
-    with torch.enable_grad():
+    with torch.enable_grad(), _NoNumbersOfTensors():
         recorder.graph.output(recorder.create_arg(replica(*inputs)))
     recorder.require_unchanged()
     return recorder.graph
@@ -73,7 +74,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
     return new.eval()
 
 
-class Replay(fx.Interpreter):
+class Interpreter(fx.Interpreter):
     """Runs a recorded graph in PyTorch, with the parameters of a module."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
@@ -82,6 +83,21 @@ class Replay(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a submodule, or the module itself if that is all there is."""
         return self.module.get_submodule(target)(*args, **kwargs)
+
+
+# What makes a number of a tensor, which would become a constant.
+_NUMBERS = frozenset(
+    ("item", "tolist", "numpy", "__bool__", "__int__", "__index__", "__float__", "__array__", "is_nonzero", "equal")
+)
+
+
+class _NoNumbersOfTensors(TorchFunctionMode):
+    """Refuses forwards that read a number from a tensor, such as a buffer, which may have another one tomorrow."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
+            raise NotCompilable("The networks read a number from a tensor, which would be a constant of a program.")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(GraphAppendingTracer):

@@ -158,4 +158,4 @@ def _require_in_program(algorithm: Any) -> None:
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:
-        export_noise(algorithm.action_noise)
+        export_noise(algorithm.action_noise, algorithm.action_space.shape or ())

@@ -59,6 +59,12 @@ def counting():
     return policy
 
 
+def tempered():
+    policy = extractor(forward_of(lambda self, x: self.linear(x) * float(self.temperature)))
+    policy.features_extractor.register_buffer("temperature", torch.ones(()))
+    return policy
+
+
 def branch(self, x):
     return self.linear(x) if x.sum() > 0 else x
 
@@ -116,6 +122,7 @@ REFUSALS = {
         "no translation to JAX: 'NoneType'",
     ),
     "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is no parameter"),
+    "number of a buffer": (tempered, "read a number from a tensor"),
     "sets attribute": (
         lambda: extractor(forward_of(remember)),
         r"features_extractor \(Custom\) sets its attribute 'seen'",

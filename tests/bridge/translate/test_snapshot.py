@@ -1,10 +1,17 @@
 """Snapshots notice what makes a translation out of date, and nothing else."""
 
+import dataclasses
+import types
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
+import bridge
 from bridge.translate.snapshot import Snapshot
 from tests.bridge.translate.networks import Extractor, batch, extractor
 
@@ -19,6 +26,46 @@ class Configured(Extractor):
 
     def forward(self, x):
         return self.linear(x) * self.scale
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
+GAIN, GAINS = 1.0, types.SimpleNamespace(hidden=1.0)
+
+
+def gain():
+    return GAIN + GAINS.hidden
+
+
+class Deep(Extractor):
+    """Reads numbers that are not in its own attributes."""
+
+    shift = 0.0
+
+    def __init__(self, space):
+        super().__init__(space, 6)
+        self.config = types.SimpleNamespace(scale=1.0, inner=Slotted(), table={"a": {"b": [1.0]}})
+        self.kernel, self.trainer, self.counts = np.ones(3), types.SimpleNamespace(steps=0), {}
+        self.pair, closed = (Slotted(),), types.SimpleNamespace(power=1.0)
+        self.activation = lambda x: x * closed.power
+        self.closed = closed
+
+    def forward(self, x):
+        config = self.config
+        scale = config.scale * config.inner.scale * config.table["a"]["b"][0] * self.pair[0].scale
+        return self.activation(self.linear(x)) * (scale * float(self.kernel[0]) + self.shift + gain())
+
+
+class Scaled(BaseFeaturesExtractor):
+    def __init__(self, space):
+        super().__init__(space, 8)
+        self.net, self.config = nn.Linear(4, 8), types.SimpleNamespace(scale=1.0)
+
+    def forward(self, x):
+        return torch.tanh(self.net(x)) * self.config.scale
 
 
 def make():
@@ -62,6 +109,36 @@ def test_a_change_is_noticed(what):
     assert not snapshot.is_current()
 
 
+DEEP_CHANGES = {
+    "object": lambda features, patch: setattr(features.config, "scale", 0.0),
+    "object with slots": lambda features, patch: setattr(features.config.inner, "scale", 0.0),
+    "new attribute of an object": lambda features, patch: setattr(features.config, "more", 0.0),
+    "list in a dict in a dict": lambda features, patch: features.config.table["a"]["b"].__setitem__(0, 0.0),
+    "object in a tuple": lambda features, patch: setattr(features.pair[0], "scale", 0.0),
+    "array in place": lambda features, patch: features.kernel.__setitem__(0, 0.0),
+    "class": lambda features, patch: patch.setattr(Deep, "shift", 1.0),
+    "global": lambda features, patch: patch.setitem(globals(), "GAIN", 2.0),
+    "object of a global": lambda features, patch: patch.setattr(GAINS, "hidden", 2.0),
+    "object of a closure": lambda features, patch: setattr(features.closed, "power", 2.0),
+}
+
+
+@pytest.mark.parametrize("what", DEEP_CHANGES)
+def test_a_change_of_what_the_code_reads_elsewhere_is_noticed(what, monkeypatch):
+    policy = extractor(Deep)
+    snapshot = Snapshot(policy)
+    assert snapshot.is_current()
+    DEEP_CHANGES[what](policy.features_extractor, monkeypatch)
+    assert not snapshot.is_current()
+
+
+def test_a_change_of_an_object_that_no_code_names_is_none():
+    policy = extractor(Deep)
+    snapshot = Snapshot(policy)
+    policy.features_extractor.trainer.steps += 1
+    assert snapshot.is_current()
+
+
 def test_what_is_undone_was_no_change():
     policy = make()
     snapshot = Snapshot(policy)
@@ -93,3 +170,23 @@ def test_acting_and_learning_change_nothing():
     policy.predict(observation)
     policy.load_state_dict(policy.state_dict())
     assert snapshot.is_current()
+
+
+def test_a_training_acts_and_learns_with_the_numbers_of_now():
+    model = bridge.PPO(
+        "MlpPolicy",
+        DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]),
+        n_steps=8,
+        batch_size=8,
+        n_epochs=1,
+        policy_kwargs={"features_extractor_class": Scaled, "net_arch": [8]},
+        seed=0,
+        device="cpu",
+    )
+    config = model.policy.features_extractor.config
+    spread = {}
+    for config.scale in (1.0, 0.0):
+        model.learn(8)
+        spread[config.scale] = np.ptp(model.rollout_buffer.values)
+    assert model.plan.updates
+    assert spread[1.0] > 0 == spread[0.0]

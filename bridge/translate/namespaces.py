@@ -1,0 +1,175 @@
+"""Where the code of modules may read numbers that are no parameters: attributes of objects, containers, globals."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import sys
+import sysconfig
+import types
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+CONTAINERS = (dict, list, set, collections.deque)
+# Of these, which change all the time, only numbers that the code names are watched.
+BUSY = (BaseAlgorithm, BaseCallback, VecEnv, gymnasium.Env)
+# What their objects are, those know who hold them; and no class of theirs is changed.
+LIBRARIES = {"torch", "numpy", "jax", "jaxlib", "optax", "gymnasium", "stable_baselines3", "sb3_contrib"}
+LIBRARIES |= {"bridge", "jaxenvs", *sys.stdlib_module_names}
+# Objects of the standard library that exist to hold settings.
+SETTINGS = (types.SimpleNamespace, Namespace)
+# No more than so many, the nearest first, because all are compared before each program.
+MOST = 500
+
+
+class Namespaces:
+    """What of a user's own the code of modules can reach, as far as it names it.
+
+    The walk begins with the attributes that methods of the modules' classes name, and goes on through containers,
+    objects, their classes, closures and globals. Modules are left out: what they hold is their own affair.
+
+    Attributes:
+      live: dicts, lists, sets, deques and views of classes, whose content may change.
+      readers: functions without arguments that give what else may change.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self.live: list[Any] = []
+        self.readers: list[Callable[[], Any]] = []
+        self._seen: dict[int, Any] = {}  # with the objects, so that no other gets their id
+        self._queue: collections.deque[Any] = collections.deque()
+        modules = list(modules)
+        own = {cls for module in modules for cls in type(module).__mro__ if _root(cls) not in LIBRARIES}
+        self._packages = {_root(cls) for cls in own}
+        names = {cls: frozenset(_names_of_class(cls)) for cls in own}
+        self._named: frozenset[str] = frozenset().union(*names.values())
+        self._queue.extend(own)
+        for module in modules:
+            named = frozenset().union(*(names[cls] for cls in type(module).__mro__ if cls in own))
+            self._queue.extend(value for name, value in vars(module).items() if name in named)
+        while self._queue and len(self.live) + len(self.readers) < MOST:
+            value = self._queue.popleft()
+            if id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._visit(value)
+
+    def _visit(self, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            return
+        if isinstance(value, BUSY):
+            self._watch_named(value)
+        elif isinstance(value, np.ndarray):
+            self.readers.append(value.tobytes)
+        elif isinstance(value, tuple | frozenset):
+            self._queue.extend(value)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, types.MethodType):
+            self._queue.extend((value.__func__, value.__self__))
+        elif isinstance(value, functools.partial):
+            self._queue.extend((value.func, value.args, value.keywords))
+        elif isinstance(value, staticmethod | classmethod):
+            self._queue.append(value.__func__)
+        elif isinstance(value, property):
+            self._queue.append(value.fget)
+        elif isinstance(value, type):
+            if self._is_own(value):
+                self.live.append(vars(value))
+                self._queue.extend(part for name, part in vars(value).items() if name != "__init__")
+        else:
+            self._visit_object(value)
+
+    def _visit_object(self, value: Any) -> None:
+        if isinstance(value, CONTAINERS):
+            self.live.append(value)
+            self._queue.extend(value.values() if isinstance(value, dict) else value)
+        if not isinstance(value, SETTINGS) and _root(type(value)) in LIBRARIES:
+            return
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self.live.append(attributes)
+            self._queue.extend(attributes.values())
+        for name in _slots(type(value)):
+            self._watch(functools.partial(getattr, value, name, None))
+        self._queue.append(type(value))
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        if not self._is_own(function):
+            return
+        names = set(_names(function.__code__))
+        known = sorted(names & function.__globals__.keys())
+        if known:
+            self.readers.append(functools.partial(operator.itemgetter(*known), function.__globals__))
+        for name in known:
+            value = function.__globals__[name]
+            if isinstance(value, types.ModuleType):
+                if self._is_own(value):
+                    for attribute in sorted(names & vars(value).keys()):
+                        self._watch(functools.partial(getattr, value, attribute))
+            else:
+                self._queue.append(value)
+        for cell in function.__closure__ or ():
+            self._watch(functools.partial(getattr, cell, "cell_contents", None))
+        self._queue.extend((function.__defaults__, function.__kwdefaults__))
+
+    def _watch(self, reader: Callable[[], Any]) -> None:
+        self.readers.append(reader)
+        self._queue.append(reader())
+
+    def _watch_named(self, value: Any) -> None:
+        for name in sorted(self._named & vars(value).keys()):
+            if isinstance(vars(value)[name], int | float | str | np.generic | None):
+                self.readers.append(functools.partial(getattr, value, name, None))
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a function, class or module is the user's: in a package of the modules, or not installed."""
+        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        root = (name or "").partition(".")[0]
+        if root in LIBRARIES:
+            return False
+        file = getattr(sys.modules.get(root), "__file__", None) or ""
+        return root in self._packages or not file.startswith(_INSTALLED)
+
+
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+
+
+def _root(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _names_of_class(cls: type) -> Iterator[str]:
+    """The names that methods of a class use, but for `__init__`, which is over."""
+    for name, value in vars(cls).items():
+        if name == "__init__":
+            continue
+        for each in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
+            if isinstance(each, types.FunctionType):
+                yield from _names(each.__code__)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Of globals and attributes, also in functions within the function; strings, because of `getattr`."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+def _slots(cls: type) -> list[str]:
+    return [name for each in cls.__mro__ for name, value in vars(each).items() if _is_slot(value)]
+
+
+def _is_slot(value: Any) -> bool:
+    return isinstance(value, types.MemberDescriptorType)
