@@ -5,6 +5,7 @@ What needs PyTorch is imported by the commands that do, so that the others work,
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from jaxenvs.app.hyperparameters import ALGORITHMS, parse_assignments
 from jaxenvs.registry import LIBRARIES
 
 CHECKOUT = Path(__file__).parent.parent.parent
+LAST_SEED = 2**32 - 1  # NumPy's
+ENDED_BY_SIGPIPE = 141  # as a shell has it
 
 
 def _shown_as(metavar: str, help: str | None = None) -> Any:
@@ -44,12 +47,10 @@ Modules = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[MODULE or
 def main(argv: list[str] | None = None) -> None:
     """Run the `jaxenvs` command.
 
-    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C.
+    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
+    what it prints.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["--version"]:
-        print(f"jaxenvs {jaxenvs.__version__}")
-        return
     commands: dict[str, Callable[..., None]] = {
         "train": train,
         "evaluate": evaluate,
@@ -59,7 +60,16 @@ def main(argv: list[str] | None = None) -> None:
     }
     description = "Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is."
     try:
-        tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
+        try:
+            if argv[:1] == ["--version"]:
+                print(f"jaxenvs {jaxenvs.__version__}")
+            else:
+                tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still has to write
+        sys.exit(ENDED_BY_SIGPIPE)
     except UserError as error:
         print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
@@ -122,7 +132,7 @@ def train(
     if out is not None:
         check_folder(out)
     _prepare("train")
-    from jaxenvs.app.config import TrainingConfig, load_config, tell_of_other_versions
+    from jaxenvs.app.config import TrainingConfig, forget_fitted, load_config, tell_of_other_versions
     from jaxenvs.app.runs import refuse_used
     from jaxenvs.app.training import Interrupted
     from jaxenvs.app.training import train as run
@@ -132,12 +142,14 @@ def train(
         tell_of_other_versions(config, then)
     else:
         saved = {"algorithm": algorithm, "env_id": env_id, "env_kwargs": {}, "hyperparameters": {}}
-    arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
-    if arguments.get("num_seeds", 1) != 1:
+    if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
         from jaxenvs.app.seeds import train_seeds
         from jaxenvs.learn.sweep import reserve_threads
 
         reserve_threads()  # before JAX runs anything
+    if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
+        saved = forget_fitted(saved)
+    arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
     resolved = TrainingConfig.resolve(**arguments)
     if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
         raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
@@ -166,6 +178,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
       seed: Of the first episode; the next has the next. If not given, those with which its training ended.
     """
     _check_positive("--episodes", episodes)
+    _check_seed(seed)
     _prepare("evaluate")
     from jaxenvs.app.evaluation import evaluate_run
 
@@ -184,6 +197,7 @@ def record(run: Run, episodes: int = 1, seed: Number = None, out: File = None) -
       out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
     """
     _check_positive("--episodes", episodes)
+    _check_seed(seed)
     out = out or run / "agent.gif"
     check_folder(out.parent)
     _prepare("record")
@@ -210,6 +224,11 @@ def _parsed(assignments: tuple[str, ...]) -> dict[str, Any]:
 def _check_positive(flag: str, number: int | None) -> None:
     if number is not None and number < 1:
         raise UserError(f"{flag} must be at least 1, got {number}.")
+
+
+def _check_seed(seed: int | None) -> None:
+    if seed is not None and not 0 <= seed <= LAST_SEED:
+        raise UserError(f"--seed must be an int between 0 and {LAST_SEED}, got {seed}.")
 
 
 def list_environments(modules: Modules = ()) -> None:

@@ -43,7 +43,7 @@ class TrainingConfig:
     Attributes:
       algorithm: a key of ALGORITHMS.
       env_id: an id of `jaxenvs.registered()`, or module:id.
-      env_kwargs: parameters of the environment.
+      env_kwargs: parameters of the environment; a list is a tuple, as a static parameter must be hashable.
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
         goes around the environments. They are JSON: a schedule is a string, as "lin_0.001", and action noise is
@@ -84,7 +84,9 @@ class TrainingConfig:
         """
         if algorithm not in ALGORITHMS:
             raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm, ALGORITHMS)}")
-        env_kwargs, given = env_kwargs or {}, hyperparameters or {}
+        env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
+        _require_json("--env-kwargs", env_kwargs)
+        _require_json("--hyperparameters", given)
         env = environments.make(env_id, env_kwargs)
         _check_actions(algorithm, env_id, env.action_space)
         tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
@@ -145,6 +147,15 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return arguments, then
 
 
+def forget_fitted(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for `TrainingConfig.resolve` without a batch size that it chooses by itself: for other rollouts it
+    may choose another."""
+    others = {name: value for name, value in arguments["hyperparameters"].items() if name != "batch_size"}
+    fewer = arguments | {"hyperparameters": others}
+    chosen = TrainingConfig.resolve(**fewer).hyperparameters.get("batch_size")
+    return fewer if chosen == arguments["hyperparameters"].get("batch_size") else arguments
+
+
 def versions() -> dict[str, str]:
     """The versions of the packages on which the weights of a run depend."""
     return {"jaxenvs": jaxenvs.__version__, **{package: version(package) for package in PACKAGES}}
@@ -164,6 +175,29 @@ def _policy(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, gymnasium.spaces.Dict):
         return "MultiInputPolicy"
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
+    """The value with lists or tuples in the place of both, of which JSON makes lists."""
+    if isinstance(value, dict):
+        return {name: _sequences_as(kind, each) for name, each in value.items()}
+    return kind(_sequences_as(kind, each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _require_json(flag: str, values: dict[str, Any]) -> None:
+    """
+    Raises:
+      UserError: a value is nothing that a config.json can hold.
+    """
+    for name, value in values.items():
+        try:
+            kept = json.loads(json.dumps(value)) == _sequences_as(list, value)
+        except (TypeError, ValueError):
+            kept = False
+        if not kept:
+            raise UserError(
+                f"{flag} must be what JSON holds, as numbers, texts, lists and dicts, got {name}={value!r}."
+            )
 
 
 def _default_arguments(algorithm: str) -> dict[str, Any]:

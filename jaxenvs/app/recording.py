@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from jaxenvs.app import environments
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.evaluation import first_seed
-from jaxenvs.app.files import replacing, writing
+from jaxenvs.app.files import make_folder, replacing, writing
 from jaxenvs.app.runs import folders_of_models, load_model, read_run
 from jaxenvs.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
@@ -50,6 +50,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     is_gif = out.suffix == ".gif"
     every, fps = real_time(env) if is_gif else (1, env.render_fps)
     frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
+    make_folder(out.parent)
     if is_gif:
         with writing(out):
             write_gif(map(_shrunk, frames), fps, out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,11 @@ def read_run(folder: Path) -> TrainingConfig:
     Raises:
       UserError: there is none, or it cannot be read.
     """
-    of_seed = folder.name.startswith("seed-") and not (folder / CONFIG).exists()
-    path = (folder.parent if of_seed else folder) / CONFIG
+    named = Path(os.path.abspath(folder))  # "." has no name
+    of_seed = None if (folder / CONFIG).exists() else re.fullmatch(r"seed-(\d+)", named.name)
+    path = (folder if of_seed is None else named.parent) / CONFIG
     config = TrainingConfig.resolve(**load_config(path)[0])
-    if not of_seed:
-        return config
-    return dataclasses.replace(config, seed=int(folder.name.removeprefix("seed-")), num_seeds=1)
+    return config if of_seed is None else dataclasses.replace(config, seed=int(of_seed[1]), num_seeds=1)
 
 
 def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, TrainingConfig]]:
@@ -55,12 +56,18 @@ def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, 
 def refuse_used(folder: Path) -> None:
     """
     Raises:
-      UserError: the folder holds a model or a checkpoint that another run would replace.
+      UserError: the folder holds a model or a checkpoint that another run would replace, or files of anybody else.
     """
     if any(_is_model(path) for path in (folder / MODEL, *folder.glob(f"seed-*/{MODEL}"))):
         raise UserError(f"{folder} holds a trained model already: give another --out, or remove it.")
     if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
         raise UserError(f"{folder} holds an unfinished run: --resume {folder}, give another --out, or remove it.")
+    try:
+        load_config(folder / CONFIG)
+    except UserError as error:
+        for name in (CONFIG, MODEL, STATISTICS, EPISODES, CURVE):
+            if (folder / name).exists():
+                raise UserError(f"{folder / name} is of no run, and would be replaced: give another --out.") from error
 
 
 def make_env(config: TrainingConfig) -> VecEnv:

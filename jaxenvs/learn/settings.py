@@ -49,11 +49,20 @@ class Settings:
         """A copy with some settings changed."""
         return dataclasses.replace(self, **changes)
 
-    def at(self, iteration: jax.Array) -> Self:
-        """The settings of one iteration."""
-        values = {name: getattr(self, name) for name in self.SCHEDULED}
-        schedules = {name: value for name, value in values.items() if value is not None and jnp.ndim(value) == 1}
-        return self.replace(**{name: jnp.asarray(schedule)[iteration] for name, schedule in schedules.items()})
+    def at(self, iteration: jax.Array, params: Any) -> Self:
+        """The settings of one iteration.
+
+        Args:
+          params: those that are trained. Arrays among the settings get their dtype, or with 64 bits enabled float64
+            settings would make float64 of float32 parameters.
+        """
+        values = {name: getattr(self, name) for name in self.RANGES}
+        schedules = {name: values[name] for name in self.SCHEDULED if values[name] is not None}
+        values |= {name: jnp.asarray(each)[iteration] for name, each in schedules.items() if jnp.ndim(each) == 1}
+        dtype = jax.tree.leaves(params)[0].dtype
+        arrays = {name: value for name, value in values.items() if isinstance(value, jax.Array | np.ndarray)}
+        floats = {name: value for name, value in arrays.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+        return self.replace(**{name: value.astype(dtype) for name, value in floats.items()})
 
     def check(self) -> None:
         """Refuse what nobody can train with, as far as values are known: traced ones pass.

@@ -11,7 +11,7 @@ TINY = ["--num-envs", "2", "--total-timesteps", "128", "--hyperparameters", "n_e
 
 OWN_ENVIRONMENT = """
 import gymnasium, jax, jax.numpy as jnp, numpy as np
-from jaxenvs import Environment, TimeStep, environment, register, struct
+from jaxenvs import Environment, TimeStep, environment, register, static, struct
 
 
 @struct
@@ -22,6 +22,7 @@ class State:
 @environment
 class Walk(Environment[State]):
     goal: float = 1.0
+    size: tuple = static(default=(5, 5))
     observation_space = gymnasium.spaces.Box(-2.0, 2.0, (4,))
     action_space = gymnasium.spaces.Discrete(2)
 

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 import jaxenvs
 from bridge import make_vec_env
 from jaxenvs.app import cli
-from jaxenvs.app.config import TrainingConfig
+from jaxenvs.app.config import TrainingConfig, forget_fitted, load_config
 from jaxenvs.app.errors import UserError
 from jaxenvs.app.hyperparameters import TUNED, parse_assignments, to_schedule
 from tests.app.short_runs import TINY, error_of, same, weights
@@ -96,6 +96,14 @@ def test_list_shows_every_environment(capsys):
     assert "Box(-2.0, 2.0, (1,), float32)" in pendulum
 
 
+def test_a_reader_who_has_enough_ends_the_command_quietly():
+    command = [sys.executable, "-c", "from jaxenvs.app.cli import main; main()", "list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process.stdout.close()  # as `head` does
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
 def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
     monkeypatch.setattr(jaxenvs.foreign, "ids", lambda library: [f"{library}/one", f"{library}/two"])
     cli.main(["list", "gymnax"])
@@ -163,6 +171,7 @@ def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
         (["dqn", "CartPole-v1", "--seeds", "2", "--hyperparameters", "train_freq=(1,'episode')"], "in episodes"),
         (["--config", "absent.json"], "absent.json"),
         (["ppo", "CartPole-v1", "--config", "absent.json"], "not both"),
+        (["ppo", "CartPole-v1", "--env-kwargs", "gravity={1}"], "must be what JSON holds"),
         (["--resume", "absent"], "absent"),
         (["ppo", "CartPole-v1", "--resume", "absent"], "--total-timesteps"),
         (["--resume", "absent", "--seed", "1"], "--total-timesteps"),
@@ -179,6 +188,14 @@ def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
     file.touch()
     for out in (file, file / "run", Path("/proc/run")):
         assert f"Cannot write {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(out))
+
+
+@pytest.mark.parametrize("name", ["config.json", "episodes.csv", "model.zip"])
+def test_a_file_that_is_not_a_runs_is_not_replaced(name, tmp_path, capsys):
+    (tmp_path / name).write_text('{"of": "another tool"}')
+    message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
+    assert f"{tmp_path / name} is of no run" in message
+    assert (tmp_path / name).read_text() == '{"of": "another tool"}'
 
 
 def test_version_is_printed(capsys):
@@ -223,6 +240,22 @@ main(["--help"])
 def test_a_batch_size_that_was_not_given_fits_the_rollout():
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=64).hyperparameters["batch_size"] == 256
     assert TrainingConfig.resolve("ppo", "CartPole-v1", num_envs=3).hyperparameters["batch_size"] == 96
+
+
+def test_a_batch_size_that_was_fitted_is_fitted_again_for_other_rollouts(run, tmp_path, capsys):
+    again = ["train", "--config", str(run / "config.json"), "--num-envs", "3", "--total-timesteps", "80"]
+    # Of the budget, not of the batch size.
+    assert "make rollouts of 96 steps" in error_of(capsys, *again, "--out", str(tmp_path))
+    config, _ = load_config(run / "config.json")
+    assert TrainingConfig.resolve(**{**forget_fitted(config), "num_envs": 3}).hyperparameters["batch_size"] == 96
+
+
+def test_a_batch_size_that_was_given_is_kept_for_other_rollouts(run, tmp_path, capsys):
+    config = json.loads((run / "config.json").read_text())
+    config["hyperparameters"]["batch_size"] = 8
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = ["train", "--config", str(tmp_path / "config.json"), "--num-envs", "3", "--hyperparameters", "n_steps=3"]
+    assert "batch_size=8 does not divide" in error_of(capsys, *again, "--out", str(tmp_path / "again"))
 
 
 def test_off_policy_settings_are_not_fitted_to_rollouts():

@@ -25,6 +25,14 @@ def test_it_is_listed_trained_evaluated_and_filmed(own_environment, tmp_path, ca
         assert film.n_frames > 2
 
 
+def test_a_parameter_that_is_a_tuple_is_one_after_a_config_json_too(own_environment, capsys):
+    env_id = f"{own_environment}:{own_environment}-v0"
+    cli.main(["train", "ppo", env_id, *SETTINGS, "--env-kwargs", "size=(7, (8, 9))", "--out", "run"])
+    trained = capsys.readouterr().out.splitlines()[-1]
+    cli.main(["train", "--resume", "run"])
+    assert capsys.readouterr().out.splitlines()[-1] == trained
+
+
 def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, capsys, monkeypatch):
     monkeypatch.setattr("jaxenvs.app.evaluation.MOST_STEPS", 30)
     endless = f"{own_environment}:{own_environment}Endless-v0"

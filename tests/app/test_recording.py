@@ -45,6 +45,16 @@ def test_mistakes_are_one_line(run, tmp_path, capsys, monkeypatch):
     assert "uint8 array (height, width, 3), got float64 (4, 4)" in error_of(capsys, "record", str(run))
 
 
+def test_the_folder_of_a_film_is_made(run, tmp_path):
+    cli.main(["record", str(run), "--out", str(tmp_path / "new" / "film.gif")])
+    assert (tmp_path / "new" / "film.gif").exists()
+
+
+def test_seeds_are_those_of_numpy(run, capsys):
+    for command in ("evaluate", "record"):
+        assert "--seed must be an int between 0 and 4294967295" in error_of(capsys, command, str(run), "--seed", "-1")
+
+
 def test_a_film_has_an_end(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recording, "MOST_STEPS", 4)
     cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])

@@ -56,6 +56,16 @@ def test_all_seeds_are_evaluated_or_one_of_them(whole, capsys):
     assert capsys.readouterr().out.strip() == lines[1].removeprefix("seed-6: ")
 
 
+def test_the_folder_of_a_seed_has_its_name_from_within_too(whole, capsys, monkeypatch):
+    monkeypatch.chdir(whole / "seed-6")
+    cli.main(["evaluate", "."])
+    assert "Return of 4 episodes" in capsys.readouterr().out
+
+
+def test_a_folder_that_only_looks_like_a_seeds_is_no_run(whole, capsys):
+    assert "config.json" in error_of(capsys, "evaluate", str(whole / "seed-best"))
+
+
 def test_trained_seeds_are_not_overwritten(whole, capsys):
     assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(whole))
 

@@ -211,3 +211,11 @@ def test_a_training_sees_dicts_and_does_not_normalize_numbers_of_categories():
     assert np.isfinite(result.metrics["loss"]).all()
     with pytest.raises(ValueError, match="normalize takes observations of a Box or of a Dict of them, got Dict"):
         train(jax.random.key(0), training.replace(normalize=True))
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "clip_range"])
+def test_with_64_bits_enabled_a_schedule_leaves_parameters_their_dtype(name, x64):
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), NETWORK.init(jax.random.key(0)))
+    training = TINY.replace(n_epochs=1, target_kl=0.01, **{name: jnp.linspace(1e-3, 0, 2)})
+    result = jax.eval_shape(lambda key: train(key, training, params), jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(result.params)} == {np.dtype(np.float32)}

@@ -255,7 +255,7 @@ def advance(
     def iterate(
         iteration: jax.Array, learner: OffPolicyState, exploration: ExplorationState, noise: Noise
     ) -> tuple[OffPolicyState, ExplorationState, dict[str, jax.Array]]:
-        settings: Any = training.algorithm.at(iteration)
+        settings: Any = training.algorithm.at(iteration, learner.params)
         before = iteration * num_timesteps
         exploration, timestep = explore(
             settings, policy, learner.params, step, exploration, noise, before, training.total_timesteps, see

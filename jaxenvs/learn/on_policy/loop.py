@@ -40,7 +40,7 @@ def advance(
 
     def iterate(state: TrainingState, _: None) -> tuple[TrainingState, dict[str, Any]]:
         key, collect_key, update_key = jax.random.split(state.key, 3)
-        settings: OnPolicySettings = training.algorithm.at(state.iteration)  # type: ignore[assignment]
+        settings: OnPolicySettings = training.algorithm.at(state.iteration, state.learner.params)  # type: ignore[assignment]
         collector, rollout, timestep = collect(
             training.network,
             state.learner.params,
