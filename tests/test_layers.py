@@ -26,7 +26,7 @@ FLOORS = [
     ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],
     ["jaxenvs"],
     ["jaxenvs.learn"],
-    ["bridge.errors", "bridge.dlpack", "bridge.randomness", "bridge.configuration"],
+    ["bridge.errors", "bridge.observations", "bridge.dlpack", "bridge.randomness", "bridge.configuration"],
     ["bridge.vec_env", "bridge.translate"],
     ["bridge.host_env", "bridge.wrappers", "bridge.buffers"],
     ["bridge.factory"],
