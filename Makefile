@@ -1,5 +1,6 @@
 # `make demo` trains, evaluates, saves and films an agent; `make test` runs every check. Both install what they need
 # into .venv, once: again only when pyproject.toml or constraints.txt change.
+# `make test-all` also runs the tests that repeat others over more seeds, ids or shapes.
 # `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
 # `make test-foreign` tests with the environments of other libraries, all of them: an hour.
 # `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
@@ -9,34 +10,38 @@ INSTALLED := .venv/.installed
 PIP := .venv/bin/python -m pip --disable-pip-version-check
 OTHER_VERSIONS := test-lowest test-newest test-gpu-image
 WHEELS ?= wheels
+# A worker begins with the neighbours of its tests, which share programs, and takes from another's when it has no more.
+WORKERS := -n auto --dist worksteal
 
 # gymnax by itself, without what it asks for: a Gymnasium that is older than ours.
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 GYMNAX := gymnax==1.0.1
 
-.PHONY: demo test test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
+.PHONY: demo test test-all test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
 	.venv/bin/jaxenvs train ppo CartPole-v1 --seed 0 --out runs/demo
 	.venv/bin/jaxenvs record runs/demo
 
-test: $(INSTALLED)
+test test-all: $(INSTALLED)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/pytest -n auto
+	.venv/bin/pytest $(WORKERS) $(WHICH)
+
+test-all: WHICH := -m "not foreign"
 
 test-versions: test $(OTHER_VERSIONS)
 
 test-lowest: PYTHON = python3.11
 test-newest test-gpu-image: PYTHON = python3.12
 $(OTHER_VERSIONS): test-%: .venv-%/.installed
-	.venv-$*/bin/pytest -n auto
+	.venv-$*/bin/pytest $(WORKERS)
 
 # Every environment of other libraries: docs/environments/other-libraries.md.
 test-foreign: .venv-foreign/.installed
-	.venv-foreign/bin/pytest -n auto tests/foreign -m "foreign or not foreign"
+	.venv-foreign/bin/pytest $(WORKERS) tests/foreign -m ""
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
