@@ -17,8 +17,15 @@ def leaves(tree: Any) -> tuple[Any, ...]:
     return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
 
 
+def pairs(tree: Any, *others: Any) -> list[tuple[Any, ...]]:
+    """The arrays of an observation, each with those of the same name in others, whatever the order of their keys."""
+    if isinstance(tree, dict):
+        return [(leaf, *(other[name] for other in others)) for name, leaf in tree.items()]
+    return [(tree, *others)]
+
+
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`function` of each array of an observation, and of those at the same place in others."""
+    """`function` of each array of an observation, and of those of the same name in others."""
     if isinstance(tree, dict):
         return {name: function(leaf, *(other[name] for other in rest)) for name, leaf in tree.items()}
     return function(tree, *rest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +20,8 @@ from jaxenvs.learn.off_policy import replay_tags
 # A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
 # written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.
 SMALL_STORE = 2**26
+# The last observations of episodes that a program may keep in so many bytes: one for each slot, whatever their lengths.
+SMALL_ENDS = 2**22
 
 
 class Lending:
@@ -25,24 +29,26 @@ class Lending:
 
     _ring: Ring | None = None
     _lent: Replay | None = None
+    # What is known of the store that a program has: so many episodes had ended when room for so many more was counted.
+    _counted = (0, 0)
 
     @property
     def ring(self: Any) -> Ring:
         """What is stored. If a program has it, it comes back here."""
-        self.take_back()
-        ring: Ring = self._ring
-        return ring
+        return self.take_ring()  # type: ignore[no-any-return]
 
     @ring.setter
     def ring(self, ring: Ring) -> None:
         self._ring = ring
 
-    def take_back(self: Any) -> None:
-        """Bring what is stored back from a program, if one has it."""
+    def take_ring(self: Any) -> Ring:
+        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again."""
         if self._lent is not None:
-            like = map_leaves(lambda shape, space: np.zeros(0, space.dtype), self.obs_shape, self.observation_space)
             lent, self._lent = self._lent, None
-            self._ring = take_back(lent, like, self._maybe_cast_dtype(self.action_space.dtype), self.buffer_size)
+            layout = Layout(self.obs_shape, self.observation_space, self._maybe_cast_dtype(self.action_space.dtype))
+            self._ring = take_back(lent, layout, self.buffer_size)
+        ring: Ring = self._ring
+        return ring
 
     def why_not_lent(self: Any) -> str | None:
         """Why a program cannot have what is stored; None if it can."""
@@ -60,43 +66,88 @@ class Lending:
           num_steps: so many rows are written at most, until there is more to lend.
         """
         observation = self._as_stored("observation", observation, (self.n_envs,))
-        if self._lent is not None:
-            last = map_leaves(np.asarray, self._lent.last_observation)
-            goes_on = all(np.array_equal(a, b) for a, b in zip(columns.leaves(last), columns.leaves(observation)))
-            has_room = self._lent.capacity == self.buffer_size or self._lent.capacity > self._lent.size + num_steps
-            if goes_on and has_room:
-                lent: Replay = self._lent
+        lent: Replay | None = self._lent
+        if lent is not None:
+            goes_on = all(
+                np.array_equal(np.asarray(last).reshape(now.shape), now)
+                for now, last in columns.pairs(observation, lent.last_observation)
+            )
+            has_rows = lent.capacity == self.buffer_size or lent.capacity > int(lent.size) + num_steps
+            if goes_on and has_rows and self._has_ends(lent):
                 return lent
-        self.ring.break_off(observation)
-        lent = lend(self.ring, self.action_space, num_steps)
+        self.take_ring().break_off(observation)
+        lent = lend(self._ring, self.observation_space, self.action_space, num_steps)
         self._ring = None
+        alive = int(lent.num_ended)
+        self._counted = alive, lent.num_ends - alive
         return lent
 
     def return_lent(self, replay: Replay) -> None:
         """See `lend`. Nothing is copied until somebody looks."""
         self._ring, self._lent = None, replay
 
+    def episodes_left(self: Any, replay: Replay) -> int:
+        """So many episodes may end in a program that stops then, and no row has to be forgotten for want of room.
 
-def lend(ring: Ring, action_space: spaces.Space[Any], num_steps: int) -> Replay:
+        Args:
+          replay: as lent.
+        """
+        if replay.num_ends >= replay.capacity * replay.num_envs:
+            return 2**31 - 1
+        num_ended, free = self._counted
+        # All environments may end an episode in the step in which the last of these ends.
+        return free - (int(replay.num_ended) - num_ended) - (self.n_envs - 1)  # type: ignore[no-any-return]
+
+    def _has_ends(self: Any, lent: Replay) -> bool:
+        """Whether so much of the side ring is free that a program is worth its call."""
+        wanted = max(lent.num_ends // 4 - self.n_envs, 1)
+        if self.episodes_left(lent) < wanted:
+            self._counted = int(lent.num_ended), int(_free_ends(lent))
+        return self.episodes_left(lent) >= wanted  # type: ignore[no-any-return]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a ring holds what environments give, where it differs: (1,) of a Discrete space, and dtypes.
+
+    Attributes:
+      obs_shape: of an observation, or a dict of such.
+      observation_space: of the environments.
+      action_dtype: in the ring.
+    """
+
+    obs_shape: Any
+    observation_space: Any
+    action_dtype: Any
+
+
+@jax.jit
+def _free_ends(replay: Replay) -> jax.Array:
+    return replay.free_ends()
+
+
+def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     """The store of a program with what a ring in memory holds. The ring is empty-handed afterwards: forget it.
 
     Args:
-      action_space: actions of a Discrete one are numbers there, and arrays of one number here.
+      observation_space, action_space: those of the environments, by whose shapes the program goes: numbers of a
+        Discrete one are numbers there, and arrays of one number in the ring.
       num_steps: see Lending.lend.
     """
     capacity, num_envs = _rows(ring, num_steps), ring.num_envs
-    is_discrete = isinstance(action_space, spaces.Discrete)
-    shape = () if is_discrete else ring.action.shape[2:]
+    shape = () if isinstance(action_space, spaces.Discrete) else ring.action.shape[2:]
+
+    def as_given(tree: Any, put: Callable[[Any], jax.Array], *lead: int) -> Any:
+        return map_leaves(lambda leaf, space: put(leaf.reshape(*lead, *space.shape)), tree, observation_space)
+
     if ring.size == 0:
-        observation = map_leaves(lambda leaf: jnp.zeros(leaf.shape, _dtype(leaf)), ring.last_observation)
-        return Replay.create(capacity, observation, jnp.zeros((num_envs, *shape), _dtype(ring.action)))
+        observation = as_given(ring.last_observation, lambda leaf: jnp.zeros(leaf.shape, _dtype(leaf)), num_envs)
+        action = jnp.zeros((num_envs, *shape), _dtype(ring.action))
+        return Replay.create(capacity, observation, action, _num_ends(ring, capacity, 0))
     rows = (ring.num_ended + np.arange(len(ring.end_slot))) % len(ring.end_slot)  # the oldest first
     rows = rows[ring.alive_ends(rows)]
     slots = ring.end_slot[rows]
-    num_ends = max(capacity * num_envs // 8, num_envs)
-    # By doubling, because each number is a program of its own.
-    while num_ends < min(len(rows) + len(rows) // 4, capacity * num_envs):
-        num_ends *= 2
+    num_ends = _num_ends(ring, capacity, len(rows))
     tags = ring.tag[:capacity]
     tag, ended = tags.reshape(-1), tags.reshape(-1)[slots]
     tag[slots] = replay_tags.make_end(
@@ -110,19 +161,33 @@ def lend(ring: Ring, action_space: spaces.Space[Any], num_steps: int) -> Replay:
         filled[: len(rows)] = column[rows]
         return _put(filled)
 
+    num_all = len(ring.end_slot)
     replay = Replay(
-        observation=map_leaves(lambda leaf: _put(leaf[:capacity]), _take(ring, "observation")),
+        observation=as_given(_take(ring, "observation"), lambda leaf: _put(leaf[:capacity]), ring.capacity, num_envs),
         action=_put(ring.action[:capacity].reshape(capacity, num_envs, *shape)),
         reward=_put(ring.reward[:capacity].astype(float)),
         tag=_put(tags),
-        last_observation=map_leaves(_put, ring.last_observation),
-        end_observation=map_leaves(ends, _take(ring, "end_observation")),
+        last_observation=as_given(ring.last_observation, _put, num_envs),
+        end_observation=as_given(_take(ring, "end_observation"), ends, num_all),
         end_slot=ends(ring.end_slot.astype(np.int32), -1),
         num_ended=_put(np.int32(len(rows))),
         position=_put(np.int32(ring.position)),
         size=_put(np.int32(ring.size)),
     )
     return replay
+
+
+def _num_ends(ring: Ring, capacity: int, alive: int) -> int:
+    """How many rows the side ring of a program has, where so many are in use: one for each slot if that is little."""
+    num_slots: int = capacity * ring.num_envs
+    num_bytes: int = sum(leaf[0].nbytes for leaf in columns.leaves(ring.last_observation))
+    if num_slots * num_bytes <= SMALL_ENDS:
+        return num_slots
+    num_ends: int = max(num_slots // 8, ring.num_envs)
+    # By doubling, because each number is a program of its own.
+    while num_ends < min(2 * (alive + ring.num_envs), num_slots):
+        num_ends *= 2
+    return min(num_ends, num_slots)
 
 
 def _rows(ring: Ring, num_steps: int) -> int:
@@ -135,15 +200,14 @@ def _rows(ring: Ring, num_steps: int) -> int:
     return min(ring.capacity, 1 << (ring.size + num_steps).bit_length())
 
 
-def take_back(replay: Replay, like: Any, action_dtype: Any, capacity: int) -> Ring:
+def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
     """A ring in memory with what the store of a program holds, which is gone afterwards.
 
     Args:
-      like: an observation of the ring's dtypes.
-      action_dtype, capacity: those of the ring.
+      layout, capacity: those of the ring.
     """
     num_envs = replay.num_envs
-    num_ended, num_ends = int(replay.num_ended), replay.end_slot.shape[0]
+    num_ended, num_ends, position, size = int(replay.num_ended), replay.num_ends, int(replay.position), int(replay.size)
 
     def taken(leaf: jax.Array, dtype: Any) -> np.ndarray:
         array = np.array(leaf, dtype)
@@ -158,20 +222,28 @@ def take_back(replay: Replay, like: Any, action_dtype: Any, capacity: int) -> Ri
         leaf.delete()
         return array
 
-    def observations(tree: Any, take: Any = taken) -> Any:
-        return map_leaves(lambda leaf, other: take(leaf, other.dtype), tree, like)
+    def observations(tree: Any, *lead: int, take: Any = taken) -> Any:
+        # In the order of the space: JAX sorts the keys of a dict.
+        return map_leaves(
+            lambda shape, space, leaf: take(leaf, space.dtype).reshape(*lead, *shape),
+            layout.obs_shape,
+            layout.observation_space,
+            tree,
+        )
 
+    tag = taken_rows(replay.tag, np.int32)
+    tag[(position + np.arange(capacity - size)) % capacity] = 0  # which a program has for ends
     return Ring(
-        observation=observations(replay.observation, taken_rows),
-        action=taken_rows(replay.action, action_dtype).reshape(capacity, num_envs, -1),
+        observation=observations(replay.observation, capacity, num_envs, take=taken_rows),
+        action=taken_rows(replay.action, layout.action_dtype).reshape(capacity, num_envs, -1),
         reward=taken_rows(replay.reward, np.float32),
-        tag=taken_rows(replay.tag, np.int32),
-        last_observation=observations(replay.last_observation),
-        end_observation=observations(replay.end_observation),
+        tag=tag,
+        last_observation=observations(replay.last_observation, num_envs),
+        end_observation=observations(replay.end_observation, num_ends),
         end_slot=np.maximum(taken(replay.end_slot, np.int64), 0),
         storage=InMemory(),
-        position=int(replay.position),
-        size=int(replay.size),
+        position=position,
+        size=size,
         # Both write the next end into the row that this number leaves over.
         num_ended=num_ended if num_ended < num_ends else num_ends + num_ended % num_ends,
     )

@@ -21,7 +21,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from bridge.buffers.replay.columns import leaves
 from bridge.buffers.replay.ring import Ring
 from jaxenvs.files import replacing
 from jaxenvs.learn.off_policy import replay_tags
@@ -100,8 +99,8 @@ class MemoryMapped:
         self._flushed_size = ring.size
         ring.tag.reshape(-1)[:] = np.fromfile(self._file("tag", self._flushed_ends), np.int32)
         ring.tag[ring.newest] = state["last_tag"]
-        for index, leaf in enumerate(leaves(ring.last_observation)):
-            leaf[...] = state[f"last_observation.{index}"]
+        for name, leaf in _named(ring.last_observation).items():
+            leaf[...] = state[name] if name in state else state[self._name_by_place(name, state)]
         reserved = json.loads((self.path / RESERVED).read_text()) if (self.path / RESERVED).exists() else {"flush": -1}
         if reserved["flush"] == self._flushes:
             ring.size = min(ring.size, ring.capacity - reserved["rows"])
@@ -137,7 +136,7 @@ class MemoryMapped:
                 tags.write(ring.tag[start:stop].data)
             tags.flush()
             os.fsync(tags.fileno())
-        last = {f"last_observation.{index}": leaf for index, leaf in enumerate(leaves(ring.last_observation))}
+        last = _named(ring.last_observation)
         counts = [self._flushes + 1, ring.position, ring.size, ring.num_ended, num_ends]
         layout = np.array(json.dumps(self._layout))
         with self._replacing(STATE) as file:
@@ -180,6 +179,11 @@ class MemoryMapped:
                 )
         return state
 
+    def _name_by_place(self, name: str, state: Any) -> str:
+        """What version 0.2.0 called a part of the last observation: by its place in the space of that time."""
+        names = [each for each in json.loads(str(state["layout"])) if each.startswith("observation")]
+        return f"last_observation.{names.index(name.removeprefix('last_'))}"
+
     def _remove_old(self) -> None:
         """Remove what the state does not name: what has grown since, and what the end of a process left unfinished."""
         for file in self.path.glob("*.bin"):
@@ -204,6 +208,13 @@ def _is_ours(name: str) -> bool:
     return (
         name in (STATE, RESERVED, LOCK) or "unfinished" in name or (name.startswith(columns) and name.endswith(".bin"))
     )
+
+
+def _named(last_observation: Any) -> dict[str, Any]:
+    """The parts of the last observation by their names in the state file."""
+    if isinstance(last_observation, dict):
+        return {f"last_observation.{name}": leaf for name, leaf in last_observation.items()}
+    return {"last_observation": last_observation}
 
 
 def _pieces(start: int, count: int, capacity: int) -> list[tuple[int, int]]:

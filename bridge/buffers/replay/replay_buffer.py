@@ -342,19 +342,22 @@ class ReplayBuffer(OfflineLoading, Lending, buffers.ReplayBuffer):
         if self.alpha is not None:
             self.priorities = Priorities(self.ring, self.alpha)
 
+    # These three are known of what a program has, too, which is not brought back for them.
+
     def size(self) -> int:
         """How many rows are stored: transitions of each environment."""
-        return self.ring.size
+        return self.ring.size if self._lent is None else int(self._lent.size)
 
     @property
     def pos(self) -> int:  # type: ignore[override]
         """The row that is written next."""
-        return self.ring.position
+        # One that has not as many rows as this has not gone round.
+        return self.ring.position if self._lent is None else int(self._lent.position)
 
     @property
     def full(self) -> Any:  # type: ignore[override]
         """Whether every row is stored."""
-        return self.ring.size == self.ring.capacity
+        return self.size() == self.buffer_size
 
     @property
     def observations(self) -> Any:  # type: ignore[override]

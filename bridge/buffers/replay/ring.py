@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bridge.buffers.replay import columns
-from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.columns import map_leaves, pairs
 from jaxenvs.learn.off_policy import replay_tags
 
 # Rows of the side ring at first. It doubles as often as needed.
@@ -151,7 +151,7 @@ class Ring:
         ages = replay_tags.next_age(self.tag[row - 1]) if self.size else 0
         # Until all is written the row is not stored, whatever interrupts.
         self.size = min(self.size, capacity - 1)
-        for column, values in zip(leaves(self.observation), leaves(observation)):
+        for column, values in pairs(self.observation, observation):
             columns.write(column, row, values)
         columns.write(self.action, row, action)
         columns.write(self.reward, row, reward)
@@ -160,7 +160,7 @@ class Ring:
             lane, terminated, truncated = ends
             final = columns.at(next_observation, lane)
             self._write_ends(row * num_envs + lane, final, terminated, truncated)
-        for last, values in zip(leaves(self.last_observation), leaves(next_observation)):
+        for last, values in pairs(self.last_observation, next_observation):
             last[...] = values
         self.position = (row + 1) % capacity
         self.size += 1
@@ -206,7 +206,7 @@ class Ring:
             if count == 0:
                 continue
             here = slice(at, at + count)
-            for column, values in zip(leaves(self.observation), leaves(observation)):
+            for column, values in pairs(self.observation, observation):
                 columns.write(column, here, values[piece])
             columns.write(self.action, here, action[piece])
             columns.write(self.reward, here, reward[piece])
@@ -215,7 +215,7 @@ class Ring:
             slots = (begin + step) % self.capacity * self.num_envs + lane
             finals = columns.at(final, (step, lane))
             self._write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
-        for last, values in zip(leaves(self.last_observation), leaves(final)):
+        for last, values in pairs(self.last_observation, final):
             last[...] = columns.to_host(values[-1])
         self.position = (begin + rows) % self.capacity
         self.size += rows
@@ -242,7 +242,7 @@ class Ring:
             return np.zeros(0, np.int64)
         is_end, broken = replay_tags.is_end(self.tag[self.newest]), []
         ended = is_end.nonzero()[0]
-        for last, now in zip(leaves(self.last_observation), leaves(observation)):
+        for last, now in pairs(self.last_observation, observation):
             now = np.asarray(now, last.dtype)  # as it will be stored
             # What ends led to is in the side ring; nobody reads it here. So, in most steps, nothing differs.
             last[ended] = now[ended]
@@ -263,7 +263,7 @@ class Ring:
     def _write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
         first = self.num_ended % len(self.end_slot)
         rows = np.arange(first, first + len(slots), dtype=np.int32) % np.int32(len(self.end_slot))
-        for column, values in zip(leaves(self.end_observation), leaves(final)):
+        for column, values in pairs(self.end_observation, final):
             columns.write(column, rows, values)
         self.end_slot[rows] = slots
         self.tag.reshape(-1)[slots] = replay_tags.make_end(rows, terminated, truncated)
@@ -288,7 +288,7 @@ class Ring:
         # All is allocated before anything is changed: there may not be enough memory.
         larger = self._allocate_ends(wanted)
         end_slot = np.zeros(wanted, np.int64)
-        for new, old in zip(leaves(larger), leaves(self.end_observation)):
+        for new, old in pairs(larger, self.end_observation):
             columns.write(new, slice(0, len(rows)), columns.take_rows(old, rows))
         end_slot[: len(rows)] = slots = self.end_slot[rows]
         flat = self.tag.reshape(-1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bridge.buffers.replay import columns, transitions, windows
-from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.columns import leaves, map_leaves, pairs
 from bridge.buffers.replay.ring import Ring
 from jaxenvs.learn.off_policy import replay_tags
 
@@ -67,7 +67,7 @@ def gather(
     observation = transitions.observations(ring, slots)
     final = transitions.next_observations(ring, last, transitions.tags(ring, last))
     following = map_leaves(_following, observation)
-    for leaf, values in zip(leaves(following), leaves(final)):
+    for leaf, values in pairs(following, final):
         columns.write(leaf, (np.arange(len(last)), burn_in + size - 1), values)
     tag = transitions.tags(ring, slots)
     reward = normalize_reward(columns.take(ring.reward, slots))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bridge.buffers.replay import columns
-from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.columns import map_leaves, pairs
 from bridge.buffers.replay.ring import Ring
 from jaxenvs.learn.off_policy import replay_tags
 
@@ -41,7 +41,7 @@ def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
     if len(last):
         exceptions.append((ring.last_observation, last, lane[last]))
     for source, at, rows in exceptions:
-        for column, values in zip(leaves(following), leaves(source)):
+        for column, values in pairs(following, source):
             columns.write(column, at, columns.take_rows(values, rows))
     return following
 

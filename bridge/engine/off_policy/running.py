@@ -49,8 +49,6 @@ def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, 
         is_watched=is_watched,
     )
     arguments = (
-        shape,
-        Limits(np.int32(steps), np.int32(min(episodes, 2**31 - 1))),
         base.venv,
         settings,
         *algorithm._schedules_ahead(steps, most),
@@ -61,17 +59,16 @@ def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, 
     # Last, because whatever fails from here on has to give it back.
     left = -(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs)
     replay = committed(buffer.lend(algorithm._last_obs, left + settings.train_freq))
-    size = int(replay.size)  # which is given away
+    # The program comes back before it must forget rows for want of room for their ends, and is lent more.
+    limits = Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay))))
     try:
-        trained = program()(*arguments, replay, *rest)
+        trained = program()(shape, limits, *arguments, replay, *rest)
     except BaseException:
         buffer.return_lent(replay)
         raise
     buffer.return_lent(trained.replay)
     host = _to_host(trained)
     _leave(algorithm, plan, trained, host)
-    if trained.replay.size < min(size + host.count, trained.replay.capacity):
-        buffer.take_back()  # it forgot rows for want of room for their ends, of which it is lent more
     return host
 
 

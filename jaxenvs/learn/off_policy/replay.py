@@ -13,6 +13,9 @@ from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.off_policy import replay_tags
 
+# Last observations of episodes have a row for each slot as long as all of them take no more bytes.
+END_BYTES = 2**24
+
 
 @struct
 class Transitions:
@@ -71,8 +74,9 @@ class Replay:
         Args:
           capacity: in steps of all environments.
           observation, action: of all environments, (num_envs, ...), of which only shapes and dtypes are used.
-          num_ends: last observations kept, at least `num_envs`. If not given, an eighth of the slots: with episodes
-            shorter than eight steps on average, fewer than `capacity` steps stay.
+          num_ends: last observations kept, at least `num_envs`. If not given, one for each slot where these take at
+            most 16 MiB, else as many as do, at least an eighth of the slots: of episodes shorter than eight steps on
+            average, and so large observations, fewer than `capacity` steps may stay.
 
         Raises:
           ValueError: a number is too small, or there are more slots than an int32 counts.
@@ -80,7 +84,9 @@ class Replay:
         num_envs = action.shape[0]
         capacity = arguments.positive_int("capacity", capacity, arguments.MOST // num_envs)
         if num_ends is None:
-            num_ends = min(max(capacity * num_envs // 8, num_envs), replay_tags.MAX_ENDS)
+            row = sum(leaf.size // num_envs * leaf.dtype.itemsize for leaf in jax.tree.leaves(observation))
+            slots = capacity * num_envs
+            num_ends = min(max(slots // 8, num_envs, min(slots, END_BYTES // max(row, 1))), replay_tags.MAX_ENDS)
         num_ends = arguments.integer("num_ends", num_ends, num_envs, replay_tags.MAX_ENDS)
 
         def empty(leaf: Any, *lead: int) -> jax.Array:
@@ -107,6 +113,12 @@ class Replay:
         return capacity
 
     @property
+    def num_ends(self) -> int:
+        """How many last observations of episodes there is room for."""
+        num_ends: int = self.end_slot.shape[0]
+        return num_ends
+
+    @property
     def num_envs(self) -> int:
         """How many lanes there are."""
         num_envs: int = self.tag.shape[1]
@@ -129,7 +141,7 @@ class Replay:
           next_observation: what the policy acts on next: after a reset, where there was one.
           final_observation: the last of an episode, where one ended.
         """
-        capacity, num_ends = self.capacity, self.end_slot.shape[0]
+        capacity, num_ends = self.capacity, self.num_ends
         done = terminated | truncated
         end = (self.num_ended + jnp.cumsum(done, dtype=jnp.int32) - 1) % num_ends
 
@@ -170,6 +182,19 @@ class Replay:
             position=(self.position + 1) % capacity,
             size=size,
         )
+
+    def free_ends(self) -> jax.Array:
+        """How many more episodes may end, int32, before a row must be forgotten for want of room for their ends.
+
+        Rather fewer: steps that are overwritten meanwhile leave room. It reads all of the ends.
+        """
+        rows = (self.num_ended + jnp.arange(self.num_ends, dtype=jnp.int32)) % self.num_ends  # the next one first
+        slots = self.end_slot[rows]
+        tags = _take(self.tag.reshape(-1), jnp.maximum(slots, 0))
+        is_needed = (slots >= 0) & replay_tags.is_end(tags) & (replay_tags.end_row(tags) == rows)
+        # They are needed no more in the order in which they were written.
+        free: jax.Array = jnp.sum(~is_needed, dtype=jnp.int32)
+        return free
 
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Slots, uniformly from all that are stored.

@@ -1,0 +1,212 @@
+"""What programs have of a replay buffer: every kind of observation, every transition, and back without a loss."""
+
+from collections import OrderedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import stable_baselines3
+from gymnasium import spaces
+
+from bridge import JaxVecEnv, ReplayBuffer
+from bridge.buffers.replay import lending
+from jaxenvs import Environment, TimeStep, environment, static, struct
+from tests.bridge.algorithms.off_policy_models import OWN, assert_equal, make, make_env, state_of
+
+
+@struct
+class State:
+    count: jax.Array
+
+
+@environment
+class Parts(Environment[State]):
+    """Never ends. Its observations are dicts whose keys are in no alphabetical order, with a number among the parts."""
+
+    action_kind: str = static(default="DQN")
+
+    @property
+    def observation_space(self):
+        parts = {"z": spaces.Box(0, 1, (2,)), "number": spaces.Discrete(1000), "a": spaces.Box(-1, 0, (2,))}
+        return spaces.Dict(OrderedDict(parts))
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(3) if self.action_kind == "DQN" else spaces.Box(-1, 1, (2,))
+
+    def reset(self, key):
+        state = State(jnp.zeros((), jnp.int32))
+        return state, self._timestep(state)
+
+    def step(self, state, action):
+        state = State(state.count + 1)
+        return state, self._timestep(state)
+
+    def _timestep(self, state):
+        part = jnp.full(2, state.count / 1000)
+        return TimeStep.create({"z": part, "number": state.count, "a": -part})
+
+
+def model_of_parts(name="DQN", **settings):
+    settings = {"policy": "MultiInputPolicy", "buffer_size": 400, "learning_starts": 30, **settings}
+    if "n_steps" in OWN[name]:
+        settings["n_steps"] = 1  # SB3 has no others of Dict observations
+    return make(name, JaxVecEnv(Parts(name), 2), **settings)
+
+
+def in_one_program(model):
+    return model.plan.chain is not None
+
+
+# --- Kinds of observations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(name):
+    model = make(name, make_env(name, kind="discrete"))
+    for _ in range(2):  # the second goes on from what came back
+        model.learn(24, reset_num_timesteps=False)
+        assert in_one_program(model)
+        buffer = model.replay_buffer
+        size = buffer.size()
+        assert buffer.observations.dtype == np.int64
+        np.testing.assert_array_equal(buffer.observations[:size, 0], np.arange(size)[:, None] % 5)  # of five steps each
+        np.testing.assert_array_equal(buffer.next_observations[:size, 0], np.arange(size)[:, None] % 5 + 1)
+        np.testing.assert_array_equal(buffer.dones[:size, 0], np.arange(size) % 5 == 4)
+
+
+def test_a_table_of_discrete_states_trains():
+    model = make(env="FrozenLake-v1").learn(40)
+    assert in_one_program(model)
+    assert model.replay_buffer.size() == 40
+
+
+# --- The order of keys ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_episode(name):
+    model = model_of_parts(name)
+    for _ in range(3):
+        model.learn(24, reset_num_timesteps=False)
+        assert in_one_program(model)
+        buffer = model.replay_buffer
+        size = buffer.size()
+        assert list(buffer.observations) == ["z", "number", "a"]
+        assert not buffer.dones.any()
+        for column, first in ((buffer.observations, 0), (buffer.next_observations, 1)):
+            number = first + np.arange(size)
+            np.testing.assert_array_equal(column["number"][:size, 0, 0], number)
+            np.testing.assert_allclose(column["z"][:size, 0, 1], number / 1000, rtol=1e-6)
+            np.testing.assert_allclose(column["a"][:size, 0, 1], -number / 1000, rtol=1e-6)
+
+
+@pytest.mark.parametrize("storage", ["ram", "device", "memmap"])
+def test_what_is_added_goes_to_its_name_whatever_the_order_of_keys(storage, tmp_path):
+    space = spaces.Dict(OrderedDict((name, Parts().observation_space[name]) for name in "za"))
+    path = {"path": tmp_path} if storage == "memmap" else {}
+    buffer = ReplayBuffer(10, space, spaces.Discrete(2), device="cpu", storage=storage, **path)
+
+    def given(number):
+        return {"a": np.full((1, 2), -number), "z": np.full((1, 2), number)}
+
+    rest = (np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+    buffer.add(given(0.1), given(0.2), *rest)
+    buffer.add(given(0.2), given(0.3), *rest)
+    rows = {name: np.stack([part, part + np.sign(part) * 0.1]) for name, part in given(0.3).items()}
+    after = {name: part + np.sign(part) * 0.1 for name, part in rows.items()}
+    buffer.extend(rows, np.zeros((2, 1, 1)), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1)), after)
+    assert not buffer.dones.any()
+    for column, first in ((buffer.observations, 0.1), (buffer.next_observations, 0.2)):
+        expected = first + 0.1 * np.arange(4)
+        np.testing.assert_allclose(np.asarray(column["z"])[:4, 0, 0], expected, rtol=1e-6)
+        np.testing.assert_allclose(np.asarray(column["a"])[:4, 0, 0], -expected, rtol=1e-6)
+
+
+def test_a_folder_written_with_keys_in_another_order_is_read_by_name(tmp_path):
+    def buffer(names):
+        parts = OrderedDict((name, Parts().observation_space[name]) for name in names)
+        arguments = (10, spaces.Dict(parts), spaces.Discrete(2))
+        return ReplayBuffer(*arguments, device="cpu", storage="memmap", path=tmp_path)
+
+    first = buffer("za")
+    before, after = ({"z": np.full((1, 2), x), "a": np.full((1, 2), -x)} for x in (0.1, 0.2))
+    first.add(before, after, np.zeros((1, 1)), np.zeros(1), np.zeros(1, bool), [{}])
+    first.close()
+    second = buffer("az")
+    np.testing.assert_allclose(second.next_observations["z"][0], after["z"])
+    np.testing.assert_allclose(second.next_observations["a"][0], after["a"])
+
+
+def test_sb3_goes_on_with_a_buffer_whose_keys_are_in_any_order(tmp_path):
+    model = model_of_parts().learn(40)
+    model.save_replay_buffer(tmp_path / "buffer")
+    stock = model_of_parts(package=stable_baselines3)
+    stock.load_replay_buffer(tmp_path / "buffer")
+    stock.learn(20)
+    size = stock.replay_buffer.size()
+    assert (stock.replay_buffer.observations["z"][:size] >= 0).all()
+    assert (stock.replay_buffer.observations["a"][:size] <= 0).all()
+
+
+# --- Short episodes -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_ends(monkeypatch):
+    """Side rings as those of large stores are: an eighth of the slots, at first."""
+    monkeypatch.setattr(lending, "SMALL_ENDS", 0)
+
+
+def test_episodes_of_one_step_lose_no_transition_and_coming_back_for_room_changes_no_bit(few_ends, monkeypatch):
+    tight, sizes = make(env=make_env(length=1), learning_rate=1e-2), []
+    for _ in range(2):
+        tight.learn(80, reset_num_timesteps=False)
+        sizes.append(tight.replay_buffer.size())
+    assert sizes == [40, 80]
+    tight.learn(80, reset_num_timesteps=False)
+    buffer = tight.replay_buffer
+    assert buffer.full
+    np.testing.assert_array_equal(buffer.next_observations[..., 0], buffer.observations[..., 0] + 1)
+    monkeypatch.setattr(lending, "SMALL_ENDS", 2**22)
+    roomy = make(env=make_env(length=1), learning_rate=1e-2)
+    for _ in range(3):
+        roomy.learn(80, reset_num_timesteps=False)
+    assert_equal(state_of(tight), state_of(roomy))
+
+
+def test_room_for_ends_grows_no_further_than_it_must(few_ends, monkeypatch):
+    rooms, lend = [], lending.lend
+    monkeypatch.setattr(lending, "lend", lambda *args: rooms.append(lend(*args)) or rooms[-1])
+    make(env=make_env(length=50, limit=100), buffer_size=640).learn(1500)
+    assert [each.num_ends for each in rooms] == [80]
+
+
+# --- What is known without bringing it back --------------------------------------------------------------------------
+
+
+def test_sizes_are_known_without_bringing_the_store_back(monkeypatch):
+    model = make()
+    seen = []
+
+    class Looks(stable_baselines3.common.callbacks.BaseCallback):
+        def _on_step(self):
+            buffer = self.model.replay_buffer
+            seen.append((buffer.size(), buffer.pos, buffer.full))
+            return True
+
+    monkeypatch.setattr(lending, "take_back", lambda *_: pytest.fail("The store came back."))
+    model.learn(240, Looks())
+    assert seen[-1] == (100, 20, True)
+    assert seen[7] == (8, 8, False)
+    monkeypatch.undo()
+    assert model.replay_buffer.observations.shape == (100, 2, 2)
+    assert (model.replay_buffer.size(), model.replay_buffer.pos) == (100, 20)
+
+
+def test_slots_that_are_not_stored_end_no_episode():
+    model = make(env=make_env(length=100, limit=100)).learn(40)
+    buffer = model.replay_buffer
+    assert buffer.size() == 20
+    assert buffer.dones.sum() == buffer.timeouts.sum() == 0
