@@ -31,6 +31,11 @@ def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return function(tree, *rest)
 
 
+def differs(one: Any, other: Any) -> Any:
+    """Where NumPy arrays differ; NaN is as good as NaN."""
+    return (one != other) & ((one == one) | (other == other))
+
+
 def at(tree: Any, index: Any) -> Any:
     """`leaf[index]` of each array of an observation."""
     return map_leaves(lambda leaf: leaf[index], tree)

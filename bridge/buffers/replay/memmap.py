@@ -15,6 +15,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,8 @@ except ImportError:  # not on Windows, where nobody is kept from opening a folde
     fcntl = None  # type: ignore[assignment]
 
 STATE, RESERVED, LOCK = "state.npz", "reserved.json", "lock"
+# What a lock says, so that a folder in which a buffer was begun, and no more, is known.
+BEGUN = b"bridge.ReplayBuffer\n"
 # What grows has its number of rows in its name, so that the old file stays while a new one is written.
 GROWING = ("tag", "end_observation")
 # A reservation goes this share of the rows further than needed: so much may a kill cost beyond what was overwritten.
@@ -51,12 +54,8 @@ class MemoryMapped:
         """
         self.path = Path(path).resolve()
         self.path.mkdir(parents=True, exist_ok=True)
-        strange = [name for name in sorted(os.listdir(self.path)) if not _is_ours(name)]
-        if strange:
-            raise ValueError(
-                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
-            )
         self._layout = json.loads(json.dumps(layout))
+        self._require_ours()
         self._lock = _locked(self.path)
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
         self._flushes = self._flushed_size = self._flushed_ends = self._written = self._reserved = 0
@@ -148,28 +147,25 @@ class MemoryMapped:
     def close(self) -> None:
         """Let others open the folder."""
         self._maps.clear()
+        if fcntl is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # which a process that was forked has open, too
         self._lock.close()
 
     def discard(self) -> None:
         """Close after a ring could not be made, and leave nothing of a folder that was empty."""
+        made = list(self._maps)
         self.close()
         if not (self.path / STATE).exists():
-            for file in self.path.iterdir():
-                file.unlink()
+            for file in (*made, self.path / LOCK):
+                file.unlink(missing_ok=True)
 
     def _file(self, name: str, rows: int) -> Path:
         return self.path / (f"{name}.{rows}.bin" if name.startswith(GROWING) else f"{name}.bin")
 
     def _read_state(self) -> Any:
-        strange = [name for name in sorted(os.listdir(self.path)) if not _is_ours(name)]
-        if strange:
-            raise ValueError(
-                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
-            )
-        if not (self.path / STATE).exists():
+        state = self._stored()
+        if state is None:
             return None
-        with np.load(self.path / STATE) as archive:
-            state = dict(archive)
         theirs = json.loads(str(state["layout"]))
         for name in sorted({*theirs, *self._layout}):
             if theirs.get(name) != self._layout.get(name):
@@ -178,6 +174,38 @@ class MemoryMapped:
                     f"{theirs.get(name)} where this one's is {self._layout.get(name)}."
                 )
         return state
+
+    def _stored(self) -> Any:
+        """The state file; None where there is none."""
+        state: dict[str, Any] = {}
+        if not (self.path / STATE).exists():
+            return None
+        with contextlib.suppress(ValueError, OSError), np.load(self.path / STATE) as archive:
+            state = dict(archive)
+        if not state.keys() >= {"layout", "counts", "last_tag"}:
+            raise ValueError(f"path must be a replay buffer's folder, got {self.path}, whose {STATE} is no buffer's.")
+        return state
+
+    def _require_ours(self) -> None:
+        """Raise a ValueError where the folder holds anything that no replay buffer has written."""
+        state = self._stored()
+        layout = {*self._layout, *(json.loads(str(state["layout"])) if state else ())}
+        columns = layout - {"capacity", "num_envs"} | {"reward"}
+        patterns = [
+            *map(re.escape, (STATE, RESERVED, LOCK, *(f"{name}.bin" for name in columns))),
+            *(f"{re.escape(name)}\\.[0-9]+\\.bin" for name in ("tag", *(f"end_{name}" for name in columns))),
+            r"\.(state|reserved)\.[0-9]+\.unfinished\.(npz|json)",
+        ]
+        names = sorted(os.listdir(self.path))
+        strange = [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)]
+        # Columns without the state file are somebody else's, unless a buffer was begun here.
+        lock = self.path / LOCK
+        if not strange and not state and not (lock.exists() and lock.read_bytes() == BEGUN):
+            strange = names
+        if strange:
+            raise ValueError(
+                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
+            )
 
     def _name_by_place(self, name: str, state: Any) -> str:
         """What version 0.2.0 called a part of the last observation: by its place in the space of that time."""
@@ -203,13 +231,6 @@ class MemoryMapped:
             os.close(folder)
 
 
-def _is_ours(name: str) -> bool:
-    columns = ("observation", "action", "reward", *GROWING)
-    return (
-        name in (STATE, RESERVED, LOCK) or "unfinished" in name or (name.startswith(columns) and name.endswith(".bin"))
-    )
-
-
 def _named(last_observation: Any) -> dict[str, Any]:
     """The parts of the last observation by their names in the state file."""
     if isinstance(last_observation, dict):
@@ -225,7 +246,7 @@ def _pieces(start: int, count: int, capacity: int) -> list[tuple[int, int]]:
 
 def _locked(path: Path) -> IO[bytes]:
     """The file whose lock says that the folder is in use. The system lifts it when the process ends."""
-    file = open(path / LOCK, "wb")  # noqa: SIM115
+    file = open(path / LOCK, "ab")  # noqa: SIM115
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,4 +256,7 @@ def _locked(path: Path) -> IO[bytes]:
             f"path must not be in use, got {path}, which another replay buffer has open. (To load a model without its "
             "buffer: DQN.load(..., replay_buffer_kwargs={}).)"
         ) from None
+    if not file.tell():
+        file.write(BEGUN)
+        file.flush()
     return file

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers
 
 from bridge.buffers.replay import columns
-from bridge.buffers.replay.columns import leaves, map_leaves
+from bridge.buffers.replay.columns import leaves, pairs
 
 
 class OfflineLoading:
@@ -41,6 +41,8 @@ class OfflineLoading:
         )
         # The oldest first; and no piece so large that its copies fill the memory.
         rows = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
+        if buffer.optimize_memory_usage and buffer.full:
+            rows = rows[1:]  # whose observation was overwritten by the newest next one
         for piece in np.array_split(rows, -(-len(rows) // 4096)) if len(rows) else ():
             before = columns.at(buffer.observations, piece)
             if buffer.optimize_memory_usage:
@@ -49,8 +51,8 @@ class OfflineLoading:
                 after = columns.at(buffer.next_observations, piece)
             ended, timeout = buffer.dones[piece].astype(bool), buffer.timeouts[piece].astype(bool)
             left = np.zeros_like(ended)  # episodes that something else than their end ended, as a reset by hand
-            for now, following in zip(leaves(before), leaves(after)):
-                differs = now[1:] != following[:-1]
+            for now, following in pairs(before, after):
+                differs = columns.differs(now[1:], following[:-1])
                 left[:-1] |= differs.reshape(*differs.shape[:2], -1).any(axis=2) & ~ended[:-1]
             made.extend(before, buffer.actions[piece], buffer.rewards[piece], ended & ~timeout, timeout | left, after)
         return made  # type: ignore[no-any-return]
@@ -81,7 +83,7 @@ class OfflineLoading:
             buffer_size = sum(len(_field(episode, "actions")) for episode in episodes)
             if buffer_size == 0:
                 raise ValueError(f"episodes must have a step, got {len(episodes)} episodes without any.")
-        buffer = cast(Any, cls)(buffer_size, observation_space, action_space, **settings)
+        buffer = _empty(cls, buffer_size, observation_space, action_space, settings)
         for number, episode in enumerate(episodes):
             observations, actions = columns.concrete(_field(episode, "observations")), _field(episode, "actions")
             steps = len(actions)
@@ -126,7 +128,8 @@ class OfflineLoading:
           terminated: (num_steps,), bools, where the state that a step leads to is terminal, which ends an episode too.
           next_observations: with the leading axis num_steps, what each step leads to. Without them, the last
             observation of an episode that does not end in a terminal state is what the step before leads to, and no
-            step of its own, as it is usual with D4RL's data.
+            step of its own, as it is usual with D4RL's data. What a terminal step leads to is then not known: its own
+            observation stands for it.
           buffer_size: the number of steps unless told.
           **settings: as of the constructor.
 
@@ -145,10 +148,8 @@ class OfflineLoading:
             ended[-1] = True
         observations = columns.concrete(observations)
         if next_observations is None:
-            # What comes next in the array: wrong at ends, of which terminal ones are never asked.
-            next_observations = map_leaves(
-                lambda leaf: leaf[np.minimum(np.arange(1, steps + 1), steps - 1)], observations
-            )
+            following = np.arange(steps) + ~ended
+            next_observations = columns.at(observations, following)
             kept = ~(ended & ~terminal)
             # The step before one that is left out ends the episode, by truncation.
             ended[:-1] |= ~kept[1:] & ~ended[:-1]
@@ -156,7 +157,7 @@ class OfflineLoading:
             next_observations, kept = columns.concrete(next_observations), np.ones(steps, bool)
         if not kept.any():
             raise ValueError(f"observations must have a step whose next one is known, got {steps} steps without any.")
-        buffer = cast(Any, cls)(buffer_size or int(kept.sum()), observation_space, action_space, **settings)
+        buffer = _empty(cls, buffer_size or int(kept.sum()), observation_space, action_space, settings)
         buffer.extend(
             columns.at(observations, kept),
             columns.concrete(actions)[kept],
@@ -194,6 +195,19 @@ class OfflineLoading:
             buffer_size=buffer_size or int(dataset.total_steps),
             **settings,
         )
+
+
+def _empty(cls: Any, buffer_size: int, observation_space: Any, action_space: Any, settings: dict[str, Any]) -> Any:
+    """A buffer to fill.
+
+    Raises:
+      ValueError: it is in a folder that holds something already.
+    """
+    buffer = cls(buffer_size, observation_space, action_space, **settings)
+    if size := buffer.size():
+        buffer.close()
+        raise ValueError(f"path must be an empty folder, got {settings.get('path')} with {size} rows of transitions.")
+    return buffer
 
 
 _REQUIRED = object()

@@ -111,8 +111,8 @@ class Priorities:
             self.tree.set_range((start + ring.capacity) * lanes, ring.num_slots, value)
         self.tree.set_range(max(start, 0) * lanes, ring.position * lanes, value)
 
-    def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of slots.
+    def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
+        """Set the priorities of slots; but for -1, where a slice has no step, and for those that are no more stored.
 
         Raises:
           ValueError: one is negative or not finite, or there are not as many as slots. Nothing changed.
@@ -121,11 +121,12 @@ class Priorities:
             raise ValueError(f"priorities must have the shape of indices, {slots.shape}, got {priorities.shape}.")
         if not (np.isfinite(priorities) & (priorities >= 0)).all():
             raise ValueError(f"priorities must be finite and 0 or more, got {priorities.min()} to {priorities.max()}.")
-        slots, priorities = slots.reshape(-1), priorities.reshape(-1)
+        if slots.size and (slots.min() < -1 or slots.max() >= ring.num_slots):
+            raise ValueError(f"indices must be those of samples, got {slots.min()} to {slots.max()}.")
+        stored = (slots >= 0) & ((slots // ring.num_envs - ring.oldest) % ring.capacity < ring.size)
+        slots, priorities = slots[stored], priorities[stored]
         if not len(slots):
             return
-        if slots.min() < 0 or slots.max() >= self.tree.leaves.size:
-            raise ValueError(f"indices must be those of samples, got {slots.min()} to {slots.max()}.")
         self.greatest = max(self.greatest, float(priorities.max()))
         self.tree.set(slots, priorities**self.alpha)
 

@@ -194,7 +194,8 @@ class ReplayBuffer(OfflineLoading, Lending, buffers.ReplayBuffer):
         """Set the priorities of transitions, such as the sizes of their temporal-difference errors.
 
         Args:
-          indices: those of samples. What was overwritten since then is another transition by now.
+          indices: those of samples. What was overwritten since then is another transition by now. Passed over are -1,
+            where a slice has no step, and what is stored no more, as after a `reset`.
           priorities: as many, 0 or more.
 
         Raises:
@@ -202,7 +203,7 @@ class ReplayBuffer(OfflineLoading, Lending, buffers.ReplayBuffer):
         """
         if self.priorities is None:
             raise ValueError("update_priorities needs a buffer with priorities, got one with alpha=None.")
-        self.priorities.update(columns.to_host(indices), columns.to_host(priorities).astype(np.float64))
+        self.priorities.update(self.ring, columns.to_host(indices), columns.to_host(priorities).astype(np.float64))
 
     def sample_slices(
         self,

@@ -177,8 +177,10 @@ class Ring:
             an episode, and of the last row, are read.
         """
         # No more at once than there are rows; and what is written first must not be overwritten by the same call.
-        for start in range(0, len(terminated), self.capacity):
-            part = slice(start, start + self.capacity)
+        rows = len(terminated)
+        for start in range(0, rows, self.capacity):
+            stop = min(start + self.capacity, rows)
+            part = slice(start, stop)
             self._extend(
                 columns.at(observation, part),
                 action[part],
@@ -186,10 +188,19 @@ class Ring:
                 terminated[part],
                 truncated[part],
                 columns.at(final, part),
+                # What the last row of all led to is given; what others led to, the next one says where none ended.
+                columns.at(final, rows - 1) if stop == rows else columns.at(observation, stop),
             )
 
     def _extend(
-        self, observation: Any, action: Any, reward: Any, terminated: np.ndarray, truncated: np.ndarray, final: Any
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final: Any,
+        following: Any,
     ) -> None:
         rows, ended = len(terminated), terminated | truncated
         broken = self._broken_lanes(map_leaves(lambda leaf: columns.to_host(leaf[0]), observation))
@@ -215,8 +226,8 @@ class Ring:
             slots = (begin + step) % self.capacity * self.num_envs + lane
             finals = columns.at(final, (step, lane))
             self._write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
-        for last, values in pairs(self.last_observation, final):
-            last[...] = columns.to_host(values[-1])
+        for last, values in pairs(self.last_observation, following):
+            last[...] = columns.to_host(values)
         self.position = (begin + rows) % self.capacity
         self.size += rows
 
@@ -248,9 +259,8 @@ class Ring:
             last[ended] = now[ended]
             if (last == now).all():
                 continue
-            # NaN is as good as NaN.
-            differs = (last != now) & ((last == last) | (now == now))
-            broken.append(differs.reshape(self.num_envs, -1).any(axis=1).nonzero()[0])
+            differs = columns.differs(last, now).reshape(self.num_envs, -1)
+            broken.append(differs.any(axis=1).nonzero()[0])
         return np.unique(np.concatenate(broken)) if broken else np.zeros(0, np.int64)
 
     def _break(self, lanes: np.ndarray) -> None:

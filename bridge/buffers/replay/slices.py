@@ -25,7 +25,7 @@ class SliceSamples(NamedTuple):
       mask: where there is a step. It is false before the beginning of an episode, which only `burn_in` asks for, and
         behind the end of one that `strict_length=False` lets be too short.
       episode_steps: int64, steps since the episode began; 0 for the last step of one of which nothing else is stored.
-      indices: int64, the slots, for `update_priorities`.
+      indices: int64, the slots, for `update_priorities`; -1 where `mask` is false, which that passes over.
       weights: (num_slices,), importance weights; None without priorities.
     """
 
@@ -83,9 +83,9 @@ def gather(
     }
     if not mask.all():
         absent = ~mask
-        for field in fields.values():
+        for name, field in fields.items():
             for leaf in leaves(field):
-                columns.write(leaf, absent, 0)
+                columns.write(leaf, absent, -1 if name == "indices" else 0)
     tensors = {name: map_leaves(lambda leaf: columns.to_tensor(leaf, device), field) for name, field in fields.items()}
     return SliceSamples(mask=columns.to_tensor(mask, device), **tensors)
 

@@ -25,7 +25,13 @@ class OnDevice(InMemory):
         self.device = device
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A tensor of zeros."""
+        """A tensor of zeros.
+
+        Raises:
+          ValueError: PyTorch has no tensors of the dtype that can be written into at places.
+        """
+        if np.dtype(dtype).kind == "u" and np.dtype(dtype).itemsize > 1:
+            raise ValueError(f"storage must be 'ram' or 'memmap' for {name}s of {np.dtype(dtype)}, got 'device'.")
         return torch.zeros(shape, dtype=torch.as_tensor(np.zeros((), dtype)).dtype, device=self.device)
 
 

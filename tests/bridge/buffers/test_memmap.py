@@ -233,3 +233,33 @@ def test_a_folder_of_version_0_2_0_is_read(tmp_path):
     np.savez(tmp_path / "state.npz", **state)
     again = ReplayBuffer(10, OBSERVATIONS["dict"], ACTION, device="cpu", storage="memmap", path=tmp_path)
     np.testing.assert_array_equal(again.next_observations["which"][0], newest)
+
+
+@pytest.mark.parametrize("name", ["action.bin", "reward_model.bin", "my_unfinished_thesis.txt", "lock", "state.npz"])
+def test_files_of_others_are_left_alone_whatever_they_are_called(name, tmp_path):
+    (tmp_path / name).write_text("all of it")
+    with pytest.raises(ValueError, match="path must be"):
+        open_buffer(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "all of it")]
+
+
+def test_a_folder_in_which_a_buffer_was_begun_and_no_more_is_taken(tmp_path):
+    open_buffer(tmp_path).close()
+    (tmp_path / "state.npz").unlink()  # which comes last
+    assert open_buffer(tmp_path).size() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the test forks")
+def test_a_closed_folder_is_free_while_a_forked_process_lives(tmp_path):
+    buffer = open_buffer(tmp_path)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(reader, 1)  # until the parent has looked
+        os._exit(0)
+    try:
+        buffer.close()
+        assert open_buffer(tmp_path).size() == 0
+    finally:
+        os.write(writer, b"x")
+        os.waitpid(child, 0)

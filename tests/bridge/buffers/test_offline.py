@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from stable_baselines3.common import buffers
 
 from bridge import ReplayBuffer
 
@@ -149,3 +150,58 @@ def test_arrays_that_do_not_belong_together_are_named():
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER)
     with pytest.raises(ValueError, match="ends must have as many rows as rewards, 17, got 3"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)
+
+
+def numbered(number):
+    return np.full((1, 1), number, np.float32)
+
+
+def sb3s(size, numbers, **settings):
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    buffer = buffers.ReplayBuffer(size, box, box, device="cpu", **settings)
+    for number in numbers:
+        buffer.add(
+            numbered(number), numbered(number + 1), numbered(number), np.array([number]), np.array([False]), [{}]
+        )
+    return buffer
+
+
+def test_the_row_that_sb3_has_half_overwritten_is_no_transition():
+    stock = sb3s(8, range(11), optimize_memory_usage=True, handle_timeout_termination=False)
+    samples = ReplayBuffer.from_sb3(stock).sample(500)
+    assert set(samples.observations[:, 0].tolist()) == set(range(4, 11))
+    assert torch.equal(samples.next_observations, samples.observations + 1)
+    assert torch.equal(samples.actions, samples.observations)
+
+
+def test_nan_in_observations_of_sb3s_buffer_ends_no_episode():
+    stock = sb3s(30, [np.nan] * 20)
+    assert not ReplayBuffer.from_sb3(stock).dones.any()
+
+
+def test_what_a_terminal_step_leads_to_is_not_taken_from_the_next_episode():
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    observations = np.array([0, 1, 2, 10, 11, 12.0])[:, None]
+    ends = np.array([0, 0, 1, 0, 0, 1])
+    buffer = ReplayBuffer.from_arrays(observations, observations, ends, box, box, ends=ends, terminated=ends)
+    np.testing.assert_array_equal(buffer.next_observations[:, 0, 0], [1, 2, 2, 11, 12, 12])
+    assert buffer.dones.sum() == 2
+
+
+@pytest.mark.parametrize("of", ["episodes", "arrays"])
+def test_data_are_not_loaded_twice_into_a_folder(of, tmp_path):
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    data = np.arange(5.0)[:, None]
+    settings = {"buffer_size": 100, "storage": "memmap", "path": tmp_path}
+
+    def load():
+        if of == "arrays":
+            return ReplayBuffer.from_arrays(data, data, data[:, 0], box, box, ends=data[:, 0] > 3, **settings)
+        episode = {"observations": data, "actions": data[1:], "rewards": data[1:, 0]}
+        return ReplayBuffer.from_episodes([episode], box, box, **settings)
+
+    load().close()
+    with pytest.raises(ValueError, match=r"path must be an empty folder, got .* with 4 rows"):
+        load()
+    again = ReplayBuffer(100, box, box, storage="memmap", path=tmp_path)  # and it is closed, as it was
+    assert again.size() == 4

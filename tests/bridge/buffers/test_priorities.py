@@ -136,7 +136,7 @@ def test_slices_of_which_draws_find_none_are_found():
         ([0, 1], [1.0, -1.0], "priorities must be finite and 0 or more, got -1.0 to 1.0"),
         ([0, 1], [1.0, np.nan], "priorities must be finite"),
         ([0, 1], [1.0], "priorities must have the shape of indices"),
-        ([-1], [1.0], "indices must be those of samples, got -1"),
+        ([-2], [1.0], "indices must be those of samples, got -2"),
         ([10**6], [1.0], "indices must be those of samples"),
     ],
 )
@@ -202,3 +202,26 @@ def test_dict_observations_have_priorities_too():
     samples = buffer.sample(9)
     assert samples.observations["image"].shape == (9, 2, 2, 1)
     assert samples.weights.shape == samples.indices.shape == (9,)
+
+
+def test_columns_of_a_slice_without_a_step_change_no_priority():
+    buffer = make()
+    slices = buffer.sample_slices(8, 3, burn_in=2)
+    assert not slices.mask.all()
+    assert (slices.indices[~slices.mask] == -1).all()
+    before = buffer.priorities.tree.leaves.copy()
+    buffer.update_priorities(slices.indices, torch.where(slices.mask, 1.0, 77.0))
+    np.testing.assert_array_equal(buffer.priorities.tree.leaves, before)
+    assert buffer.priorities.greatest == 1
+
+
+def test_slots_that_are_not_stored_get_no_priority():
+    buffer = make(rows=5)
+    buffer.update_priorities(slots_of(buffer), torch.ones(len(slots_of(buffer))))
+    stored = 5 * buffer.n_envs
+    assert set(buffer.sample(500).indices.tolist()) == set(range(stored))
+    with pytest.raises(ValueError, match="indices must be those of samples"):
+        buffer.update_priorities(torch.tensor([buffer.ring.num_slots]), torch.ones(1))
+    buffer.reset()
+    buffer.update_priorities(torch.arange(stored), torch.ones(stored))
+    assert buffer.priorities.tree.total == 0

@@ -332,3 +332,10 @@ def test_samples_do_not_depend_on_where_arrays_are(storage):
 def test_an_unknown_storage_is_named():
     with pytest.raises(ValueError, match="storage must be 'ram', 'device' or 'memmap', got 'disk'"):
         make(storage="disk")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_a_dtype_that_a_device_cannot_store_is_refused_at_once(dtype):
+    space = spaces.Box(0, 100, (2,), dtype)
+    with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap' for observations of uint"):
+        ReplayBuffer(10, space, ACTION, device="cpu", storage="device")

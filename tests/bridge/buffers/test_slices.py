@@ -329,3 +329,16 @@ def test_the_time_of_a_draw_does_not_grow_with_what_is_stored():
             times.append(time.perf_counter() - start)
         seconds.append(min(times))
     assert seconds[1] < 5 * seconds[0]
+
+
+def test_of_more_rows_than_the_buffer_holds_only_what_is_documented_is_read():
+    """What a step led to is read where an episode ends and in the last step, and nowhere else."""
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    buffer = ReplayBuffer(10, box, box, device="cpu")
+    number = np.arange(15.0)[:, None, None]
+    no = np.zeros((15, 1), bool)
+    final = np.full((15, 1, 1), -777.0)
+    final[-1] = 15
+    buffer.extend(number, number, number[..., 0], no, no, final)
+    assert not buffer.dones.any()
+    np.testing.assert_array_equal(np.sort(buffer.next_observations[:, 0, 0]), np.arange(6, 16))
