@@ -33,8 +33,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_nor
 
 import bridge
 from benchmarks import common
-from jaxenvs.app.hyperparameters import ALGORITHMS, NOISE, OFF_POLICY, SCHEDULED, TUNED, to_schedule
-from jaxenvs.app.runs import action_noise
+from bridge.app.hyperparameters import ALGORITHMS, NOISE, OFF_POLICY, SCHEDULED, TUNED, to_schedule
+from bridge.app.runs import action_noise
 
 # Environment -> environment steps of a training, and the return that the median seed should reach.
 TASKS = {
@@ -64,7 +64,7 @@ QUICK_TIMESTEPS = 1024
 RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
-    "hyper-parameters: RL Baselines3 Zoo's (jaxenvs/app/hyperparameters.py), the same for both sides, and so are the "
+    "hyper-parameters: RL Baselines3 Zoo's (bridge/app/hyperparameters.py), the same for both sides, and so are the "
     "environments: bridge.make_vec_env",
     "return: the mean of 100 deterministic episodes after the training, on fresh environments, with the statistics of "
     "the training's VecNormalize and rewards as they are; of it the median over seeds and the quartiles",

@@ -29,7 +29,7 @@ from benchmarks import common, training
 from benchmarks.never_slower import SHORTEST_RUN_SECONDS
 from benchmarks.peers import client
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
-from jaxenvs.app.hyperparameters import TUNED
+from bridge.app.hyperparameters import TUNED
 
 PARTS = ("steps", "images", "on_policy", "memory")
 

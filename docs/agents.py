@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import jaxenvs
 from bridge import PPO, evaluate, make_vec_env
-from jaxenvs.app.hyperparameters import TUNED, to_schedule
+from bridge.app.hyperparameters import TUNED, to_schedule
 
 README_FILM = Path(__file__).with_name("agents.gif")
 FOLDER = Path(__file__).parent / "environments" / "films"

@@ -25,6 +25,7 @@ FLOORS = [
     ["jaxenvs.registry", "jaxenvs.rollout"],
     ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],
     ["jaxenvs"],
+    ["jaxenvs.cli"],
     ["jaxenvs.learn"],
     ["bridge.errors", "bridge.observations", "bridge.dlpack", "bridge.randomness", "bridge.configuration"],
     ["bridge.vec_env", "bridge.translate"],
@@ -34,7 +35,7 @@ FLOORS = [
     ["bridge.algorithms"],
     ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint"],
     ["bridge"],
-    ["jaxenvs.app"],
+    ["bridge.app"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

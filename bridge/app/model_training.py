@@ -13,13 +13,13 @@ from stable_baselines3.common.vec_env import VecNormalize, VecTransposeImage
 from bridge import NotCompilable
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
 from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.app.config import TrainingConfig
+from bridge.app.hyperparameters import to_schedule
 from bridge.engine.off_policy.plan import make_off_policy_plan
 from bridge.engine.on_policy.plan import make_plan
 from bridge.translate.modules import read_parameters, write_parameters
 from bridge.translate.optimizers import write_optimizer
-from jaxenvs.app.config import TrainingConfig
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.hyperparameters import to_schedule
+from jaxenvs.cli import UserError
 from jaxenvs.learn import DQN, SAC, Moments, OffPolicySettings, Training, TrainingState
 
 Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm

@@ -1,23 +1,20 @@
 """The `jaxenvs` command: what it writes, that a run repeats, and what it says to mistakes."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
-import jaxenvs
 from bridge import make_vec_env
-from jaxenvs.app import cli
-from jaxenvs.app.config import TrainingConfig, forget_fitted, load_config
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.hyperparameters import TUNED, parse_assignments, to_schedule
-from tests.app.short_runs import TINY, error_of, same, weights
+from bridge.app.config import TrainingConfig, forget_fitted, load_config
+from bridge.app.hyperparameters import TUNED, parse_assignments, to_schedule
+from jaxenvs import cli
+from jaxenvs.cli import UserError
+from tests.bridge.app.short_runs import TINY, error_of, same, weights
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 
 
 def test_train_writes_model_config_curve_and_logs(run):
@@ -88,51 +85,6 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
     assert "holds a trained model" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(run))
 
 
-def test_list_shows_every_environment(capsys):
-    cli.main(["list"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == jaxenvs.registered()
-    pendulum = next(line for line in lines if line.startswith("Pendulum-v1"))
-    assert "Box(-2.0, 2.0, (1,), float32)" in pendulum
-
-
-def test_a_reader_who_has_enough_ends_the_command_quietly():
-    command = [sys.executable, "-c", "from jaxenvs.app.cli import main; main()", "list"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-    process.stdout.close()  # as `head` does
-    assert process.stderr.read() == b""
-    assert process.wait() == 141
-
-
-def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
-    monkeypatch.setattr(jaxenvs.foreign, "ids", lambda library: [f"{library}/one", f"{library}/two"])
-    cli.main(["list", "gymnax"])
-    assert capsys.readouterr().out == "gymnax/one\ngymnax/two\n"
-
-
-def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jumanji", None)
-    assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
-
-
-def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "common.py").write_text("print('no benchmark')")
-    for name in ("one", "two"):
-        (tmp_path / "benchmarks" / f"{name}.py").write_text(f"\ndef main():\n    print('{name}')\n\nmain()")
-    cli.main(["bench", "two"])
-    assert capfd.readouterr().out == "two\n"
-    cli.main(["bench"])
-    assert capfd.readouterr().out == "one\ntwo\n"
-
-
-def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
-    assert "source checkout" in error_of(capsys, "bench")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -196,45 +148,6 @@ def test_a_file_that_is_not_a_runs_is_not_replaced(name, tmp_path, capsys):
     message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
     assert f"{tmp_path / name} is of no run" in message
     assert (tmp_path / name).read_text() == '{"of": "another tool"}'
-
-
-def test_version_is_printed(capsys):
-    cli.main(["--version"])
-    assert capsys.readouterr().out.startswith("jaxenvs ")
-
-
-def test_without_torch_what_does_not_need_it_works():
-    code = """
-import sys
-
-class Without:  # as if they were not installed
-    def __init__(self, finder):
-        self.finder = finder
-    def find_spec(self, name, *arguments):
-        missing = name.split(".")[0] in ("torch", "stable_baselines3")
-        return None if missing else self.finder.find_spec(name, *arguments)
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-sys.meta_path = [Without(finder) for finder in sys.meta_path]
-from jaxenvs.app.cli import main
-main(["--version"])
-main(["list"])
-for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record", "run"]):
-    try:
-        main(command)
-    except SystemExit as end:
-        print(end.code, file=sys.stderr)
-main(["--help"])
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "Pendulum-v1" in result.stdout
-    assert "evaluate" in result.stdout
-    lines = result.stderr.splitlines()
-    assert lines[1::2] == ["2", "2", "2"], result.stderr
-    for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
-        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, and torch")
-        assert line.endswith('pip install "jaxenvs[sb3]".')
 
 
 def test_a_batch_size_that_was_not_given_fits_the_rollout():

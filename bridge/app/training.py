@@ -10,12 +10,12 @@ from stable_baselines3.common.logger import configure
 
 import jaxenvs
 from bridge import NotCompilable
-from jaxenvs.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
-from jaxenvs.app.config import TrainingConfig
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.evaluation import describe, evaluate_model
-from jaxenvs.app.files import CannotWrite, make_folder, replacing, writing
-from jaxenvs.app.runs import CHECKPOINT, CONFIG, CURVE, make_env, make_model, read_checkpoint, save_model
+from bridge.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
+from bridge.app.config import TrainingConfig
+from bridge.app.evaluation import describe, evaluate_model
+from bridge.app.files import CannotWrite, make_folder, replacing, writing
+from bridge.app.runs import CHECKPOINT, CONFIG, CURVE, make_env, make_model, read_checkpoint, save_model
+from jaxenvs.cli import UserError
 
 
 class Interrupted(Exception):
@@ -82,7 +82,7 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
 
 def _plot(config: TrainingConfig, out: Path, episodes: Episodes) -> None:
     """Draw the learning curve."""
-    from jaxenvs.app.learning_curve import plot_learning_curve  # here, because matplotlib takes long to import
+    from bridge.app.learning_curve import plot_learning_curve  # here, because matplotlib takes long to import
 
     with replacing(out / CURVE) as path:
         plot_learning_curve(

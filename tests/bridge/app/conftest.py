@@ -2,15 +2,15 @@
 
 import pytest
 
-from jaxenvs.app import cli
-from tests.app.short_runs import OWN_ENVIRONMENT, TINY
+from jaxenvs import cli
+from tests.bridge.app.short_runs import OWN_ENVIRONMENT, TINY
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_evaluation_episodes():
     """An evaluation of a mountain car that has learnt nothing would take longer than all the tests here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxenvs.app.evaluation.EPISODES", 4)
+        patch.setattr("bridge.app.evaluation.EPISODES", 4)
         yield
 
 

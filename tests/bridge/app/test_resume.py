@@ -13,10 +13,11 @@ import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
-from jaxenvs.app import callbacks, cli
-from tests.app.short_runs import error_of, same, weights
+from bridge.app import callbacks
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of, same, weights
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 SETTINGS = ["--num-envs", "2", "--hyperparameters", "n_epochs=1", "normalize=True"]
 STEPS = 256  # four rollouts
 
@@ -103,9 +104,7 @@ def test_a_damaged_checkpoint_is_one_line(killed, capsys):
 def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
     long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
     # A checkpoint before every rollout, so that there is one to kill after.
-    always = (
-        "from jaxenvs.app import callbacks, cli; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
-    )
+    always = "from bridge.app import callbacks; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
     begin = [sys.executable, "-c", f"{always}; cli.main()", "train", *long]
     run = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.DEVNULL}
     for name, number, code in (("killed", signal.SIGKILL, -9), ("interrupted", signal.SIGINT, 130)):

@@ -12,11 +12,11 @@ from PIL import Image
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from jaxenvs.app import environments
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.evaluation import first_seed
-from jaxenvs.app.files import make_folder, replacing, writing
-from jaxenvs.app.runs import folders_of_models, load_model, read_run
+from bridge.app.evaluation import first_seed
+from bridge.app.files import make_folder, replacing, writing
+from bridge.app.runs import folders_of_models, load_model, read_run
+from jaxenvs import cli
+from jaxenvs.cli import UserError
 from jaxenvs.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
 
@@ -42,7 +42,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     if out.suffix == ".mp4" and importlib.util.find_spec("moviepy") is None:
         raise UserError(f"{out} needs moviepy: pip install moviepy. Or let --out end with .gif.")
     folder, config = folders_of_models(folder, read_run(folder))[0]
-    env = environments.make(config.env_id, config.env_kwargs)
+    env = cli.make_environment(config.env_id, config.env_kwargs)
     if not env.can_render:
         raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
     model, trained_on = load_model(folder, config)

@@ -8,11 +8,12 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.noise import NormalActionNoise
 
+from bridge.app import callbacks, seeds
+from bridge.app.config import TrainingConfig, load_config
+from bridge.app.runs import make_env, make_model
 from bridge.engine.pace import Pace
-from jaxenvs.app import callbacks, cli, seeds
-from jaxenvs.app.config import TrainingConfig, load_config
-from jaxenvs.app.runs import make_env, make_model
-from tests.app.short_runs import error_of, same
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of, same
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
 DQN = ["dqn", "CartPole-v1", "--total-timesteps", "160"]

@@ -9,10 +9,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge import Evaluation, NotCompilable, evaluate
-from jaxenvs.app import environments
-from jaxenvs.app.config import TrainingConfig
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.runs import folders_of_models, load_model, read_run
+from bridge.app.config import TrainingConfig
+from bridge.app.runs import folders_of_models, load_model, read_run
+from jaxenvs import cli
+from jaxenvs.cli import UserError
 
 EPISODES = 100
 # Where nothing limits an episode: an agent may have learnt to let it go on for ever.
@@ -36,7 +36,7 @@ def evaluate_model(
     Raises:
       UserError: the policy cannot be compiled.
     """
-    limit = None if environments.has_time_limit(config.env_id, config.env_kwargs) else MOST_STEPS
+    limit = None if cli.has_time_limit(config.env_id, config.env_kwargs) else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     try:
         return evaluate(model, env, EPISODES if n_episodes is None else n_episodes, seed=seed, max_steps=limit)

@@ -18,11 +18,10 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 import bridge
 import jaxenvs
-from bridge.engine.on_policy.plan import ENGINES
-from jaxenvs.app import environments
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.files import replacing
-from jaxenvs.app.hyperparameters import ACTIONS, ALGORITHMS, BOUNDS, NOISE, OFF_POLICY, SCHEDULED, TUNED, check_bounds
+from bridge.app.files import replacing
+from bridge.app.hyperparameters import ACTIONS, ALGORITHMS, BOUNDS, NOISE, OFF_POLICY, SCHEDULED, TUNED, check_bounds
+from jaxenvs import cli
+from jaxenvs.cli import UserError
 
 # For environments without an entry in TUNED. Off-policy, as the Zoo: there is an update for each step of each.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1
@@ -87,7 +86,7 @@ class TrainingConfig:
         env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
         _require_json("--env-kwargs", env_kwargs)
         _require_json("--hyperparameters", given)
-        env = environments.make(env_id, env_kwargs)
+        env = cli.make_environment(env_id, env_kwargs)
         _check_actions(algorithm, env_id, env.action_space)
         tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
         is_off_policy = algorithm in OFF_POLICY
@@ -95,8 +94,6 @@ class TrainingConfig:
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
-        if engine not in ENGINES:
-            raise UserError(f"No engine {engine!r}. There are: {', '.join(ENGINES)}.")
         numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
         for flag, number in numbers.items():
             if type(number) is not int or number < 1:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxenvs.app import cli, recording
-from tests.app.short_runs import error_of
+from bridge.app import recording
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of
 
 
 def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys):

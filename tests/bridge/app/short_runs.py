@@ -4,7 +4,7 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 
-from jaxenvs.app import cli
+from jaxenvs import cli
 
 # What a run is made of here, so that all of them share their programs.
 TINY = ["--num-envs", "2", "--total-timesteps", "128", "--hyperparameters", "n_epochs=1"]

@@ -16,12 +16,12 @@ from stable_baselines3.common.noise import ActionNoise, NormalActionNoise, Ornst
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge import load_checkpoint, make_vec_env
+from bridge.app.config import TrainingConfig, algorithm_class, load_config
+from bridge.app.files import replacing, writing
+from bridge.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
 from bridge.configuration import without_dynamo
-from jaxenvs.app import environments
-from jaxenvs.app.config import TrainingConfig, algorithm_class, load_config
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.files import replacing, writing
-from jaxenvs.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
+from jaxenvs import cli
+from jaxenvs.cli import UserError
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # what was learnt, for SB3 to load
@@ -76,7 +76,7 @@ def make_env(config: TrainingConfig) -> VecEnv:
     Raises:
       UserError: the environment does not accept the config.
     """
-    env = environments.make(config.env_id, config.env_kwargs)
+    env = cli.make_environment(config.env_id, config.env_kwargs)
     try:
         venv = make_vec_env(env, config.num_envs, seed=config.seed)
     except (TypeError, ValueError) as error:

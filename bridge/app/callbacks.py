@@ -15,10 +15,10 @@ from typing import Any, Self
 import numpy as np
 
 from bridge import RolloutCheckpoint, save_checkpoint
+from bridge.app.files import replacing, writing
+from bridge.app.runs import CHECKPOINT, EPISODES
 from bridge.configuration import without_dynamo
 from bridge.engine.callbacks import QuietCallback
-from jaxenvs.app.files import replacing, writing
-from jaxenvs.app.runs import CHECKPOINT, EPISODES
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are rarer where writing one takes long.

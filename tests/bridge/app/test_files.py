@@ -7,9 +7,9 @@ import resource
 
 import pytest
 
-from jaxenvs.app import cli
-from jaxenvs.app.files import CannotWrite, replacing
-from tests.app.short_runs import TINY, error_of, weights
+from bridge.app.files import CannotWrite, replacing
+from jaxenvs import cli
+from tests.bridge.app.short_runs import TINY, error_of, weights
 
 
 @contextlib.contextmanager

@@ -1,31 +1,26 @@
-"""The `jaxenvs` command: train, evaluate, record, list, bench.
-
-What needs PyTorch is imported by the commands that do, so that the others work, and begin at once, without it.
-"""
+"""The commands `jaxenvs train`, `evaluate` and `record`. `jaxenvs.cli` runs them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import gymnasium
-import numpy as np
 import tyro
 
-import jaxenvs
-from jaxenvs.app import environments
-from jaxenvs.app.errors import UserError, require_sb3
-from jaxenvs.app.files import check_folder
-from jaxenvs.app.hyperparameters import ALGORITHMS, parse_assignments
-from jaxenvs.registry import LIBRARIES
-
-CHECKOUT = Path(__file__).parent.parent.parent
-LAST_SEED = 2**32 - 1  # NumPy's
-ENDED_BY_SIGPIPE = 141  # as a shell has it
+from bridge.app.config import LAST_SEED, TrainingConfig, forget_fitted, load_config, tell_of_other_versions
+from bridge.app.evaluation import evaluate_run
+from bridge.app.files import check_folder
+from bridge.app.hyperparameters import ALGORITHMS, parse_assignments
+from bridge.app.recording import record_run
+from bridge.app.runs import refuse_used
+from bridge.app.seeds import train_seeds
+from bridge.app.training import Interrupted
+from bridge.app.training import train as train_run
+from bridge.configuration import configure
+from jaxenvs.cli import UserError
+from jaxenvs.learn.sweep import reserve_threads
 
 
 def _shown_as(metavar: str, help: str | None = None) -> Any:
@@ -40,41 +35,6 @@ Number = Annotated[int | None, _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[NAME ...]")]
-Modules = Annotated[tuple[str, ...], tyro.conf.Positional, _shown_as("[MODULE or LIBRARY ...]")]
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Run the `jaxenvs` command.
-
-    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
-    what it prints.
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    commands: dict[str, Callable[..., None]] = {
-        "train": train,
-        "evaluate": evaluate,
-        "record": record,
-        "list": list_environments,
-        "bench": bench,
-    }
-    description = "Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is."
-    try:
-        try:
-            if argv[:1] == ["--version"]:
-                print(f"jaxenvs {jaxenvs.__version__}")
-            else:
-                tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still has to write
-        sys.exit(ENDED_BY_SIGPIPE)
-    except UserError as error:
-        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def train(
@@ -131,21 +91,13 @@ def train(
         raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
     if out is not None:
         check_folder(out)
-    _prepare("train")
-    from jaxenvs.app.config import TrainingConfig, forget_fitted, load_config, tell_of_other_versions
-    from jaxenvs.app.runs import refuse_used
-    from jaxenvs.app.training import Interrupted
-    from jaxenvs.app.training import train as run
-
+    configure(cache=True)
     if config is not None:
         saved, then = load_config(config)
         tell_of_other_versions(config, then)
     else:
         saved = {"algorithm": algorithm, "env_id": env_id, "env_kwargs": {}, "hyperparameters": {}}
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
-        from jaxenvs.app.seeds import train_seeds
-        from jaxenvs.learn.sweep import reserve_threads
-
         reserve_threads()  # before JAX runs anything
     if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
         saved = forget_fitted(saved)
@@ -161,7 +113,7 @@ def train(
         if resolved.num_seeds > 1:
             print(train_seeds(resolved, out, resume=resume is not None))
         else:
-            print(run(resolved, out, resume=resume is not None))
+            print(train_run(resolved, out, resume=resume is not None))
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)
@@ -179,9 +131,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
-    _prepare("evaluate")
-    from jaxenvs.app.evaluation import evaluate_run
-
+    configure(cache=True)
     print(evaluate_run(run, episodes, seed))
 
 
@@ -200,18 +150,8 @@ def record(run: Run, episodes: int = 1, seed: Number = None, out: File = None) -
     _check_seed(seed)
     out = out or run / "agent.gif"
     check_folder(out.parent)
-    _prepare("record")
-    from jaxenvs.app.recording import record_run
-
+    configure(cache=True)
     print(record_run(run, episodes, seed, out))
-
-
-def _prepare(command: str) -> None:
-    """What every command that needs PyTorch begins with."""
-    require_sb3(command)
-    import bridge
-
-    bridge.configure(cache=True)
 
 
 def _parsed(assignments: tuple[str, ...]) -> dict[str, Any]:
@@ -231,62 +171,4 @@ def _check_seed(seed: int | None) -> None:
         raise UserError(f"--seed must be an int between 0 and {LAST_SEED}, got {seed}.")
 
 
-def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments; or the ids of those of other libraries, as: jaxenvs list gymnax
-
-    Args:
-      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
-        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed.
-    """
-    if libraries := [name for name in modules if name in LIBRARIES]:
-        for library in libraries:
-            print(*environments.library_ids(library), sep="\n")
-        modules = tuple(name for name in modules if name not in LIBRARIES)
-        if not modules:
-            return
-    for module in modules:
-        environments.import_module(module)
-    rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
-    for env_id in jaxenvs.registered():
-        spec = jaxenvs.spec(env_id)
-        limits = ("-" if limit is None else f"{limit:g}" for limit in (spec.max_episode_steps, spec.reward_threshold))
-        try:
-            env = environments.make(env_id, {})
-            rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
-        except UserError as error:
-            rows.append((env_id, "-", "-", *limits))
-            print(error, file=sys.stderr)
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def bench(names: Names = ()) -> None:
-    """Run benchmarks, side by side with other libraries. From a source checkout only.
-
-    Args:
-      names: Scripts of the folder benchmarks/, as raw_stepping. All of them if not given.
-    """
-    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
-    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
-    if not scripts:
-        raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
-    for name in names:
-        if name not in scripts:
-            raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
-    for name in names or scripts:
-        # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
-        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
-
-
-def _describe(space: gymnasium.Space[Any]) -> str:
-    """The space in one short line: bounds only if they are the same everywhere."""
-    if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
-        return f"Box({space.shape}, {space.dtype})"
-    return " ".join(str(space).split())
-
-
-if __name__ == "__main__":
-    main()
+COMMANDS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "record": record}

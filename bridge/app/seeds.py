@@ -13,15 +13,15 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
-from jaxenvs.app.callbacks import Interrupt, Timer, progress_bar
-from jaxenvs.app.config import TrainingConfig
-from jaxenvs.app.errors import UserError
-from jaxenvs.app.evaluation import describe_seeds, evaluate_model
-from jaxenvs.app.files import CannotWrite, make_folder, replacing
-from jaxenvs.app.model_training import Model, parameters_of, take_over, training_of
-from jaxenvs.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, folders_of_models, make_env, make_model, save_model
-from jaxenvs.app.training import Interrupted, announce
+from bridge.app.callbacks import Interrupt, Timer, progress_bar
+from bridge.app.config import TrainingConfig
+from bridge.app.evaluation import describe_seeds, evaluate_model
+from bridge.app.files import CannotWrite, make_folder, replacing
+from bridge.app.model_training import Model, parameters_of, take_over, training_of
+from bridge.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, folders_of_models, make_env, make_model, save_model
+from bridge.app.training import Interrupted, announce
 from jaxenvs.arrays import from_arrays, to_arrays
+from jaxenvs.cli import UserError
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance
 from jaxenvs.learn.sweep import compile_sweep, sweep
 
@@ -185,7 +185,7 @@ def _make_model(config: TrainingConfig, env: VecEnv) -> Model:
 
 
 def _plot(config: TrainingConfig, metrics: Metrics, path: Path) -> None:
-    from jaxenvs.app.learning_curve import plot_seeds  # here, because matplotlib takes long to import
+    from bridge.app.learning_curve import plot_seeds  # here, because matplotlib takes long to import
 
     with replacing(path) as unfinished:
         plot_seeds(

@@ -8,8 +8,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
-from jaxenvs.app import cli, seeds
-from tests.app.short_runs import error_of, same, weights
+from bridge.app import seeds
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of, same, weights
 
 SETTINGS = ["--num-envs", "2", "--total-timesteps", "256", "--seeds", "2", "--seed", "5"]
 SETTINGS += ["--hyperparameters", "n_epochs=1", "normalize=True", "n_steps=32"]

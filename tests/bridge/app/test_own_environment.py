@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from jaxenvs.app import cli
-from tests.app.short_runs import error_of
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of
 
 SETTINGS = ["--num-envs", "2", "--total-timesteps", "128", "--hyperparameters", "n_epochs=1", "n_steps=32"]
 
@@ -34,7 +34,7 @@ def test_a_parameter_that_is_a_tuple_is_one_after_a_config_json_too(own_environm
 
 
 def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, capsys, monkeypatch):
-    monkeypatch.setattr("jaxenvs.app.evaluation.MOST_STEPS", 30)
+    monkeypatch.setattr("bridge.app.evaluation.MOST_STEPS", 30)
     endless = f"{own_environment}:{own_environment}Endless-v0"
     cli.main(["train", "ppo", endless, *SETTINGS, "--env-kwargs", "goal=9.0", "--out", "run"])
     assert "(4 of them cut after 30 steps)" in capsys.readouterr().out

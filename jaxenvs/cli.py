@@ -1,0 +1,230 @@
+"""The `jaxenvs` command: list and bench, and the way to train, evaluate and record, which are `bridge.app`'s.
+
+Nothing here needs PyTorch, so that the first two work, and begin at once, without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+import tyro
+
+import jaxenvs
+import jaxenvs.foreign
+from jaxenvs import Environment
+from jaxenvs.registry import LIBRARIES
+
+CHECKOUT = Path(__file__).parent.parent
+ENDED_BY_SIGPIPE = 141  # as a shell has it
+# The commands of `bridge.app.cli`, and what their help begins with.
+OF_BRIDGE = {
+    "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
+    "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
+    "record": "Film the agent of a run, as GIF or MP4.",
+}
+# What these need, as it is imported; the extra `sb3`. Looked for, not imported: that takes seconds.
+PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
+
+Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
+Modules = Annotated[
+    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
+]
+
+
+class UserError(Exception):
+    """A mistake in what the user asked for, or something that their machine does not have. One line says which."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the `jaxenvs` command.
+
+    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
+    what it prints.
+    """
+    try:
+        try:
+            _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still has to write
+        sys.exit(ENDED_BY_SIGPIPE)
+    except UserError as error:
+        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run(argv: list[str]) -> None:
+    if argv[:1] == ["--version"]:
+        print(f"jaxenvs {jaxenvs.__version__}")
+        return
+    commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in OF_BRIDGE.items()}
+    if argv[:1] and argv[0] in OF_BRIDGE:
+        _require_sb3(argv[0])
+        # The one place where jaxenvs imports bridge, which stands on it: one command has all of them.
+        commands |= importlib.import_module("bridge.app.cli").COMMANDS
+    commands |= {"list": list_environments, "bench": bench}
+    description = "Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is."
+    tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
+
+
+def _stand_in(help: str) -> Callable[[], None]:
+    """A command for the list of all of them, which never runs."""
+
+    def command() -> None: ...
+
+    command.__doc__ = help
+    return command
+
+
+def _require_sb3(command: str) -> None:
+    """
+    Raises:
+      UserError: a package that the command needs is not installed.
+    """
+    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"jaxenvs {command} needs PyTorch and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
+            'pip install "jaxenvs[sb3]".'
+        )
+
+
+def list_environments(modules: Modules = ()) -> None:
+    """Print the registered environments; or the ids of those of other libraries, as: jaxenvs list gymnax
+
+    Args:
+      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
+        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed.
+    """
+    if libraries := [name for name in modules if name in LIBRARIES]:
+        for library in libraries:
+            print(*library_ids(library), sep="\n")
+        modules = tuple(name for name in modules if name not in LIBRARIES)
+        if not modules:
+            return
+    for module in modules:
+        import_module(module)
+    rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
+    for env_id in jaxenvs.registered():
+        spec = jaxenvs.spec(env_id)
+        limits = ("-" if limit is None else f"{limit:g}" for limit in (spec.max_episode_steps, spec.reward_threshold))
+        try:
+            env = make_environment(env_id, {})
+            rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
+        except UserError as error:
+            rows.append((env_id, "-", "-", *limits))
+            print(error, file=sys.stderr)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def bench(names: Names = ()) -> None:
+    """Run benchmarks, side by side with other libraries. From a source checkout only.
+
+    Args:
+      names: Scripts of the folder benchmarks/, as raw_stepping. All of them if not given.
+    """
+    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
+    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
+    if not scripts:
+        raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
+    for name in names:
+        if name not in scripts:
+            raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
+    for name in names or scripts:
+        # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+
+
+def _describe(space: gymnasium.Space[Any]) -> str:
+    """The space in one short line: bounds only if they are the same everywhere."""
+    if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
+        return f"Box({space.shape}, {space.dtype})"
+    return " ".join(str(space).split())
+
+
+# --- Environments as the command names them: an id, or module:id, whose module registers it -------------------
+
+
+def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
+    """`jaxenvs.make`, with the module of the id looked for in the current directory too.
+
+    Raises:
+      UserError: the module cannot be imported, it does not register the id, or does not accept `env_kwargs`.
+    """
+    module, _, _ = env_id.rpartition(":")
+    if module:
+        import_module(module)
+    try:
+        env = jaxenvs.make(env_id, **env_kwargs)
+        _ = env.observation_space, env.action_space
+        return env
+    except jaxenvs.UnknownEnvironment as error:
+        raise UserError(f"{module} was imported. {error}" if module else str(error)) from error
+    except Exception as error:  # of whatever kind: the constructor may be the user's
+        given = f" with {env_kwargs}" if env_kwargs else ""
+        raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
+
+
+def library_ids(library: str) -> list[str]:
+    """The ids of another library's environments.
+
+    Raises:
+      UserError: the library is not installed.
+    """
+    try:
+        return jaxenvs.foreign.ids(library)
+    except ImportError as error:
+        raise UserError(str(error)) from error
+
+
+def import_module(name: str) -> None:
+    """Import a module of the user's, which registers environments.
+
+    Raises:
+      UserError: there is no such module, or it raises.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does; the command's own folder is there instead
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(f"No module {name!r}, neither in {here} nor installed.") from error
+        raise UserError(f"The module {name!r} cannot be imported: {_described(error)}") from error
+
+
+def has_time_limit(env_id: str, env_kwargs: dict[str, Any]) -> bool:
+    """Whether `make` puts a limit on an episode."""
+    limit = env_kwargs.get("max_episode_steps")
+    return (jaxenvs.spec(env_id).max_episode_steps if limit is None else limit) not in (None, -1)
+
+
+def _described(error: Exception) -> str:
+    """The error in one line, with the place in the user's code where it was raised."""
+    said = f"{type(error).__name__}: {error}"
+    own = os.path.dirname(jaxenvs.__file__)
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", own))]
+    outside = [frame for frame in places if "site-packages" not in frame.filename and "importlib" not in frame.filename]
+    return f"{said} ({outside[-1].filename}, line {outside[-1].lineno})" if outside else said
+
+
+if __name__ == "__main__":
+    main()
