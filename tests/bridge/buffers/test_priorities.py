@@ -191,7 +191,10 @@ def test_a_prioritised_dqn_learns_by_weights_and_errors():
 
     env = make_vec_env("CartPole-v1", 2, seed=0)
     settings = {"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": {"alpha": 0.6}}
-    PrioritisedDQN("MlpPolicy", env, device="cpu", buffer_size=100, learning_starts=20, **settings).learn(150)
+    model = PrioritisedDQN("MlpPolicy", env, device="cpu", buffer_size=100, learning_starts=20, **settings).learn(150)
+    data = model.replay_buffer.sample(100)
+    assert data.weights.max() == 1 > data.weights.min()
+    assert len(set(model.replay_buffer.priorities.tree.leaves)) > 10  # as many as there were errors
 
 
 def test_dict_observations_have_priorities_too():

@@ -108,6 +108,7 @@ def test_an_extractor_of_the_users_stays_as_it_is():
     extractor = Flattening(Box(0, 255, (2, 36, 36), np.uint8))
     with fast_update(extractor):
         extractor(torch.zeros(3, 2, 36, 36))
+        assert extractor.convolution.weight.is_contiguous()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")
