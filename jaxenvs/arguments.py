@@ -108,6 +108,28 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     return value
 
 
+def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """A number, or an array of them, in a dtype that can hold it.
+
+    Raises:
+      ValueError: the shape or the kind is another, or a value has no place in the dtype; floats may be rounded.
+    """
+    dtype = np.dtype(dtype)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
+        array = np.asarray(None)
+    is_kind = np.can_cast(array.dtype, dtype, casting="same_kind") and (array.dtype.kind == "b") == (dtype.kind == "b")
+    if array.shape != shape or not is_kind:
+        raise ValueError(f"{what} must be {dtype} with shape {shape}, got {shown(value)}.")
+    with np.errstate(all="ignore"):
+        numbers = array.astype(dtype)
+    kept = numbers == array if dtype.kind in "biu" else np.isfinite(numbers) == np.isfinite(array)
+    if not kept.all():
+        raise ValueError(f"{what} must fit into {dtype}, got {shown(value)}.")
+    return numbers
+
+
 def is_real(value: Any) -> bool:
     """Whether this is a number or an array of numbers, of integers or reals."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):

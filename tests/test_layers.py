@@ -21,6 +21,7 @@ FLOORS = [
     ],
     ["jaxenvs.checks"],
     ["jaxenvs.vector"],
+    ["jaxenvs.parameters"],
     ["jaxenvs.wrappers"],
     ["jaxenvs.registry", "jaxenvs.rollout"],
     ["jaxenvs.envs", "jaxenvs.gym", "jaxenvs.foreign"],

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import Episodes, infos_of_step
-from bridge.host_env.processes.process_worker import Lanes
+from bridge.host_env.processes.process_worker import Lanes, set_attribute
 from bridge.vec_env.arguments import lanes_of
 
 
@@ -62,6 +62,11 @@ class SerialVecEnv(DummyVecEnv):
             raise
         dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, told, self.reset_infos)
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """As SB3's. A numeric parameter of a JAX environment is changed through all wrappers."""
+        for env in self._get_target_envs(indices):
+            set_attribute(env, attr_name, value)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None

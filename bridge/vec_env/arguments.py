@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
-from jaxenvs.arguments import integer, shown
+from jaxenvs.arguments import integer
 
 # What Python keeps of a lane besides its arrays: infos, seeds, options.
 BYTES_OF_A_LANE = 500
@@ -26,28 +26,6 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
     lanes = indices if several else [indices]
     return [integer("indices", lane, -num_envs, num_envs - 1) % num_envs for lane in lanes]  # type: ignore[union-attr]
-
-
-def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A number, or an array of them, in a dtype that can hold it.
-
-    Raises:
-      ValueError: the shape or the kind is another, or a value has no place in the dtype; floats may be rounded.
-    """
-    dtype = np.dtype(dtype)
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
-        array = np.asarray(None)
-    is_kind = np.can_cast(array.dtype, dtype, casting="same_kind") and (array.dtype.kind == "b") == (dtype.kind == "b")
-    if array.shape != shape or not is_kind:
-        raise ValueError(f"{what} must be {dtype} with shape {shape}, got {shown(value)}.")
-    with np.errstate(all="ignore"):
-        numbers = array.astype(dtype)
-    kept = numbers == array if dtype.kind in "biu" else np.isfinite(numbers) == np.isfinite(array)
-    if not kept.all():
-        raise ValueError(f"{what} must fit into {dtype}, got {shown(value)}.")
-    return numbers
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:

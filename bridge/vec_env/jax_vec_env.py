@@ -19,13 +19,13 @@ from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.arguments import lanes_of
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
-from bridge.vec_env.parameters import with_parameter
 from bridge.vec_env.programs import Programs
 from bridge.vec_env.spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv, Wrapper
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
+from jaxenvs.parameters import with_parameter
 
 
 class JaxVecEnv(AllLanesVecEnv):

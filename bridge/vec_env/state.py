@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.vec_env.arguments import as_numbers
 from bridge.vec_env.packing import is_key, key_impl
-from bridge.vec_env.parameters import as_parameter
 from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
+from jaxenvs.arguments import as_numbers
+from jaxenvs.parameters import as_parameter
 
 # Where a repr says where something lies in memory, which is another place in another process.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -11,8 +11,10 @@ import numpy as np
 from jaxenvs import arguments
 from jaxenvs.checks import require_contract
 from jaxenvs.compilation import require_usable
-from jaxenvs.environment import Environment
+from jaxenvs.environment import Environment, require_environment
+from jaxenvs.gym.attributes import ParameterAttributes
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
+from jaxenvs.parameters import with_value
 
 # The compiled programs. Environments are their data, so that all objects of one structure share them.
 
@@ -27,7 +29,7 @@ def _step(env: Environment[Any], state: Any, action: Any) -> Any:
     return env.step(state, action)
 
 
-class GymnasiumEnv(gymnasium.Env[Any, Any]):
+class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
     """An Environment as a `gymnasium.Env`.
 
     Observations are arrays of their own in the dtypes of the space; reward and flags are Python's float and bool;
@@ -36,8 +38,10 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     Episode k after `reset(seed=s)`, counted from 0, starts from `fold_in(key(s), k)`, as in a lane of a VectorEnv
     whose key is `key(s)`. Seeds count modulo 2^32.
 
+    Parameters of the environment are attributes, and a numeric one that is set counts from the next step on:
+    `env.unwrapped.gravity = 5.0`. One that is static raises a ValueError.
+
     Attributes:
-      env: the Environment.
       state: the state it is in; None before the first `reset`.
     """
 
@@ -52,16 +56,49 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
           TypeError: `env` is no Environment, or breaks the contract; see `require_contract`.
           ValueError: there is no such render mode, or the environment has no picture.
         """
-        require_contract(env)
-        self.env = env
-        self.render_mode = render_mode
-        self.metadata = metadata_of(env, render_mode)
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
         self.state: Any = None
-        self._parameters: Any = None
         self._seed: np.uint32 | None = None
         self._episode = 0
+        self._use(env)
+        self.render_mode = render_mode
+        self.metadata = metadata_of(env, render_mode)
+
+    @property
+    def env(self) -> Environment[Any]:
+        """The Environment. Another may be put in its place, of the same actions; of another structure, before a reset.
+
+        Raises:
+          TypeError: it is no Environment, or breaks the contract.
+          ValueError: it has another action space, of which others keep copies.
+        """
+        return self._env
+
+    @env.setter
+    def env(self, env: Environment[Any]) -> None:
+        require_environment("env", env)
+        require_same_actions("env", env.action_space, self.action_space)
+        if jax.tree.structure(env) != jax.tree.structure(self._env):
+            self.state = None
+        self._use(env)
+
+    def _use(self, env: Environment[Any]) -> None:
+        require_contract(env)
+        self._env, self._parameters = env, None
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def _environment(self) -> Environment[Any] | None:
+        return self.__dict__.get("_env")
+
+    def _set_parameter(self, name: str, value: Any) -> None:
+        self.env = with_value(self._env, name, value)
+
+    def _on_device(self) -> Any:
+        """The environment as the programs take it."""
+        if self._parameters is None:
+            # Once, not in every step; and not before: JAX must not run in a process that makes environments only to
+            # look at their spaces, and then forks others that step them.
+            self._parameters = jax.device_put(self._env)
+        return self._parameters
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start the first episode of a seed or, without one, the next. There are no options.
@@ -76,17 +113,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         if seed is not None:
             seed = arguments.seed("seed", seed)
         super().reset(seed=seed)
-        if self._parameters is None:
-            # Once, not in every step; and not before: JAX must not run in a process that makes environments only to
-            # look at their spaces, and then forks others that step them.
-            self._parameters = jax.device_put(self.env)
         if seed is not None:
             self._seed, self._episode = np.uint32(seed % 2**32), 0
         elif self._seed is None:
             self._seed, self._episode = self.np_random.integers(2**32, dtype=np.uint32), 0
         else:
             self._episode += 1
-        self.state, timestep = _reset(self._parameters, self._seed, np.uint32(self._episode % 2**32))
+        self.state, timestep = _reset(self._on_device(), self._seed, np.uint32(self._episode % 2**32))
         observation, info = jax.device_get((timestep.observation, timestep.info))
         return to_numpy(self.observation_space, observation), info_to_numpy(info)
 
@@ -102,7 +135,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         if self.state is None:
             raise gymnasium.error.ResetNeeded("step was called before reset.")
         action = checked_action(self.action_space, action)
-        self.state, timestep = _step(self._parameters, self.state, action)
+        self.state, timestep = _step(self._on_device(), self.state, action)
         host = jax.device_get(timestep)
         observation = to_numpy(self.observation_space, host.observation)
         return observation, float(host.reward), bool(host.terminated), bool(host.truncated), info_to_numpy(host.info)
@@ -119,6 +152,17 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         if self.state is None:
             raise gymnasium.error.ResetNeeded("render was called before reset.")
         return self.env.render(self.state)
+
+
+def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnasium.Space[Any]) -> None:
+    """
+    Raises:
+      ValueError: the space is not the present one.
+    """
+    if space != present:
+        raise ValueError(
+            f"{name} must have the action space {present}, of which others keep copies, got {space}: make a new one."
+        )
 
 
 def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from jaxenvs import arguments
 from jaxenvs.compilation import require_usable
+from jaxenvs.environment import Environment
+from jaxenvs.gym.attributes import ParameterAttributes
 from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
-from jaxenvs.gym.env import metadata_of, warn_of_no_render_mode
+from jaxenvs.gym.env import metadata_of, require_same_actions, warn_of_no_render_mode
+from jaxenvs.parameters import with_parameter
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
 # The compiled programs, shared as those of GymnasiumEnv.
@@ -47,14 +50,11 @@ def _step_lanes(venv: VectorEnv, state: VectorState, action: Any) -> tuple[Vecto
     return venv.step(state, action)
 
 
-class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
+class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
     """A VectorEnv as a `gymnasium.vector.VectorEnv`, with the seeding, auto-reset and infos of a SyncVectorEnv.
 
     What a SyncVectorEnv of as many GymnasiumEnvs returns, this returns, up to rounding: XLA compiles the two
-    differently.
-
-    Attributes:
-      venv: the VectorEnv.
+    differently. Parameters of the environments are attributes, as of a GymnasiumEnv; one that is set is that of all.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -70,23 +70,56 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         """
         if not isinstance(venv, VectorEnv):
             raise TypeError(f"venv must be a jaxenvs.VectorEnv, got {type(venv).__name__}.")
-        self.venv = venv
         self.num_envs = venv.num_envs
-        self.render_mode = render_mode
-        env = venv.lane_env(0)
-        self.metadata = {**metadata_of(env, render_mode), "autoreset_mode": venv.autoreset}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        if venv.env_axis is None:
-            self.observation_space = batch_space(env.observation_space, venv.num_envs)
-            self.action_space = batch_space(env.action_space, venv.num_envs)
-        else:
-            envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
-            self.observation_space = batch_differing_spaces([env.observation_space for env in envs])
-            self.action_space = batch_differing_spaces([env.action_space for env in envs])
-        self._parameters: Any = None
         self._state: VectorState | None = None
         self._timestep: VectorTimeStep | None = None
         self._done = np.zeros(self.num_envs, bool)
+        self._use(venv)
+        self.render_mode = render_mode
+        self.metadata = {**metadata_of(venv.lane_env(0), render_mode), "autoreset_mode": venv.autoreset}
+
+    @property
+    def venv(self) -> VectorEnv:
+        """The VectorEnv. Another may be put in its place, as with the `env` of a GymnasiumEnv.
+
+        Raises:
+          TypeError: it is no VectorEnv.
+          ValueError: it has another action space, number of environments or auto-reset.
+        """
+        return self._venv
+
+    @venv.setter
+    def venv(self, venv: VectorEnv) -> None:
+        arguments.instance("venv", venv, VectorEnv, "a jaxenvs.VectorEnv")
+        present = self._venv
+        if (venv.num_envs, venv.autoreset) != (present.num_envs, present.autoreset):
+            raise ValueError(
+                f"venv must have num_envs = {present.num_envs} and auto-reset {present.autoreset}, got "
+                f"{venv.num_envs} and {venv.autoreset}."
+            )
+        require_same_actions("venv", _spaces(venv)[1], self.action_space)
+        if jax.tree.structure(venv.env) != jax.tree.structure(present.env):
+            self._state = None
+        self._use(venv)
+
+    def _use(self, venv: VectorEnv) -> None:
+        self._venv, self._parameters = venv, None
+        env = venv.lane_env(0)
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space, self.action_space = _spaces(venv)
+
+    def _environment(self) -> Environment[Any] | None:
+        venv: VectorEnv | None = self.__dict__.get("_venv")
+        return None if venv is None else venv.env
+
+    def _set_parameter(self, name: str, value: Any) -> None:
+        self.venv = with_parameter(self._venv, name, value, list(range(self.num_envs)))
+
+    def _on_device(self) -> Any:
+        """The environments as the programs take them; put there once, and not before they run, as in a GymnasiumEnv."""
+        if self._parameters is None:
+            self._parameters = jax.device_put(self._venv)
+        return self._parameters
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -106,8 +139,6 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
         mask = self._reset_mask(options)
         seeds = self._seeds(seed)
         super().reset(seed=operator.index(seed) if isinstance(seed, int | np.integer) else None)
-        if self._parameters is None:
-            self._parameters = jax.device_put(self.venv)  # here and once, as in GymnasiumEnv
         seeded = np.array([seed is not None for seed in seeds])
         values = np.array([0 if seed is None else seed % 2**32 for seed in seeds], np.uint32)
         if self._state is None or self._timestep is None:
@@ -116,10 +147,10 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                     "reset was called with a reset_mask before all lanes were reset once."
                 )
             values = np.where(seeded, values, self.np_random.integers(2**32, size=self.num_envs, dtype=np.uint32))
-            self._state, self._timestep = _reset_lanes(self._parameters, values)
+            self._state, self._timestep = _reset_lanes(self._on_device(), values)
         else:
             self._state, self._timestep = _restart_lanes(
-                self._parameters, self._state, self._timestep, mask, seeded, values
+                self._on_device(), self._state, self._timestep, mask, seeded, values
             )
         self._done = self._done & ~mask
         observation, info = jax.device_get((self._timestep.observation, self._timestep.info))
@@ -148,7 +179,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                 f"The episodes of the lanes {lanes} ended. Reset them, with a reset_mask."
             )
         actions = checked_action(self.action_space, actions, "actions")
-        self._state, self._timestep = _step_lanes(self._parameters, self._state, actions)
+        self._state, self._timestep = _step_lanes(self._on_device(), self._state, actions)
         now = self._timestep
         observation, reward, terminated, truncated, info = jax.device_get(
             (now.observation, now.reward, now.terminated, now.truncated, now.info)
@@ -213,3 +244,13 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
                 f"options['reset_mask'] must have shape ({self.num_envs},) and be somewhere True, got {mask}."
             )
         return mask.copy()
+
+
+def _spaces(venv: VectorEnv) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The spaces of the observations and the actions of all lanes."""
+    if venv.env_axis is None:
+        env = venv.env
+        return batch_space(env.observation_space, venv.num_envs), batch_space(env.action_space, venv.num_envs)
+    envs = [venv.lane_env(lane) for lane in range(venv.num_envs)]
+    observation_space = batch_differing_spaces([env.observation_space for env in envs])
+    return observation_space, batch_differing_spaces([env.action_space for env in envs])

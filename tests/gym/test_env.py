@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env
 import jaxenvs
 from jaxenvs import CartPole, TimeLimit, VectorEnv, environment, static
 from jaxenvs.gym import GymnasiumEnv, GymnasiumVectorEnv
+from jaxenvs.gym import env as env_module
 from tests.gym.lottery import Lottery, assert_same, warnings_of
 
 OURS = jaxenvs.registered()  # when the tests are collected, before any of them registers more
@@ -242,3 +243,69 @@ def test_parameters_are_data_of_the_shared_programs() -> None:
         env.reset(seed=0)
         env.step(1)
     assert (light.step(1)[0] != heavy.step(1)[0]).any()
+
+
+class TestParameters:
+    def test_one_that_is_set_counts_from_the_next_step_on_and_compiles_nothing(self) -> None:
+        env, other = (gymnasium.make("jaxenvs/CartPole-v1") for _ in range(2))
+        env.reset(seed=0)
+        other.reset(seed=0)
+        before = _programs()
+        env.unwrapped.gravity = 500  # an int where a float was
+        for _ in range(2):  # gravity changes speeds, and these what is seen
+            observation, expected = (each.step(1)[0] for each in (env, other))
+        assert (observation != expected).any()
+        assert env.unwrapped.env == CartPole(gravity=500.0)
+        assert env.get_wrapper_attr("gravity") == env.unwrapped.gravity == 500.0
+        assert _programs() == before
+
+    def test_they_are_found_through_wrappers_and_set_where_they_are(self) -> None:
+        env = gymnasium.make("jaxenvs/CartPole-v1")
+        env.set_wrapper_attr("gravity", 3.0)
+        assert env.unwrapped.env.gravity == 3.0
+        ours = GymnasiumEnv(TimeLimit(CartPole(), 5))
+        ours.max_steps, ours.gravity = 7, 3.0
+        assert ours.env == TimeLimit(CartPole(gravity=3.0), 7)
+
+    def test_one_that_is_static_or_does_not_fit_is_refused(self) -> None:
+        env = GymnasiumEnv(CartPole())
+        with pytest.raises(ValueError, match="semi_implicit_euler is part of the program"):
+            env.semi_implicit_euler = True
+        with pytest.raises(ValueError, match=r"gravity must be float32 with shape \(\), got 'low'"):
+            env.gravity = "low"
+        with pytest.raises(AttributeError, match="'GymnasiumEnv' object has no attribute 'gravty'"):
+            env.gravty  # noqa: B018
+        with pytest.raises(ValueError, match="env must have the action space"):
+            GymnasiumEnv(jaxenvs.Pendulum()).max_torque = 4.0
+        assert env.env == CartPole()
+
+    def test_another_environment_may_take_the_place_of_the_present_one(self) -> None:
+        env = GymnasiumEnv(CartPole())
+        env.reset(seed=0)
+        env.env = env.env.replace(gravity=500.0)
+        expected = GymnasiumEnv(CartPole(gravity=500.0))
+        expected.reset(seed=0)
+        for _ in range(2):
+            np.testing.assert_array_equal(env.step(1)[0], expected.step(1)[0])
+        env.env = TimeLimit(CartPole(), 5)
+        with pytest.raises(ResetNeeded):
+            env.step(1)
+
+    def test_those_of_a_vector_are_those_of_all_lanes(self) -> None:
+        venv = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
+        other = GymnasiumVectorEnv(VectorEnv(CartPole(), 3))
+        venv.reset(seed=0)
+        other.reset(seed=0)
+        venv.gravity = 500.0
+        assert venv.gravity == 500.0
+        for _ in range(2):
+            observation, expected = (each.step(np.ones(3, int))[0] for each in (venv, other))
+        assert (observation != expected).any(1).all()
+        venv.venv = VectorEnv(CartPole(), 3)
+        assert venv.gravity == CartPole().gravity
+        with pytest.raises(ValueError, match="venv must have num_envs = 3 and auto-reset"):
+            venv.venv = VectorEnv(CartPole(), 4)
+
+
+def _programs() -> int:
+    return sum(program._cache_size() for program in (env_module._reset, env_module._step))

@@ -224,7 +224,7 @@ class ProcessVecEnv(VecEnv):
         return self._call(indices, "get_attr", attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of the outermost wrapper, as SB3 does. A worker that is started again has the former one."""
+        """Set an attribute as SerialVecEnv does. A worker that is started again has the former one."""
         self._call(indices, "set_attr", attr_name, value)
 
     def env_method(

@@ -148,15 +148,24 @@ def _own(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_wrapped(env: Any, module: str, name: str) -> bool:
-    """Whether one of an environment's wrappers is of the class of this name or one derived from it.
-
-    By its name, so that nobody imports the class where it is not used.
-    """
+    """Whether one of an environment's wrappers is of the class of this name or one derived from it."""
     while isinstance(env, gymnasium.Wrapper):
-        if any((cls.__module__, cls.__qualname__) == (module, name) for cls in type(env).__mro__):
+        if is_a(env, module, name):
             return True
         env = env.env
     return False
+
+
+def is_a(value: Any, module: str, name: str) -> bool:
+    """`isinstance` by the name of a class, so that nobody imports it where it is not used."""
+    return any((cls.__module__, cls.__qualname__) == (module, name) for cls in type(value).__mro__)
+
+
+def set_attribute(env: Any, name: str, value: Any) -> None:
+    """Set an attribute of the outermost wrapper, as SB3 does; a parameter of a JAX environment where it has effect."""
+    inner = env.unwrapped
+    is_parameter = is_a(inner, "jaxenvs.gym.env", "GymnasiumEnv") and name not in vars(env) and hasattr(inner, name)
+    setattr(inner if is_parameter else env, name, value)
 
 
 # --- Between processes ----------------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ def dumps(value: Any) -> bytes:
 
 CALLS: dict[str, Callable[..., Any]] = {
     "get_attr": lambda env, name: env.get_wrapper_attr(name),
-    "set_attr": setattr,
+    "set_attr": set_attribute,
     "env_method": lambda env, name, args, kwargs: env.get_wrapper_attr(name)(*args, **kwargs),
     "env_is_wrapped": is_wrapped,
 }

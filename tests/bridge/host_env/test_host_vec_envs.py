@@ -145,6 +145,21 @@ def test_attributes_are_those_of_the_environments(venv):
     assert venv.action_space == Counting().action_space
 
 
+def test_a_parameter_of_a_jax_environment_is_set_through_all_wrappers():
+    venv = SerialVecEnv([lambda: Monitor(gymnasium.make("jaxenvs/CartPole-v1"))] * 2)
+    other = SerialVecEnv([lambda: Monitor(gymnasium.make("jaxenvs/CartPole-v1"))] * 2)
+    for each in (venv, other):
+        each.seed(0)
+        each.reset()
+    venv.set_attr("gravity", 500.0, indices=1)
+    assert venv.get_attr("gravity") == [other.get_attr("gravity")[0], 500.0]
+    for _ in range(2):
+        observations, expected = (each.step(np.ones(2, int))[0] for each in (venv, other))
+    assert (observations != expected).any(1).tolist() == [False, True]
+    venv.set_attr("note", "mine")
+    assert [env.note for env in venv.envs] == ["mine", "mine"]
+
+
 def test_pictures_are_tiled(venv):
     venv.reset()
     assert venv.render_mode == "rgb_array"

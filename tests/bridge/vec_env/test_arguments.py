@@ -12,8 +12,9 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.vec_env.arguments import as_numbers, require_memory
+from bridge.vec_env.arguments import require_memory
 from jaxenvs import CartPole, Environment, Pendulum, VectorEnv, environment, static
+from jaxenvs.arguments import as_numbers
 from tests.environments import Counter
 
 

@@ -9,28 +9,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.vec_env.arguments import as_numbers
-from jaxenvs import VectorEnv
-from jaxenvs.environment import numeric_parameter
+from jaxenvs.arguments import as_numbers
+from jaxenvs.environment import Environment, numeric_parameter
+from jaxenvs.vector import VectorEnv
+
+
+def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:
+    """`env` with the numeric parameter `name` changed. What was compiled for it need not be compiled again.
+
+    Raises:
+      AttributeError: there is no such parameter.
+      ValueError: it is static, or `value` is not a number of its kind and shape.
+    """
+    _, old = numeric_parameter(env, name)
+    new = as_parameter(name, value, np.shape(old), jnp.result_type(old))
+    # Of the type it was, because a program is compiled for types.
+    return env.replace(**{name: type(old)(value) if isinstance(old, int | float) else jnp.asarray(new)})
 
 
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
-    """`venv` with the parameter `name` changed, in all lanes or in some.
+    """`venv` with the numeric parameter `name` changed, in all lanes or in some.
 
     Raises:
       AttributeError: there is no such parameter.
       ValueError: it is static, or `value` is not a number of its kind and shape.
     """
     env = venv.env
+    if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
+        return dataclasses.replace(venv, env=with_value(env, name, value))
     _, old = numeric_parameter(env, name)
     shape = np.shape(old) if venv.env_axis is None else np.shape(old)[1:]
-    dtype = jnp.result_type(old)
-    new = as_parameter(name, value, shape, dtype)
-
-    if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
-        # Of the type it was, because a program is compiled for types.
-        same_type = type(old)(value) if isinstance(old, int | float) else jnp.asarray(new)
-        return dataclasses.replace(venv, env=env.replace(**{name: same_type}))
+    new = as_parameter(name, value, shape, jnp.result_type(old))
     if venv.env_axis is None:
         env = jax.tree.map(lambda leaf: _one_a_lane(leaf, venv.num_envs), env)
     changed = np.array(env.parameter(name))

@@ -1,0 +1,43 @@
+"""The parameters of an Environment as attributes of what Gymnasium has in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxenvs.environment import Environment, Wrapper
+
+
+class ParameterAttributes:
+    """A mixin: what is no attribute of the object itself is a parameter of its environment, to read and to set.
+
+    So is it with Gymnasium's own environments, `env.unwrapped.gravity = 5.0`, and so `get_wrapper_attr` and
+    `set_wrapper_attr` find it through any wrappers.
+    """
+
+    def _environment(self) -> Environment[Any] | None:
+        """Whose parameters these are; None while the object is being made."""
+        raise NotImplementedError
+
+    def _set_parameter(self, name: str, value: Any) -> None:
+        """Go on with another value."""
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        env = self._environment()
+        if env is None or name not in names_of_parameters(env):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return env.parameter(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.__dict__ and not hasattr(type(self), name):  # first, as steps set attributes
+            env = self._environment()
+            if env is not None and name in names_of_parameters(env):
+                self._set_parameter(name, value)
+                return
+        object.__setattr__(self, name, value)
+
+
+def names_of_parameters(env: Environment[Any]) -> set[str]:
+    """The names of all fields of an environment and those inside it, but for the one of a wrapper that holds those."""
+    names = set(env.parameter_names)
+    return names - {"env"} | names_of_parameters(env.env) if isinstance(env, Wrapper) else names
