@@ -64,7 +64,9 @@ def _first(leaf: Any) -> Any:
 
 def _on_host(leaf: Any) -> Any:
     """A parameter as whoever computes a space expects it: a number of Python, or an array of NumPy."""
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or isinstance(leaf, jax.core.Tracer):
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
     return np.asarray(leaf) if leaf.ndim else leaf.item()
 
@@ -128,13 +130,33 @@ def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) ->
     kind = _kind(env, env_axis)
     known = _without_types(kind)  # which tracers may have lost
     if known not in _known_spaces:
-        try:
-            ones = [np.ones(shape, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
-            found = _spaces(jax.tree.unflatten(kind.structure, map(_on_host, ones)))
-        except Exception:  # of code that is not ours, and that was promised never to run here
+        found = _spaces_of_all(1, kind)
+        if found is None:
             return None
         _remember(_known_spaces, known, found)
     return _known_spaces[known]
+
+
+def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[Any]]:
+    """The observation space of `env`; in traced code, if it depends on what is traced, those of two of its kind.
+
+    Returns:
+      None of them where they cannot be found.
+    """
+    try:
+        return [_spaces(jax.tree.map(_on_host, env))[0]]
+    except Exception:  # as above
+        found = (_spaces_of_all(number, _kind(env, None)) for number in (1, 2))
+        return [one[0] for one in found if one is not None]
+
+
+def _spaces_of_all(number: int, kind: _Kind) -> _Spaces | None:
+    """The spaces of the environment of a kind whose parameters are all this number, if it has any."""
+    try:
+        leaves = [np.full(shape, number, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
+        return _spaces(jax.tree.unflatten(kind.structure, map(_on_host, leaves)))
+    except Exception:  # of code that is not ours, and that was promised never to run here
+        return None
 
 
 def _spaces(env: Environment[Any]) -> _Spaces:

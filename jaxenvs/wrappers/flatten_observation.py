@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from jaxenvs import spaces
-from jaxenvs.checks import spaces_in_traced_code
+from jaxenvs.checks import possible_observation_spaces
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+
+
+class OneHot(NamedTuple):
+    """Integers that become one-hot: of each the least, and how many there are."""
+
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """What flattening needs to know of a space: of each array in it, by its path, what is one-hot; and the dtype.
+
+    It says nothing of bounds, on which programs do not depend, and can be hashed, as a space cannot.
+    """
+
+    arrays: tuple[tuple[tuple[Any, ...], OneHot | None], ...]
+    dtype: str
 
 
 @environment
@@ -18,9 +38,18 @@ class FlattenObservation(Wrapper[Any]):
 
     Discrete and MultiDiscrete become one-hot, Dict and Tuple one after another, in the order of their space. The state
     is that of `env`.
+
+    Attributes:
+      layout: looked up in the observation space of `env`. The number of members that a Discrete has is part of the
+        program, also where it is a parameter of `env`: such an environment is wrapped outside of traced code.
     """
 
     env: Environment[Any]
+    layout: Layout | None = dataclasses.field(default=None, kw_only=True, repr=False, metadata={"static": True})
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        object.__setattr__(self, "layout", _layout_of(self.env, self.layout))
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -38,9 +67,51 @@ class FlattenObservation(Wrapper[Any]):
         return state, self._flatten(timestep)
 
     def _flatten(self, timestep: TimeStep) -> TimeStep:
-        found = spaces_in_traced_code(self.env)
-        if found is None:
+        layout = _layout_of(self.env) if self.layout is None else self.layout
+        if layout is None:
             self.env.observation_space  # noqa: B018  # raises, and says why there is none
             raise ValueError(f"The spaces of {type(self.env.unwrapped).__name__} must not depend on what is traced.")
-        dtype = jax.dtypes.canonicalize_dtype(gymnasium.spaces.flatten_space(found[0]).dtype)
-        return timestep.replace(observation=spaces.flatten(found[0], timestep.observation, dtype))
+        dtype = jax.dtypes.canonicalize_dtype(np.dtype(layout.dtype))
+        parts = []
+        for path, one_hot in layout.arrays:
+            value = timestep.observation
+            for key in path:
+                value = value[key]
+            value = jnp.ravel(value)
+            if one_hot is None:
+                parts.append(value.astype(dtype))
+            else:
+                space = gymnasium.spaces.MultiDiscrete(one_hot.counts, start=one_hot.starts)
+                parts.append(spaces.flatten(space, value, dtype))
+        return timestep.replace(observation=jnp.concatenate(parts) if parts else jnp.zeros(0, dtype))
+
+
+def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
+    """
+    Args:
+      former: that of the environment from which `env` was made.
+
+    Raises:
+      ValueError: numbers of members depend on what is traced.
+    """
+    layouts = {
+        Layout(tuple(_arrays(space)), gymnasium.spaces.flatten_space(space).dtype.str)  # type: ignore[union-attr]
+        for space in possible_observation_spaces(env)
+    }
+    if len(layouts) > 1:
+        raise ValueError(
+            f"FlattenObservation must be made outside of traced code, because the size of the observation space of "
+            f"{type(env.unwrapped).__name__} depends on its parameters."
+        )
+    return next(iter(layouts), former)
+
+
+def _arrays(space: gymnasium.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], OneHot | None]]:
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space.spaces)
+        return [array for key, part in parts for array in _arrays(part, (*path, key))]
+    one_hot = None
+    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
+        low, high = (np.ravel(bound).tolist() for bound in spaces.leaf_bounds(space))
+        one_hot = OneHot(tuple(low), tuple(most - least + 1 for least, most in zip(low, high)))
+    return [(path, one_hot)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium
@@ -9,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.utils import create_zero_array
 
 from jaxenvs.arguments import one_of, positive_int
+from jaxenvs.checks import possible_observation_spaces
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 
 
@@ -26,24 +29,31 @@ class FrameStackState:
 class FrameStack(Wrapper[FrameStackState]):
     """Observes the last `stack_size` observations, oldest first, as `gymnasium.wrappers.FrameStackObservation` does.
 
-    An episode starts with copies of its first observation, or with zeros: `padding_type` "reset" or "zero".
+    An episode starts with copies of its first observation, or with zeros: `padding_type` "reset" or "zero". Where zero
+    is outside of the space, the padding is the bound that is nearest to it.
 
     Each array of the observation gets a new first axis, so that images (height, width) become one with the frames as
     channels, which SB3's CnnPolicy takes. With `channels_order`, as in SB3's VecFrameStack, the frames stand one after
     another along an axis that is there: "last" makes images (height, width, stack_size * channels) of those with
     channels, and "first" (stack_size * channels, height, width).
+
+    Attributes:
+      padding: the observation of zeros, looked up when the wrapper is made: it does not follow parameters of `env`.
     """
 
     env: Environment[Any]
     stack_size: int = static()
     padding_type: str = static(default="reset")
     channels_order: str | None = static(default=None)
+    padding: Any = dataclasses.field(default=(), kw_only=True, repr=False)
 
     def __check_init__(self) -> None:
         super().__check_init__()
         object.__setattr__(self, "stack_size", positive_int("stack_size", self.stack_size))
         one_of("padding_type", self.padding_type, ("reset", "zero"))
         one_of("channels_order", self.channels_order, (None, "first", "last"))
+        if self.padding_type == "zero" and isinstance(self.padding, tuple) and not self.padding:
+            object.__setattr__(self, "padding", _zeros(self.env))
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -68,7 +78,7 @@ class FrameStack(Wrapper[FrameStackState]):
 
     def reset(self, key: jax.Array) -> tuple[FrameStackState, TimeStep]:
         inner, timestep = self.env.reset(key)
-        return self._observe(inner, timestep, jax.tree.map(self._start, timestep.observation))
+        return self._observe(inner, timestep, self._start(timestep.observation))
 
     def step(self, state: FrameStackState, action: Any) -> tuple[FrameStackState, TimeStep]:
         inner, timestep = self.env.step(state.inner, action)
@@ -77,10 +87,13 @@ class FrameStack(Wrapper[FrameStackState]):
     def _observe(self, inner: Any, timestep: TimeStep, frames: Any) -> tuple[FrameStackState, TimeStep]:
         return FrameStackState(inner=inner, frames=frames), timestep.replace(observation=frames)
 
-    def _start(self, leaf: jax.Array) -> jax.Array:
-        frame = self._frame(leaf)
-        padding = jnp.zeros_like(frame) if self.padding_type == "zero" else frame
-        return jnp.concatenate([padding] * (self.stack_size - 1) + [frame], axis=self._axis)
+    def _start(self, observation: Any) -> Any:
+        padding = self.padding if self.padding_type == "zero" else observation
+        return jax.tree.map(self._padded, observation, padding)
+
+    def _padded(self, leaf: jax.Array, padding: jax.Array) -> jax.Array:
+        before = self._frame(jnp.asarray(padding, leaf.dtype))
+        return jnp.concatenate([before] * (self.stack_size - 1) + [self._frame(leaf)], axis=self._axis)
 
     def _push(self, frames: jax.Array, leaf: jax.Array) -> jax.Array:
         frame = self._frame(leaf)
@@ -89,3 +102,20 @@ class FrameStack(Wrapper[FrameStackState]):
 
     def _frame(self, leaf: jax.Array) -> jax.Array:
         return leaf if self.channels_order else leaf[None]
+
+
+def _zeros(env: Environment[Any]) -> Any:
+    """
+    Raises:
+      ValueError: what is nearest to zero depends on what is traced.
+    """
+    found = [create_zero_array(space) for space in possible_observation_spaces(env)]
+    leaves = [jax.tree.leaves(zeros) for zeros in found]
+    if not found:
+        env.observation_space  # noqa: B018  # raises, and says why there is none
+    if not found or not all(np.array_equal(*pair) for other in leaves[1:] for pair in zip(leaves[0], other)):
+        raise ValueError(
+            "FrameStack with padding_type 'zero' must be made outside of traced code, because the bounds of the "
+            f"observations of {type(env.unwrapped).__name__} depend on what is traced."
+        )
+    return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), found[0])

@@ -63,3 +63,46 @@ def test_double_precision_keeps_its_digits(x64):
     key = jax.random.key(0)
     _, timestep = FlattenObservation(Counter(observation_kind="tuple")).reset(key)
     assert timestep.observation.dtype == jnp.float64
+
+
+@environment
+class Corridor(Environment):
+    """Observes where it is, of `length` places, which is a number and so no part of the program."""
+
+    length: int = 5
+
+    @property
+    def observation_space(self):
+        return spaces.Discrete(int(self.length))
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.asarray(self.length - 1), TimeStep.create(jnp.asarray(self.length - 1))
+
+    def step(self, state, action):
+        return state, TimeStep.create(state)
+
+
+def test_the_size_of_a_space_is_that_of_each_environment_and_not_that_of_the_first():
+    for length in (5, 7, 5):
+        env = FlattenObservation(Corridor(length=length))
+        _, timestep = jax.jit(VectorEnv(env, 2).reset)(jax.random.key(0))
+        np.testing.assert_array_equal(timestep.observation, [np.eye(length)[-1]] * 2)
+        check_env(env.replace(length=length + 1), num_steps=2)
+
+
+def test_a_size_that_is_traced_is_refused():
+    with pytest.raises(ValueError, match=r"made outside of traced code, because the size .* of Corridor depends"):
+        jax.jit(lambda length: FlattenObservation(Corridor(length=length)).reset(jax.random.key(0))[1].observation)(5)
+    lanes = Corridor(length=np.array([5, 7]))
+    with pytest.raises(TypeError, match=r"env.length. One that chooses .* a shape must be marked"):
+        VectorEnv(FlattenObservation(lanes), 2, env_axis=0).reset(jax.random.key(0))
+
+
+def test_lanes_may_have_parameters_of_their_own_on_which_no_size_depends():
+    lanes = Mixed(limit=np.array([3.0, 5.0]))
+    _, timestep = VectorEnv(FlattenObservation(lanes), 2, env_axis=0).reset(jax.random.key(0))
+    assert timestep.observation.shape == (2, 20)

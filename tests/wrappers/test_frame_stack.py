@@ -2,12 +2,14 @@
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
-from jaxenvs import FrameStack, VectorEnv
+from jaxenvs import Environment, FrameStack, TimeStep, VectorEnv, check_env, environment
 from jaxenvs.gym.env import GymnasiumEnv
 from tests.environments import Counter
 from tests.wrappers.against_gymnasium import assert_equal_to
@@ -21,6 +23,50 @@ def test_frames_are_those_of_gymnasium(padding_type):
         FrameStack(inside, 3, padding_type),
         inside,
     )
+
+
+@environment
+class Thermometer(Environment):
+    """Observes a temperature [K] from `low` on, and what is never above zero."""
+
+    low: float = 270.0
+
+    @property
+    def observation_space(self):
+        return spaces.Dict(air=spaces.Box(self.low, 400, (1,)), ice=spaces.Box(-20, -1, (2,)))
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.float32(300), TimeStep.create({"air": jnp.full(1, 300.0), "ice": jnp.full(2, -5.0)})
+
+    def step(self, state, action):
+        return state, TimeStep.create({"air": jnp.full(1, state), "ice": jnp.full(2, -5.0)})
+
+
+@pytest.mark.parametrize("channels_order", [None, "last"])
+def test_where_zero_is_outside_of_the_space_the_padding_is_the_nearest_that_is_not(channels_order):
+    check_env(FrameStack(Thermometer(), 3, "zero", channels_order), num_steps=2)
+    if channels_order is None:
+        assert_equal_to(
+            lambda env: gymnasium.wrappers.FrameStackObservation(env, 3, padding_type="zero"),
+            FrameStack(Thermometer(), 3, "zero"),
+            Thermometer(),
+            num_steps=2,
+        )
+
+
+def test_padding_that_would_depend_on_what_is_traced_is_refused():
+    def start(low):
+        return FrameStack(Thermometer(low=low), 2, "zero").reset(jax.random.key(0))[1].observation
+
+    with pytest.raises(ValueError, match="made outside of traced code, because the bounds"):
+        jax.jit(start)(270.0)
+    outside = FrameStack(Thermometer(), 2, "zero")
+    replaced = jax.jit(lambda low: outside.replace(low=low).reset(jax.random.key(0))[1].observation)(200.0)
+    np.testing.assert_array_equal(replaced["air"], [[270], [300]])  # as when it was made
 
 
 @pytest.mark.parametrize(("channels_order", "axis"), [("first", 0), ("last", -1)])
