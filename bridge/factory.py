@@ -231,7 +231,7 @@ def _env_fn(
       monitor_kwargs: with nothing in it there is no Monitor.
     """
 
-    def env_fn() -> gymnasium.Env[Any, Any]:
+    def env_fn(**changes: Any) -> gymnasium.Env[Any, Any]:
         env = make()
         if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
             raise TypeError(f"env_id must make a Gymnasium environment with its spaces, got {env!r}.")
@@ -240,9 +240,11 @@ def _env_fn(
         if monitor_kwargs:
             from stable_baselines3.common.monitor import Monitor
 
-            env = Monitor(env, **monitor_kwargs)
+            env = Monitor(env, **{**monitor_kwargs, **changes})
         return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
 
+    # In a worker that is started again, a Monitor goes on with the file of the one before.
+    env_fn.again = functools.partial(env_fn, override_existing=False)  # type: ignore[attr-defined]
     return env_fn
 
 

@@ -77,7 +77,8 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
     def env(self, env: Environment[Any]) -> None:
         require_environment("env", env)
         require_same_actions("env", env.action_space, self.action_space)
-        if jax.tree.structure(env) != jax.tree.structure(self._env):
+        structure: Any = jax.tree.structure(env)
+        if structure != jax.tree.structure(self._env):
             self.state = None
         self._use(env)
 

@@ -98,7 +98,8 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
                 f"{venv.num_envs} and {venv.autoreset}."
             )
         require_same_actions("venv", _spaces(venv)[1], self.action_space)
-        if jax.tree.structure(venv.env) != jax.tree.structure(present.env):
+        structure: Any = jax.tree.structure(venv.env)
+        if structure != jax.tree.structure(present.env):
             self._state = None
         self._use(venv)
 

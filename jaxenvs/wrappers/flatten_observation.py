@@ -81,7 +81,7 @@ class FlattenObservation(Wrapper[Any]):
             if one_hot is None:
                 parts.append(value.astype(dtype))
             else:
-                space = gymnasium.spaces.MultiDiscrete(one_hot.counts, start=one_hot.starts)
+                space = gymnasium.spaces.MultiDiscrete(list(one_hot.counts), start=list(one_hot.starts))
                 parts.append(spaces.flatten(space, value, dtype))
         return timestep.replace(observation=jnp.concatenate(parts) if parts else jnp.zeros(0, dtype))
 

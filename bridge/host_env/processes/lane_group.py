@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.host_env.batches import concatenate
 from bridge.host_env.processes.process_worker import Told
-from bridge.host_env.processes.worker_process import WorkerProcess
+from bridge.host_env.processes.worker_process import Deadline, WorkerProcess
 
 
 @dataclasses.dataclass(eq=False)
@@ -21,14 +21,14 @@ class LaneGroup:
       slot: where their last observations are; the next come into the other.
       told: of the step under way.
       pending: the workers that have not ended it.
-      deadline: of it, by `time.monotonic`.
+      deadline: of it.
     """
 
     workers: list[WorkerProcess]
     slot: int = 0
     told: Told | None = None
     pending: list[WorkerProcess] = dataclasses.field(default_factory=list)
-    deadline: float | None = None
+    deadline: Deadline | None = None
 
     def __post_init__(self) -> None:
         self.lanes = slice(self.workers[0].lanes.start, self.workers[-1].lanes.stop)

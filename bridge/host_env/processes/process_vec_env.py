@@ -21,6 +21,7 @@ closed and end too, and nothing is left.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import subprocess
 import time
@@ -41,7 +42,13 @@ from bridge.host_env.episodes import Episodes, infos_of_step
 from bridge.host_env.processes.lane_group import LaneGroup, LaneStep
 from bridge.host_env.processes.process_worker import CALL, RESET, SHARE, STEP, Told, dumps
 from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
-from bridge.host_env.processes.worker_process import WorkerDied, WorkerError, WorkerProcess, shut_down
+from bridge.host_env.processes.worker_process import (
+    Deadline,
+    WorkerDied,
+    WorkerError,
+    WorkerProcess,
+    shut_down,
+)
 from bridge.vec_env.arguments import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
 
@@ -50,12 +57,15 @@ SECONDS_TO_CLOSE = 30.0
 SECONDS_AFTER_A_FAULT = 2.0
 # A worker that dies so many times in a row before its new episodes have begun is given up.
 MOST_STARTS = 10
+IS_POSIX = os.name == "posix"
+# With a `step_timeout`, what `reset` may take, and starting a worker again with all attempts, unless that is more.
+SECONDS_TO_BEGIN = 60.0
 
 log = logging.getLogger("bridge")
 
 
 class ProcessVecEnv(VecEnv):
-    """Gymnasium environments in other processes, one each, or some.
+    """Gymnasium environments in other processes, one each, or some; on Linux and macOS.
 
     Observations, rewards and flags are in shared memory; infos are sent where there is something in them. The infos
     have `episode` as by a Monitor. What `reset` and `step` return is as SerialVecEnv says, and what their environments
@@ -64,8 +74,9 @@ class ProcessVecEnv(VecEnv):
     An environment that raises, in a step or a reset, is a WorkerError with its traceback and lane; a worker that is
     killed or ends, at whatever time, one with its lanes and exit code, a WorkerDied. Either way the other workers are
     shut down, and this VecEnv is closed. With `on_worker_death="restart"` a worker that died is started again: its
-    lanes begin new episodes, unseeded and with the attributes that their factories give them, and in the next step the
-    old ones are truncated: their last observation is the terminal one, that step's reward is 0. It is logged, too.
+    lanes begin new episodes, unseeded and with the attributes that their factories give them (the `again` of a factory,
+    if it has one), and in the next step the old ones are truncated: their last observation is the terminal one, that
+    step's reward is 0. It is logged, too.
 
     Attributes:
       restarts: how many workers were started again.
@@ -85,13 +96,17 @@ class ProcessVecEnv(VecEnv):
           envs_per_process: how many environments, one after another, a process steps. More than 1 pays for those that
             take less time than waking a process does.
           step_timeout: seconds that a step, and the resets in it, may take. A worker that takes longer is killed, and
-            that is a death as others are. Without it a step may take for ever.
+            that is a death as others are. `reset` and starting a worker again may then take a minute, or `step_timeout`
+            if that is longer. Without it all may take for ever, as `env_method` may always.
           on_worker_death: "raise" or "restart".
 
         Raises:
+          OSError: this system is not POSIX.
           ValueError: an argument, or a space of the environments, is not what it must be.
           WorkerError: an environment cannot be made.
         """
+        if not IS_POSIX:
+            raise OSError("ProcessVecEnv needs Linux or macOS. Elsewhere there is SB3's SubprocVecEnv.")
         num_envs = positive_int("the number of env_fns", len(env_fns))
         size = positive_int("envs_per_process", envs_per_process)
         if step_timeout is not None:
@@ -142,8 +157,9 @@ class ProcessVecEnv(VecEnv):
         for worker, slot, message in zip(workers, slots, begin):
             worker.send(RESET, slot, message)
         self.reset_infos = []
+        deadline = self._deadline("end its reset within", SECONDS_TO_BEGIN)
         for worker, slot, message in zip(list(workers), slots, begin):
-            self.reset_infos += pickle.loads(self._receive(worker, slot, message))
+            self.reset_infos += pickle.loads(self._receive(worker, slot, message, deadline))
             worker.new_infos = None
         self._reset_seeds()
         self._reset_options()
@@ -265,9 +281,12 @@ class ProcessVecEnv(VecEnv):
         if not self._has_state:
             raise RuntimeError("Call reset() first: the environments have no state.")
 
+    def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
+        """When something that begins now must have been done; none without a `step_timeout`."""
+        return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
+
     def _begin_step(self, group: LaneGroup) -> None:
-        if self._step_timeout is not None:
-            group.deadline = time.monotonic() + self._step_timeout
+        group.deadline = self._deadline("end its step within step_timeout =")
         group.told, group.pending = Told({}, {}, {}), list(group.workers)
         for worker in group.workers:
             if worker.new_infos is None:
@@ -285,7 +304,8 @@ class ProcessVecEnv(VecEnv):
             if worker.new_infos is None:  # else it died before the step
                 payload = self._receive(worker, 1 - group.slot, None, group.deadline)
             if worker.new_infos is not None:
-                self._truncate(worker, group.slot, group.told)
+                self._memory.truncate(worker.lanes, group.slot)
+                self._tell_begun(worker, group.told)
             elif payload:
                 infos, begun = pickle.loads(payload)
                 group.told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
@@ -305,7 +325,7 @@ class ProcessVecEnv(VecEnv):
         return LaneStep(observations, memory.rewards[lanes].copy(), terminated, truncated, told)
 
     def _receive(
-        self, worker: WorkerProcess, slot: int, begin: bytes | None = None, deadline: float | None = None
+        self, worker: WorkerProcess, slot: int, begin: bytes | None = None, deadline: Deadline | None = None
     ) -> bytes:
         """The answer to a command for the environments, or from a worker that was started again, to a reset.
 
@@ -329,35 +349,29 @@ class ProcessVecEnv(VecEnv):
 
     def _start_again(self, worker: WorkerProcess, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
         nothing = [None for _ in worker.lanes]
+        deadline = self._deadline("begin again within", SECONDS_TO_BEGIN)
         for _ in range(MOST_STARTS):
             self.restarts += 1
             log.warning("%s It is started again, with new episodes (restart %d).", error, self.restarts)
             try:
                 worker.start()
-                worker.receive()
+                worker.receive(deadline)
                 worker.send(SHARE, payload=self._memory.layout)
-                worker.receive()
+                worker.receive(deadline)
                 worker.send(RESET, slot, begin or pickle.dumps((nothing, nothing)))
-                infos = worker.receive()
+                infos = worker.receive(deadline)
                 worker.new_infos = pickle.loads(infos)
                 return infos
             except WorkerDied as next_error:
                 error = next_error
+                if deadline is not None and time.monotonic() > deadline.at:
+                    break
             except BaseException:  # half started; whoever asks it next finds it dead
                 worker.end()
                 raise
         raise error
 
-    def _truncate(self, worker: WorkerProcess, slot: int, told: Told) -> None:
-        """Write what a step is for the lanes of a worker that was started again instead.
-
-        Args:
-          slot: where their last observations are.
-        """
-        memory, lanes = self._memory, slice(worker.lanes.start, worker.lanes.stop)
-        memory.rewards[lanes], memory.terminated[lanes], memory.truncated[lanes] = 0, False, True
-        for key, array in memory.observations["terminal"].items():
-            array[lanes] = memory.observations[slot][key][lanes]
+    def _tell_begun(self, worker: WorkerProcess, told: Told) -> None:
         told.begun.update(zip(worker.lanes, worker.new_infos or []))
         worker.new_infos = None
 
@@ -386,7 +400,11 @@ class ProcessVecEnv(VecEnv):
                     shut_down(self._workers, SECONDS_AFTER_A_FAULT)
                     raise
                 group = next(group for group in self._groups if worker in group.workers)
+                if group.told is not None:
+                    self._memory.truncate_ended_step(worker.lanes, 1 - group.slot)
                 self._start_again(worker, error, 1 - group.slot, None)
+                if group.told is not None:
+                    self._tell_begun(worker, group.told)
                 worker.send(CALL, payload=message)
                 return worker.receive()
         except WorkerError as error:

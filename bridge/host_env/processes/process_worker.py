@@ -179,7 +179,31 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, kind: int, sequence: int, slot: int = 0, payload: bytes = b"") -> None:
-        self.socket.sendall(HEADER.pack(kind, sequence, slot, len(payload)) + payload)
+        """Send a message, and read meanwhile: the other side may be sending too, and read only when it is done.
+
+        Raises:
+          BrokenPipeError: the other side has gone, or sends nothing any more.
+        """
+        rest = memoryview(HEADER.pack(kind, sequence, slot, len(payload)) + payload)
+        while True:
+            try:
+                sent = self.socket.send(rest, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            rest = rest[sent:]
+            if not rest:
+                return
+            self._read_until_writable()
+
+    def _read_until_writable(self) -> None:
+        ready = select.poll()
+        ready.register(self.socket, select.POLLIN | select.POLLOUT)
+        [(_, events)] = ready.poll()
+        if events & ~select.POLLOUT:
+            chunk = self.socket.recv(2**16, socket.MSG_DONTWAIT)
+            if not chunk:
+                raise BrokenPipeError
+            self._buffer += chunk
 
     def receive(self) -> tuple[int, int, int, bytes]:
         """The next message: kind, sequence, slot, payload.
@@ -283,12 +307,13 @@ class Worker:
             return self._share(*pickle.loads(payload))
         return self._start(*pickle.loads(payload))
 
-    def _start(self, path: list[str], first: int, pickled: bytes) -> bytes:
+    def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
+        """Make the environments; by the `again` of a factory that has one, if there was a process with them before."""
         sys.path[:] = path  # where what the factories need is found, and so before they are unpickled
         self.first, envs = first, []
         for lane, make in enumerate(pickle.loads(pickled)):
             self.lanes.failed = lane
-            env = make()
+            env = (getattr(make, "again", make) if again else make)()
             if not isinstance(env, gymnasium.Env):
                 raise TypeError(f"env_fns must return Gymnasium environments, got {env!r}.")
             envs.append(env)

@@ -79,6 +79,29 @@ class StepMemory:
         arrays = self.observations[place]
         return dict_to_obs(self._observation_space, {key: array[at].copy() for key, array in arrays.items()})
 
+    def truncate(self, lanes: range, slot: int) -> None:
+        """Write that a step cut off the episodes of some lanes where they were, without having taken place.
+
+        Args:
+          slot: where their last observations are.
+        """
+        own = slice(lanes.start, lanes.stop)
+        self.rewards[own], self.terminated[own], self.truncated[own] = 0, False, True
+        for key, array in self.observations["terminal"].items():
+            array[own] = self.observations[slot][key][own]
+
+    def truncate_ended_step(self, lanes: range, slot: int) -> None:
+        """Cut off the episodes of some lanes that go on after a step which has taken place.
+
+        Args:
+          slot: where the observations of that step are.
+        """
+        for lane in lanes:
+            if not self.terminated[lane] and not self.truncated[lane]:
+                self.truncated[lane] = True
+                for key, array in self.observations["terminal"].items():
+                    array[lane] = self.observations[slot][key][lane]
+
 
 def anonymous_file() -> IO[bytes]:
     """A file without a name, in memory where the system has such files: it is gone with the last who has it."""

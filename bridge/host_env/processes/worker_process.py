@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridge.host_env.processes import process_worker
 from bridge.host_env.processes.process_worker import ANSWER, START, Channel
@@ -50,6 +50,22 @@ class WorkerDied(WorkerError):
         self.exit_code = exit_code
 
 
+class Deadline(NamedTuple):
+    """When a worker must have answered.
+
+    Attributes:
+      at: by `time.monotonic`.
+      what: what else it did not do, in words.
+    """
+
+    at: float
+    what: str
+
+    @classmethod
+    def within(cls, seconds: float, what: str) -> Deadline:
+        return cls(time.monotonic() + seconds, f"{what} {seconds:g} s")
+
+
 class WorkerProcess:
     """A process with some lanes.
 
@@ -70,10 +86,10 @@ class WorkerProcess:
         self._parent = os.getpid()
         self.new_infos: list[dict[str, Any]] | None = None
         self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
-        self.start()
+        self.start(again=False)
 
-    def start(self) -> None:
-        """Start the process, the first time or again, and tell it to make its environments."""
+    def start(self, again: bool = True) -> None:
+        """Start the process, and tell it to make its environments, the first time or again."""
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -87,7 +103,7 @@ class WorkerProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
         self._channel = Channel(ours)
         self._sequence = 0
-        self.send(START, payload=pickle.dumps((sys.path, self.lanes[0], self._env_fns)))
+        self.send(START, payload=pickle.dumps((sys.path, self.lanes[0], self._env_fns, again)))
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
         """Give a command. That nobody is there any more, `receive` says."""
@@ -95,11 +111,8 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self._channel.send(kind, self._sequence, slot, payload)
 
-    def receive(self, deadline: float | None = None) -> bytes:
+    def receive(self, deadline: Deadline | None = None) -> bytes:
         """The answer to the last command.
-
-        Args:
-          deadline: by `time.monotonic`.
 
         Raises:
           WorkerDied: the process ended, or the deadline passed; then it was killed.
@@ -111,9 +124,9 @@ class WorkerProcess:
             except BlockingIOError:
                 if self.process.poll() is not None:
                     raise self._died() from None
-                if deadline is not None and time.monotonic() > deadline:
+                if deadline is not None and time.monotonic() > deadline.at:
                     self.end()
-                    raise self._died(f"did not end its step within step_timeout = {self._step_timeout} s") from None
+                    raise self._died(f"did not {deadline.what}") from None
                 continue
             except (EOFError, OSError):
                 raise self._died() from None

@@ -101,6 +101,15 @@ class Counting(gymnasium.Env):
 
     # --- For env_method ---
 
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_once(self, file):
+        """End the process, unless there is such a file; and leave it there."""
+        if not os.path.exists(file):
+            with open(file, "w"):
+                self.die()
+
     def add(self, number, *, times=1):
         return self.count + number * times
 
@@ -117,3 +126,10 @@ class Counting(gymnasium.Env):
             time.sleep(60)
             os._exit(0)
         return [pid, subprocess.Popen(["sleep", "60"]).pid]
+
+
+class Talkative(Counting):
+    """Whose infos are larger than what a socket takes at once."""
+
+    def step(self, action):
+        return *super().step(action)[:4], {"frame": np.zeros(2**20, np.uint8)}

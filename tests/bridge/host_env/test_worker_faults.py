@@ -15,10 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
-from bridge import PPO, ProcessVecEnv, WorkerDied, WorkerError
-from tests.bridge.host_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting
+from bridge import PPO, ProcessVecEnv, SerialVecEnv, WorkerDied, WorkerError, factory, make_vec_env
+from bridge.host_env.processes import process_vec_env
+from tests.bridge.host_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting, Talkative
 
 
 def is_running(pid):
@@ -71,6 +73,12 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
 def test_an_environment_that_cannot_be_made_is_named():
     with pytest.raises(WorkerError, match=r"(?s)environment of lane 2 raised.*KeyError: 'sound'"):
         ProcessVecEnv([Counting, Counting, functools.partial(Counting, kind="sound")], envs_per_process=2)
+
+
+def test_a_system_that_is_not_posix_is_named(monkeypatch):
+    monkeypatch.setattr(process_vec_env, "IS_POSIX", False)
+    with pytest.raises(OSError, match="ProcessVecEnv needs Linux or macOS"):
+        ProcessVecEnv([Counting])
 
 
 def test_a_method_that_raises_shuts_nothing_down(start):
@@ -163,6 +171,103 @@ def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(sta
     np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
     np.testing.assert_array_equal(after[:, 1], [2, 2, 0])
     assert venv.restarts == 2
+
+
+def test_lanes_of_a_worker_that_died_before_its_step_was_fetched_are_truncated_in_that_step(start, tmp_path):
+    venv = start(on_worker_death="restart")
+    before = venv.step(np.ones(3, int))[0]
+    venv.step_async(np.full(3, 3))
+    venv.env_method("die_once", tmp_path / "died", indices=0)
+    after, rewards, dones, infos = venv.step_wait()
+    assert dones.tolist() == [True, True, False]
+    np.testing.assert_allclose(rewards, 0.3)  # for the step has taken place
+    for lane in (0, 1):
+        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane] + [0, 1])
+        assert infos[lane]["TimeLimit.truncated"]
+        assert infos[lane]["episode"]["l"] == 2
+    assert after[:, 1].tolist() == [0, 0, 2]
+    later, _, dones, _ = venv.step(np.ones(3, int))
+    np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
+    assert not dones.any()
+
+
+def test_a_worker_that_hangs_whenever_it_is_started_is_given_up(tmp_path, monkeypatch):
+    def make():
+        while (tmp_path / "taken").exists():
+            time.sleep(1)
+        return Counting()
+
+    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    venv = ProcessVecEnv([make], on_worker_death="restart", step_timeout=0.2)
+    venv.reset()
+    (tmp_path / "taken").touch()
+    with pytest.raises(WorkerDied, match=r"The process of lane 0 did not begin again within 0.5 s"):
+        venv.step(np.array([HANG]))
+    assert venv.restarts == 1
+    assert not venv.processes
+
+
+def test_with_a_step_timeout_a_reset_that_hangs_is_named(monkeypatch):
+    class HangsInReset(Counting):
+        def reset(self, **arguments):
+            time.sleep(60)
+
+    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    with pytest.raises(WorkerDied, match=r"The process of lane 0 did not end its reset within 0.5 s"):
+        ProcessVecEnv([HangsInReset], step_timeout=0.2).reset()
+
+
+def test_environments_of_a_worker_that_is_started_again_are_made_by_the_again_of_their_factory():
+    def make(length=50):
+        return Counting(length=length)
+
+    make.again = functools.partial(make, length=60)
+    venv = ProcessVecEnv([make], on_worker_death="restart")
+    venv.reset()
+    assert venv.get_attr("length") == [50]
+    venv.step(np.array([SIGKILL]))
+    assert venv.get_attr("length") == [60]
+    venv.close()
+
+
+def test_made_again_an_environment_of_make_vec_env_goes_on_with_its_monitor_log(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(factory, "ProcessVecEnv", lambda env_fns: SerialVecEnv(made.extend(env_fns) or env_fns))
+    venv = make_vec_env(functools.partial(Counting, length=1), 1, monitor_dir=tmp_path, backend="process")
+    for env in (venv.envs[0], made[0].again()):
+        env.reset()
+        env.step(0)
+    assert load_results(tmp_path)["l"].tolist() == [1, 1]
+
+
+# --- With more on the way than sockets hold -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def step_under_way():
+    """A ProcessVecEnv one of whose workers has ended a step, and cannot say so before somebody reads."""
+    venv = ProcessVecEnv([Talkative])
+    venv.reset()
+    venv.step_async(np.zeros(1, int))
+    time.sleep(0.2)
+    yield venv
+    venv.close()
+
+
+def test_environments_are_closed_though_a_step_under_way_has_much_to_tell(tmp_path):
+    venv = ProcessVecEnv([Talkative])
+    venv.reset()
+    venv.set_attr("closed_file", tmp_path / "closed")
+    venv.step_async(np.zeros(1, int))
+    begun = time.monotonic()
+    venv.close()
+    assert time.monotonic() - begun < 10
+    assert (tmp_path / "closed").read_text() == "closed\n"
+
+
+def test_a_reset_with_much_to_tell_does_not_wait_for_a_worker_that_has_too(step_under_way):
+    step_under_way.set_options({"map": np.zeros(2**20, np.uint8)})
+    assert step_under_way.reset()[0, 1] == 0
 
 
 def test_a_restart_that_was_interrupted_is_made_up_for(start, monkeypatch):
