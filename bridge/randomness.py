@@ -27,9 +27,17 @@ def set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+# Folded into a model's key.
+MODEL = 1
+
+
 def key_data(seed: int) -> np.ndarray:
-    """`jax.random.key_data(jax.random.key(seed))` on the host."""
+    """The key, as data, from which a model with this seed draws.
+
+    It is not `jax.random.key(seed)`, which is that of the first environment: a model would draw its noise from the very
+    keys of that one's episodes, and where an iteration is an episode, act as the environment was drawn.
+    """
     if jax.config.jax_default_prng_impl == "threefry2x32":  # type: ignore[attr-defined]
         # By hand, because a program for it would take longer than a model takes to be made.
-        return np.array([0, seed % 2**32], np.uint32)
-    return np.array(jax.random.key_data(jax.random.key(seed % 2**32)))
+        return np.array([MODEL, seed % 2**32], np.uint32)
+    return np.array(jax.random.key_data(jax.random.fold_in(jax.random.key(seed % 2**32), MODEL)))
