@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,17 @@ from pathlib import Path
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path to write to, which replaces `path` once all is written. If writing fails, `path` is what it was.
 
-    The file is beside `path`, on the same disk, has its suffix, and is gone in the end.
+    The file is beside `path`, on the same disk, has its suffix, and is gone in the end. Of a symbolic link, the file
+    that it leads to is replaced; and who may read or write a file that was there, may do so with the new one.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     # The process in its name: several may write the same file.
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished{path.suffix}")
     try:
+        if path.exists():
+            # Before anything is in it.
+            os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+            unfinished.chmod(stat.S_IMODE(path.stat().st_mode))
         yield unfinished
         with open(unfinished, "rb") as written:
             os.fsync(written.fileno())  # or a crash may leave the new name with nothing in it

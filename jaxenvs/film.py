@@ -14,7 +14,8 @@ from jaxenvs.arguments import image_size, number
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.files import replacing
 
-MOST_FPS = 30  # browsers slow down what is much faster
+REAL_TIME_FPS = 30
+MOST_FPS = 50  # a GIF counts in hundredths of a second, and viewers show one of them, or none, as ten
 
 
 def gif(
@@ -31,8 +32,8 @@ def gif(
       states: some of its states, in order: a list; or a pytree with a leading axis of time, as `jax.lax.scan` stacks
         them.
       path: the file, which is whole or what it was before.
-      fps: pictures a second, one of each state. If not given the film runs in real time, with up to 30 pictures a
-        second, of every so many states.
+      fps: pictures a second, one of each state; up to 50. If not given the film runs in real time, with up to 30
+        pictures a second, of every so many states.
       size: height and width in pixels, or one number for both; if not given, `env.render_size`.
 
     Raises:
@@ -43,7 +44,7 @@ def gif(
     """
     require_environment("env", env)
     length = _length(states)
-    every, fps = real_time(env) if fps is None else (1, number("fps", fps, above=0))
+    every, fps = real_time(env) if fps is None else (1, number("fps", fps, above=0, most=MOST_FPS))
     times = [*range(0, length - 1, every), length - 1]
     size = None if size is None else image_size("size", size)
     write_gif((_picture(env, states, time, size) for time in times), fps, path)
@@ -51,7 +52,7 @@ def gif(
 
 def real_time(env: Environment[Any]) -> tuple[int, float]:
     """Every how manieth state a GIF in real time shows, and how many pictures a second that makes."""
-    every = -(-env.render_fps // MOST_FPS)
+    every = -(-env.render_fps // REAL_TIME_FPS)
     return every, env.render_fps / every
 
 

@@ -1,0 +1,33 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxenvs.files import replacing
+
+
+def test_a_file_is_replaced_where_a_link_leads_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    target, link = tmp_path / "runs" / "7.zip", tmp_path / "latest.zip"
+    link.symlink_to(target)
+    for text in ("first", "second"):  # into a link that leads nowhere yet, and over what is there
+        with replacing(link) as unfinished:
+            unfinished.write_text(text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["7.zip"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "model.zip"
+    path.touch()
+    path.chmod(mode)
+    with replacing(path) as unfinished:
+        assert unfinished.stat().st_mode & 0o777 == mode  # also while it is written
+        unfinished.write_text("new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == mode
