@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import warnings
@@ -15,23 +16,26 @@ import stable_baselines3
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage, is_vecenv_wrapped
 
 import jaxenvs
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.algorithms.dqn import DQN
 from bridge.errors import NotCompilable
-from bridge.evaluation_on_host import run_episodes
+from bridge.evaluation_on_host import run_episodes, with_statistics
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
+from bridge.vec_env.packing import Packed, Packing
+from bridge.wrappers import Chain, CompiledWrapper
+from bridge.wrappers.chain import step as step_chain
+from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers.vec_normalize import CompiledNormalize
+from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, VectorTimeStep, Wrapper, arguments
 from jaxenvs.compilation import compiler_options, require_usable
-from jaxenvs.learn import ActionHead, Moments, Normalizer
+from jaxenvs.learn import ActionHead
 
 Network = ExportedPolicy | ExportedActor
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
@@ -47,7 +51,8 @@ class Evaluation:
     """What `n_episodes` episodes came to. `str` has the mean and the standard deviation of their returns.
 
     Attributes:
-      returns: float (n_episodes,), the undiscounted sums of the rewards of the environment, before normalisation.
+      returns: float (n_episodes,), the undiscounted sums of the rewards of the environment, before normalisation; or
+        as a VecMonitor around the environments counts them.
       lengths: int (n_episodes,), in steps.
       terminated: bool (n_episodes,), the environment ended the episode.
       truncated: bool (n_episodes,), its TimeLimit did, or `max_steps`. An episode may be both.
@@ -96,15 +101,17 @@ def evaluate(
     Args:
       model: PPO, A2C, DQN, SAC, TD3, DDPG or another SB3 algorithm with a policy of one of these, bridge's or SB3's
         own; or such a policy. On the host, any SB3 model.
-      env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in VecNormalize,
-        VecMonitor or VecTransposeImage; or one on the host. Of JAX environments only the parameters are used. If lanes
-        have parameters of their own, episode i has those of lane i modulo their number.
+      env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
+        compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
+        the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
+        number.
       n_episodes: how many.
       deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
         matrix for each episode; of a DQN model, at random as often as its `exploration_rate` says.
       seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
       max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
-      max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it.
+      max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it. Within a
+        wrapper of your own there are as many at once as `env` has lanes.
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
@@ -132,40 +139,40 @@ def evaluate(
         trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
         return Evaluation(*run_episodes(model, env, n_episodes, deterministic, seed, trained_in))
     try:
-        venv, normalize = _environments(env)
-        if normalize is None and isinstance(model, BaseAlgorithm):
-            normalize = model.get_vec_normalize_env()
-            if normalize is None and getattr(model, "normalized_observations", False):
-                warnings.warn(
-                    "The model was trained on observations normalised by a VecNormalize, and there is none here: give "
-                    "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
-                    stacklevel=2,
-                )
         if isinstance(model, BaseAlgorithm):
             _require_known_predict(model)
         network = export_acting(policy)
-        normalizer = _normalizer(normalize, network)
+        lanes, stack = _environments(env)
+        stack = _as_the_policy_sees(stack, model, policy)
+        chain = Chain.of(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
-    lane = venv.lane_env(0)
-    _require_spaces(policy, network, lane)
+    lane = lanes.lane_env(0)
+    _require_spaces(policy, network, stack, lane)
     if max_steps is None and not _has_time_limit(lane):
         raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
 
     # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
-    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length())
+    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
     parameters = read_parameters(acting_part(policy).parameters())
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
-    _require_numbers(parameters, normalizer)
+    _require_numbers(parameters, chain)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
     for first in range(0, n_episodes, num_lanes):
         episode = first + np.arange(num_lanes)
-        seeds = ((seed + first) % 2**32 + np.arange(num_lanes)).astype(np.uint32)
-        lanes = _lanes(venv, episode)
-        wanted = episode < n_episodes
-        given = (lanes, parameters, normalizer, seeds, wanted, limit, np.float32(exploration_rate))
-        parts.append(_program()(network, deterministic, *given))
+        first_seed = (seed + first) % 2**32
+        base, begun = chain.base.with_envs(_lanes(lanes, episode)), None
+        if chain.wrappers:  # which begin on the host, as SB3 has written their resets
+            base.seed(first_seed)
+            copies = chain.around(base)
+            observation = copies.reset()
+            around = Chain.of(copies)
+            begun = base.packed_state, around.state(), around.observation(observation)
+        venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
+        seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
+        given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
+        parts.append(_program()(network, deterministic, chain.types, base.programs.state, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
@@ -178,23 +185,33 @@ def evaluate(
 def _run(
     network: Network,
     deterministic: bool,
+    wrapper_types: tuple[type[CompiledWrapper[Any]], ...],
+    packing: Packing,
     venv: VectorEnv,
     parameters: jax.Array,
-    normalizer: Normalizer | None,
+    begun: tuple[Packed, tuple[Any, ...], Any] | None,
     seeds: jax.Array,
     wanted: jax.Array,
     max_steps: jax.Array,
     exploration_rate: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,)."""
+    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,).
+
+    Args:
+      wrapper_types: those of the Chain.
+      packing: of the state of the environments.
+      venv: these, which nobody resets.
+      begun: where environments and wrappers begin, and the first observation; without wrappers all begins here.
+      seeds: of the lanes.
+      exploration_rate: how often a Q network, if it is not deterministic, acts at random.
+    """
     lane_keys = jax.vmap(jax.random.key)(seeds)
     policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(POLICY))
     named = network.unravel(parameters)
 
     # One lane at a time, so that what a lane draws does not depend on how many there are.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
-        seen = network.as_seen(jax.tree.map(lambda leaf: leaf[None], observation))
-        distribution: Any = network.distribution(named, seen)
+        distribution: Any = network.distribution(named, jax.tree.map(lambda leaf: leaf[None], observation))
         if isinstance(network, ExportedQNetwork) and not deterministic:
             key, which = jax.random.split(jax.random.fold_in(key, step))
             random = jax.random.randint(key, (1,), 0, network.head.size, jnp.int32)
@@ -207,62 +224,94 @@ def _run(
         sample = distribution.sample(distribution.noise(key, 1)[0])
         return network.to_env(sample)[0]
 
-    def record(timestep: Any) -> tuple[jax.Array, ...]:
-        return timestep.episode_return, timestep.episode_length, timestep.terminated, timestep.truncated
+    def totals_of(timestep: VectorTimeStep, outputs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        """Returns and lengths as the infos tell them: those of the outermost VecMonitor, if there is one."""
+        monitors = [output for kind, output in zip(wrapper_types, outputs) if kind is CompiledMonitor]
+        counted = monitors[-1] if monitors else timestep
+        return counted.episode_return.astype(timestep.episode_return.dtype), counted.episode_length
 
     def going_on(carry: Any) -> Any:
-        _, _, _, running, step = carry
+        *_, running, step = carry
         return jnp.any(running) & (step < max_steps)
 
     def advance(carry: Any) -> Any:
-        state, observation, records, running, step = carry
-        if normalizer is not None:
-            observation = normalizer.normalize_observation(observation)
-        # Lanes whose episode has ended step on, and nobody looks.
-        state, timestep = venv.step(state, jax.vmap(act, in_axes=(0, 0, None))(observation, policy_keys, step))
-        records = tuple(jnp.where(running, new, old) for new, old in zip(record(timestep), records))
-        return state, timestep.observation, records, running & ~timestep.done, step + 1
+        state, wrapper_states, observation, records, running, step = carry
+        action = jax.vmap(act, in_axes=(0, 0, None))(observation, policy_keys, step)
+        state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
+        wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
+        new = (*totals_of(timestep, outputs), timestep.terminated, timestep.truncated)
+        records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
+        return state, wrapper_states, seen.observation, records, running & ~timestep.done, step + 1
 
-    state, timestep = venv.reset(lane_keys)
-    start = (state, timestep.observation, record(timestep), wanted, jnp.zeros((), jnp.int32))
-    _, _, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
+    if begun is None:
+        (state, timestep), wrapper_states = venv.reset(lane_keys), ()
+        observation = timestep.observation
+    else:
+        packed_state, wrapper_states, observation = begun
+        state = packing.unpack(packed_state)
+    nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
+    start = (state, wrapper_states, observation, nothing, wanted, jnp.zeros((), jnp.int32))
+    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
     return returns, lengths, terminated, truncated | running
 
 
 @functools.cache
 def _program() -> Any:
     """Jitted once for the process, so that an evaluation like one before does not compile again."""
-    return jax.jit(_run, static_argnums=(0, 1), compiler_options=compiler_options())
+    return jax.jit(_run, static_argnums=(0, 1, 2, 3), compiler_options=compiler_options())
 
 
 # --- What the program takes -------------------------------------------------------------------------------------
 
 
-def _environments(env: Any) -> tuple[VectorEnv, VecNormalize | None]:
-    """The environments, whose number does not matter, and what normalises them."""
+def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
+    """The environments, whose number does not matter, and the VecEnv that presents them to a policy."""
     if isinstance(env, str):
         env = jaxenvs.make(env)
-    if isinstance(env, Environment):
-        return VectorEnv(env, 1), None
     if isinstance(env, VectorEnv):
-        return env, None
+        return env, JaxVecEnv(VectorEnv(env.lane_env(0), 1))  # others may have other bounds, which do not matter
+    if isinstance(env, Environment):
+        env = JaxVecEnv(env)
     if not isinstance(env, VecEnv):
         raise TypeError(
             "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, a VecEnv or a Gymnasium "
             f"environment, got a {type(env).__name__}."
         )
-    normalize = None
-    while env is not env.unwrapped:
-        # Exact types: a subclass may do anything.
-        if type(env) is VecNormalize and normalize is None:
-            normalize = env
-        elif type(env) not in (VecMonitor, VecTransposeImage):
-            raise NotCompilable(
-                f"Episodes in a {type(env).__name__} are not compiled; in VecNormalize, VecMonitor, VecTransposeImage "
-                "they are."
-            )
-        env = env.venv
-    return env.venv, normalize
+    return env.unwrapped.venv, env  # type: ignore[attr-defined]
+
+
+def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: BasePolicy) -> VecEnv:
+    """The environments with the channels of images first, behind the statistics that the model trains with."""
+    if not _fits(env.observation_space, policy.observation_space):
+        with contextlib.suppress(AssertionError):  # there is no image whose channels are last
+            env = VecTransposeImage(env)
+    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
+    if is_vecenv_wrapped(env, VecNormalize):
+        trained_in = None
+    elif trained_in is None and getattr(model, "normalized_observations", False):
+        warnings.warn(
+            "The model was trained on observations normalised by a VecNormalize, and there is none here: give env in a "
+            "VecNormalize with the statistics of the training (VecNormalize.load).",
+            stacklevel=3,
+        )
+    if trained_in is not None and trained_in.norm_obs:
+        if type(trained_in) is not VecNormalize:
+            raise NotCompilable(f"{type(trained_in).__name__} may normalise in a way of its own.")
+        env = _normalized(env, trained_in)
+    return env
+
+
+def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:
+    """The environments behind statistics, around which are the wrappers that change what these are of."""
+    if not isinstance(env, VecEnvWrapper) or _shapes(env.observation_space) == _shapes(like.observation_space):
+        return with_statistics(env, like)
+    new = object.__new__(type(env))
+    vars(new).update(vars(env) | {"venv": _normalized(env.venv, like)})
+    return new
+
+
+def _shapes(space: spaces.Space[Any]) -> Any:
+    return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
 
 
 def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
@@ -270,11 +319,11 @@ def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
 
 
 def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
-    """One lane for each episode, with the parameters that it has."""
+    """One lane for each episode, with the parameters that it has, as a JaxVecEnv takes them."""
     env = venv.env
     if venv.env_axis == 0:
         env = jax.tree.map(lambda leaf: leaf[episode % venv.num_envs], env)
-    return VectorEnv(env, len(episode), AutoresetMode.DISABLED, venv.env_axis)
+    return VectorEnv(env, len(episode), env_axis=venv.env_axis)
 
 
 def _require_known_predict(model: BaseAlgorithm) -> None:
@@ -284,50 +333,31 @@ def _require_known_predict(model: BaseAlgorithm) -> None:
         raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
 
 
-def _normalizer(env: VecNormalize | None, network: Network) -> Normalizer | None:
-    """What VecNormalize does to observations, as its statistics are now."""
-    if env is None or not env.norm_obs:
-        return None
-    if type(env) is not VecNormalize:
-        raise NotCompilable(f"{type(env).__name__} may normalise in a way of its own.")
-    rms: Any = env.obs_rms
-    if isinstance(network.encoding, tuple):
-        moments: Any = {name: _moments(rms[name]) if name in rms else None for name, _ in network.encoding}
-    else:
-        moments = _moments(rms)
-    nothing = Normalizer.create({}, 1, epsilon=env.epsilon, clip_observation=env.clip_obs, training=False)
-    return nothing.replace(observation=moments, observation_seen=jax.tree.map(jnp.zeros_like, moments))
-
-
-def _moments(rms: RunningMeanStd) -> Moments:
-    return Moments(*(jnp.asarray(part, float) for part in (rms.mean, rms.var, rms.count)))
-
-
 def _has_time_limit(env: Environment[Any]) -> bool:
     while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
         env = env.env
     return isinstance(env, TimeLimit)
 
 
-def _require_numbers(parameters: np.ndarray, normalizer: Normalizer | None) -> None:
+def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
     """NaN would act as some action or other, and look like a result."""
     if np.isnan(parameters).any():
         raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
-    statistics = () if normalizer is None else jax.tree.leaves(normalizer.observation)
-    if any(np.isnan(leaf).any() for leaf in statistics):
+    normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
+    if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
         raise ValueError("The statistics of the VecNormalize are NaN.")
 
 
-def _require_spaces(policy: BasePolicy, network: Network, env: Environment[Any]) -> None:
+def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Environment[Any]) -> None:
     if not _fits(env.observation_space, policy.observation_space):
         raise ValueError(
             f"The policy is for observations of {policy.observation_space}, "
-            f"{type(env.unwrapped).__name__} gives those of {env.observation_space}."
+            f"{type(lane.unwrapped).__name__} gives those of {env.observation_space}."
         )
-    if not _takes(env.action_space, network.head):
+    if not _takes(lane.action_space, network.head):
         raise ValueError(
             f"The policy gives actions of {policy.action_space}, "
-            f"{type(env.unwrapped).__name__} takes those of {env.action_space}."
+            f"{type(lane.unwrapped).__name__} takes those of {lane.action_space}."
         )
 
 
@@ -336,8 +366,7 @@ def _fits(given: spaces.Space[Any], expected: spaces.Space[Any]) -> bool:
     if isinstance(given, spaces.Dict) and isinstance(expected, spaces.Dict):
         return all(name in given.spaces and _fits(given[name], part) for name, part in expected.items())
     if isinstance(given, spaces.Box) and isinstance(expected, spaces.Box):
-        first = (given.shape[-1:] + given.shape[:-1]) if is_image_space(expected) else given.shape
-        return expected.shape in (given.shape, first)
+        return given.shape == expected.shape
     return bool(given == expected)
 
 

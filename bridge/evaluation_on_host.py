@@ -30,7 +30,7 @@ def run_episodes(
     venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)
     if normalize is not None and normalize.norm_obs and not is_vecenv_wrapped(venv, VecNormalize):
-        venv = _normalized(venv, normalize)
+        venv = with_statistics(venv, normalize)
     truncated: list[bool] = []
 
     def keep(local: dict[str, Any], _: dict[str, Any]) -> None:
@@ -52,9 +52,15 @@ def run_episodes(
     return np.array(returns, float), np.array(lengths, int), ~cut, cut
 
 
-def _normalized(venv: VecEnv, like: VecNormalize) -> VecNormalize:
+def with_statistics(venv: VecEnv, like: VecNormalize) -> VecNormalize:
     """The environments behind the statistics of another VecNormalize, which stay as they are."""
-    normalized = VecNormalize(venv, training=False, norm_reward=False, clip_obs=like.clip_obs, epsilon=like.epsilon)
-    normalized.norm_obs_keys = like.norm_obs_keys
+    normalized = VecNormalize(
+        venv,
+        training=False,
+        norm_reward=False,
+        clip_obs=like.clip_obs,
+        epsilon=like.epsilon,
+        norm_obs_keys=like.norm_obs_keys,
+    )
     normalized.obs_rms = copy.deepcopy(like.obs_rms)
     return normalized

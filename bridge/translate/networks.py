@@ -73,17 +73,6 @@ class ExportedNetwork:
             encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
         return self.module(params, encoded, *(array.astype(dtype) for array in further))
 
-    def as_seen(self, observation: Any) -> Any:
-        """Observations, of any leading axes, with the channels of images first, where SB3 puts them for a policy."""
-
-        def see(encoding: Encoding, leaf: jax.Array) -> jax.Array:
-            is_last = len(encoding.shape) == 3 and leaf.shape[-3:] != encoding.shape
-            return jnp.moveaxis(leaf, -1, -3) if is_last else leaf
-
-        if isinstance(self.encoding, Encoding):
-            return see(self.encoding, observation)
-        return {key: see(encoding, observation[key]) for key, encoding in self.encoding}
-
     def two_observations(self, dtype: str) -> Any:
         """A batch of zeros, to try what the network gives."""
         encoding = self.encoding if isinstance(self.encoding, Encoding) else dict(self.encoding)

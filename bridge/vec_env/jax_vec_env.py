@@ -71,6 +71,22 @@ class JaxVecEnv(AllLanesVecEnv):
         if seed is not None:
             self.seed(seed)
 
+    def with_envs(self, venv: VectorEnv) -> JaxVecEnv:
+        """Others like these, not started, with these spaces.
+
+        Args:
+          venv: of any number. The bounds of their spaces may be others.
+        """
+        new = object.__new__(JaxVecEnv)
+        vars(new).update(vars(self))
+        new._state = new._stepping = None
+        new._use(venv)
+        new._check_action = ActionChecker(self.action_space, venv.num_envs)
+        new.quiet_infos = QuietInfos(venv.num_envs)
+        AllLanesVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
+        new.metadata = self.metadata
+        return new
+
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:

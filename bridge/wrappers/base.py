@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+import copy
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnvWrapper
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from jaxenvs import VectorTimeStep
 
@@ -24,7 +25,11 @@ class CompiledWrapper(Generic[W]):
 
     Attributes:
       wrapper: SB3's.
+      any_num_envs: whether its `reset` makes anew all that it keeps of each environment, so that a copy of it may be
+        around another number of them: `bridge.evaluate` then runs as many episodes at once as there are.
     """
+
+    any_num_envs: ClassVar[bool] = False
 
     def __init__(self, wrapper: W) -> None:
         """
@@ -40,6 +45,22 @@ class CompiledWrapper(Generic[W]):
         Then several run in one program, and `write_back` and `infos` are called once for all of them.
         """
         return False
+
+    def around(self, venv: VecEnv) -> W:
+        """A copy of the wrapper around other environments, for an evaluation: what it does is not felt here.
+
+        Args:
+          venv: as many of them, or any number with `any_num_envs`. Their next `reset` is the first.
+        """
+        new: W = object.__new__(type(self.wrapper))  # `copy` stumbles over SB3's `__getattr__`
+        if self.any_num_envs:
+            vars(new).update(vars(self.wrapper))
+            VecEnvWrapper.__init__(new, venv, self.wrapper.observation_space, self.wrapper.action_space)
+        else:
+            same = {id(self.wrapper.class_attributes): self.wrapper.class_attributes}  # has what cannot be copied
+            known = {id(self.wrapper): new, id(self.wrapper.venv): venv, id(self.wrapper.unwrapped): venv.unwrapped}
+            vars(new).update(copy.deepcopy(vars(self.wrapper), same | known))
+        return new
 
     def state(self) -> Any:
         """The state with which a rollout starts: a pytree of NumPy arrays. Leave out what `step` does not need."""

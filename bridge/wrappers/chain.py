@@ -147,6 +147,29 @@ class Chain:
         """Whether rollouts may follow each other in one program."""
         return all(wrapper.goes_on for wrapper in self.wrappers)
 
+    @property
+    def any_num_envs(self) -> bool:
+        """Whether `around` takes any number of environments."""
+        return all(wrapper.any_num_envs for wrapper in self.types)
+
+    def around(self, base: JaxVecEnv) -> VecEnv:
+        """Copies of the wrappers around other environments, for an evaluation: what they do is not felt here.
+
+        Args:
+          base: not started; as many as these, or any number with `any_num_envs`.
+
+        Raises:
+          NotCompilable: a wrapper cannot be copied.
+        """
+        env: VecEnv = base
+        for wrapper in self.wrappers:
+            try:
+                env = wrapper.around(env)
+            except Exception as error:
+                kind = type(wrapper.wrapper).__name__
+                raise NotCompilable(f"There is no copy of the {kind} for an evaluation: {error}.") from error
+        return env
+
     def state(self) -> tuple[Any, ...]:
         """The states of the wrappers, with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)

@@ -20,6 +20,8 @@ class ExtractState:
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
     """VecExtractDictObs."""
 
+    any_num_envs = True
+
     @property
     def goes_on(self) -> bool:
         return True

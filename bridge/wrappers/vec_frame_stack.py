@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from stable_baselines3.common.vec_env import VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
 from bridge.wrappers.base import CompiledWrapper
@@ -28,9 +29,18 @@ class FrameStackState:
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     """VecFrameStack."""
 
+    any_num_envs = True
+
     @property
     def goes_on(self) -> bool:
         return True
+
+    def around(self, venv: VecEnv) -> VecFrameStack:
+        new = super().around(venv)
+        new.stacked_obs = copy.deepcopy(self.wrapper.stacked_obs)
+        for stack in jax.tree.leaves(CompiledFrameStack(new)._stacks()):
+            stack.stacked_obs = np.zeros((venv.num_envs, *stack.stacked_shape), stack.stacked_obs.dtype)
+        return new
 
     def state(self) -> FrameStackState:
         stacks, structure = jax.tree.flatten(self._stacks())

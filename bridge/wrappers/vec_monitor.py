@@ -25,6 +25,8 @@ class MonitorState:
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
     """VecMonitor, which sees rewards as the wrapper inside of it gives them."""
 
+    any_num_envs = True
+
     @property
     def goes_on(self) -> bool:
         return True

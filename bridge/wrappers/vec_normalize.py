@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge.wrappers.base import CompiledWrapper
 from jaxenvs import VectorTimeStep, struct
@@ -29,9 +29,16 @@ class NormalizeState:
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
     """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
 
+    any_num_envs = True
+
     @property
     def goes_on(self) -> bool:
         return not self.wrapper.training  # else a rollout's sums join those before it in float64, on the host
+
+    def around(self, venv: VecEnv) -> VecNormalize:
+        new = super().around(venv)
+        new.training = False  # an evaluation teaches nothing, and statistics are shared
+        return new
 
     def state(self) -> NormalizeState:
         env = self.wrapper

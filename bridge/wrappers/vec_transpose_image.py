@@ -21,6 +21,8 @@ class TransposeState:
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     """VecTransposeImage."""
 
+    any_num_envs = True
+
     @property
     def goes_on(self) -> bool:
         return True
