@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
