@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the ground up. Modules that stand in one line may import each other.
 FLOORS = [
+    ["jaxenvs.jax_names"],
     [
         "jaxenvs.environment",
         "jaxenvs.spaces",
