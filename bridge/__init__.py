@@ -26,6 +26,7 @@ from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_process import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
+from bridge.seeds import train_seeds
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
@@ -59,6 +60,7 @@ __all__ = [
     "save_checkpoint",
     "to_jax",
     "to_torch",
+    "train_seeds",
 ]
 
 set_up_process()

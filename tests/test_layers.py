@@ -38,7 +38,7 @@ FLOORS = [
     ["bridge.factory"],
     ["bridge.engine"],
     ["bridge.algorithms"],
-    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint"],
+    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint", "bridge.seeds"],
     ["bridge"],
     ["bridge.app"],
 ]
