@@ -14,7 +14,6 @@ from bridge.seeds.model_training import Model, require_one_program
 from bridge.seeds.seed_sweep import SeedSweep
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
-from jaxenvs.learn.sweep import reserve_threads
 
 AnyModel = TypeVar("AnyModel", bound=CompiledAlgorithm)
 LAST_SEED = 2**32 - 1  # NumPy's
@@ -27,8 +26,8 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
     `learn(total_timesteps)`, but with other random numbers. It can be saved, evaluated, and trained further. Nobody
     looks in between: there are neither callbacks nor logs, and replay buffers are empty afterwards.
 
-    On a CPU the seeds are spread over its cores if this is called before JAX runs anything else; otherwise call
-    `jaxenvs.learn.sweep.reserve_threads()` first.
+    On a CPU the seeds are spread over its cores if `jaxenvs.learn.sweep.reserve_threads()` was called before JAX ran
+    anything; otherwise one core takes all, and a warning says so.
 
     Args:
       model: a PPO, A2C, DQN, SAC, TD3 or DDPG of bridge, on JAX environments, also in a VecNormalize, that has not
@@ -43,7 +42,6 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
       NotCompilable: something of it is no part of one program, as a class or a method of one's own.
       TypeError, ValueError: an argument is not what it must be, or `model` has begun to learn.
     """
-    reserve_threads()
     arguments.instance("model", model, CompiledAlgorithm, "a model of bridge")
     total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
     numbers = [arguments.integer("seeds", seed, 0, LAST_SEED) for seed in seeds]
