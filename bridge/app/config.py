@@ -19,7 +19,16 @@ from stable_baselines3.common.preprocessing import is_image_space
 import bridge
 import jaxenvs
 from bridge.app.files import replacing
-from bridge.app.hyperparameters import ACTIONS, ALGORITHMS, BOUNDS, NOISE, OFF_POLICY, SCHEDULED, TUNED, check_bounds
+from bridge.app.hyperparameters import (
+    ACTIONS,
+    ALGORITHMS,
+    NOISE,
+    OFF_POLICY,
+    SCHEDULED,
+    TUNED,
+    bounds_of,
+    check_bounds,
+)
 from jaxenvs import cli
 from jaxenvs.cli import UserError
 
@@ -221,14 +230,15 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
     default = defaults[name]
     is_schedule = name in SCHEDULED and isinstance(value, str)
     is_off = default is None and value is None
-    is_number = (isinstance(default, bool | int | float) or name in BOUNDS) and name != "train_freq"  # or a pair
+    is_number = isinstance(default, bool | int | float) or (default is None and name in bounds_of(algorithm))
+    is_number = is_number and name != "train_freq"  # or a pair
     if not is_schedule and not is_off and is_number:
         # A whole number is a float too; True is not a number.
         kind = float if default is None else type(default)
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UserError(f"{name} must be of type {kind.__name__}, as {default!r}, got {value!r}.")
     try:
-        check_bounds(name, value)
+        check_bounds(algorithm, name, value)
     except ValueError as error:
         raise UserError(str(error)) from error
 

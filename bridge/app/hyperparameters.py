@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from jaxenvs import learn
+
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
 ON_POLICY = {"a2c": "A2C", "ppo": "PPO"}
 OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "sac": "SAC", "td3": "TD3"}
@@ -162,35 +164,16 @@ for _name in ("td3", "ddpg"):
     }
 
 # The arguments of SB3's algorithms that may be schedules.
-SCHEDULED = ("learning_rate", "clip_range", "clip_range_vf")
+SCHEDULED = learn.PPO.SCHEDULED  # those of the others are among them
 
-# Least and greatest value of what has bounds. SB3 trains with some that lie outside, to no use.
+# Least and greatest value of what has other bounds than in jaxenvs.learn, or is not there.
 BOUNDS: dict[str, tuple[float, float]] = {
-    "n_steps": (1, math.inf),
-    "batch_size": (1, math.inf),
-    "n_epochs": (1, math.inf),
-    "gamma": (0, 1),
-    "gae_lambda": (0, 1),
-    "learning_rate": (0, math.inf),
-    "clip_range": (0, math.inf),
-    "clip_range_vf": (0, math.inf),
-    "max_grad_norm": (0, math.inf),
-    "target_kl": (0, math.inf),
     "rms_prop_eps": (0, math.inf),
     "sde_sample_freq": (-1, math.inf),
     "stats_window_size": (1, math.inf),
-    "buffer_size": (1, math.inf),
     "learning_starts": (0, math.inf),
-    "tau": (0, 1),
     "gradient_steps": (-1, math.inf),
-    "target_update_interval": (1, math.inf),
-    "exploration_fraction": (0, 1),
-    "exploration_initial_eps": (0, 1),
-    "exploration_final_eps": (0, 1),
     "noise_std": (0, math.inf),
-    "policy_delay": (1, math.inf),
-    "target_policy_noise": (0, math.inf),
-    "target_noise_clip": (0, math.inf),
 }
 
 # In the place of an `action_noise`, with their defaults.
@@ -199,8 +182,18 @@ NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 TRAIN_FREQ_UNITS = ("step", "episode")
 
 
-def check_bounds(name: str, value: Any) -> None:
+def bounds_of(algorithm: str) -> dict[str, tuple[float, float]]:
+    """Least and greatest value of the hyper-parameters of a key of ALGORITHMS that have any.
+
+    SB3 trains with some that lie outside, to no use.
     """
+    settings: type[learn.Settings] = getattr(learn, ALGORITHMS[algorithm])
+    return settings.RANGES | dict.fromkeys(settings.COUNTS, (1, math.inf)) | BOUNDS
+
+
+def check_bounds(algorithm: str, name: str, value: Any) -> None:
+    """Refuse a value with which nobody can train.
+
     Raises:
       ValueError: a number, or the start of a schedule, that is infinite, NaN or out of its bounds; or none of the words
         that a setting takes.
@@ -219,7 +212,7 @@ def check_bounds(name: str, value: Any) -> None:
         value = to_schedule(value)(1.0)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    low, high = BOUNDS.get(name, (-math.inf, math.inf))
+    low, high = bounds_of(algorithm).get(name, (-math.inf, math.inf))
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}.")
     if not low <= value <= high:

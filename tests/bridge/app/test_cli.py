@@ -116,6 +116,7 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
         (["sac", "Pendulum-v1", "--total-timesteps", "100"], "learning_starts=100 must be less than --total-timesteps"),
         (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=auto_0"], "'auto' or as 'auto_0.1', got 'auto_0'"),
         (["sac", "Pendulum-v1", "--hyperparameters", "tau=2"], "tau must be between 0 and 1, got 2"),
+        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=-1"], "ent_coef must be at least 0, got -1"),
         (["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(1,'epoch')"], "as (1,'episode'), got (1, 'epoch')"),
         (["td3", "Pendulum-v1", "--hyperparameters", "noise_type=pink"], "normal, ornstein-uhlenbeck, got 'pink'"),
         (["dqn", "CartPole-v1", "--hyperparameters", "gradient_steps=-2"], "gradient_steps must be at least -1"),
