@@ -1,5 +1,5 @@
-"""Where replay buffers were before `bridge.replay`: the names that are in pickles of them."""
+"""The replay buffer: a ring of lanes that stores observations once and knows each slot's place in its episode."""
 
-from bridge.replay import ReplayBuffer
+from bridge.buffers.replay.replay_buffer import ReplayBuffer
 
 __all__ = ["ReplayBuffer"]

@@ -1,4 +1,4 @@
-"""ExportedNetwork, which the translations of SB3's policies share: encoded observations, a module, and no weights."""
+"""What the translations of Stable-Baselines3's policies share: encoded observations, a module, and no weights."""
 
 from __future__ import annotations
 
@@ -141,8 +141,7 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
 
 
 def export_head(space: gymnasium.Space[Any]) -> ActionHead:
-    """The head of a policy over an action space.
-
+    """
     Raises:
       NotCompilable: there is no translation of policies whose actions are of this space.
     """
@@ -158,8 +157,7 @@ def export_head(space: gymnasium.Space[Any]) -> ActionHead:
 def export_exploration(
     distribution: StateDependentNoiseDistribution, squash: bool, learn_features: bool
 ) -> Exploration:
-    """The settings of a state-dependent exploration that is SB3's.
-
+    """
     Args:
       squash, learn_features: what SB3 sets for such a policy.
 

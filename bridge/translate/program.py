@@ -1,4 +1,4 @@
-"""Computations: what a PyTorch module computes, as a list of operations that JAX runs."""
+"""Programs: what a PyTorch module computes, as a list of operations that JAX runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Computation:
-    """A pure function of parameters and inputs. Computations of the same operations are equal."""
+class Program:
+    """A pure function of parameters and inputs. Programs of the same operations are equal."""
 
     num_inputs: int
     operations: tuple[Operation, ...]

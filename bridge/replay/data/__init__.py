@@ -1,1 +1,0 @@
-"""What is made of a replay store: slices, priorities, files, offline data."""

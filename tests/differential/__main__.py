@@ -1,0 +1,33 @@
+"""Runs many programs, and prints the smallest that fail.
+
+python -m tests.differential --programs 5000 --seed 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import tests.conftest  # noqa: F401  (where compiled programs are kept)
+from tests.differential.searching import search
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--programs", type=int, default=300, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first of them")
+    parser.add_argument("--env", choices=["jax", "gymnasium"], action="append", help="of these environments alone")
+    parser.add_argument("--few", action="store_true", help="settings that share few compiled programs")
+    parser.add_argument("--most", type=int, default=20, help="stop after so many kinds of differences")
+    arguments = parser.parse_args()
+    begun = time.monotonic()
+    envs = tuple(arguments.env or ("jax", "gymnasium"))
+    numbers = range(arguments.seed, arguments.seed + arguments.programs)
+    result = search(numbers, envs, arguments.few, arguments.most, lambda find: print(find, flush=True))
+    seconds = time.monotonic() - begun
+    print(f"{result.count} programs, {result.failed} failed, {len(result.finds)} kinds, {seconds:.0f} s")
+    raise SystemExit(bool(result.finds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Programs drawn at random, each from one number, so that it can be had again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.differential.overriding import METHODS, SPECIAL
+from tests.differential.running import Program
+from tests.differential.settings import ALGORITHMS, Setting
+
+LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")
+WRAPPED = {
+    "model": ("train", "collect_rollouts", "_on_step", "predict", "_update_info_buffer", "_update_learning_rate"),
+    "buffer": ("add", "sample", "get", "reset", "compute_returns_and_advantage"),
+    "env": ("step_wait", "step_async", "reset"),
+    "policy": ("forward", "predict_values"),
+    "logger": ("dump",),
+}
+
+
+def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = False) -> Program:
+    """A program.
+
+    Args:
+      number: of the program.
+      envs: of these environments.
+      few: settings that share few compiled programs.
+    """
+    drawer = Drawer(random.Random(number), number, envs, few)
+    return Program(drawer.setting, tuple(drawer.operation() for _ in range(drawer.random.randint(2, 8))))
+
+
+class Drawer:
+    """Draws operations for one setting."""
+
+    def __init__(self, source: random.Random, number: int, envs: tuple[str, ...], few: bool) -> None:
+        self.random, self.few = source, few
+        self.setting = self._setting(number, envs)
+
+    def _setting(self, number: int, envs: tuple[str, ...]) -> Setting:
+        pick, chance = self.random.choice, self._chance
+        algorithm = ALGORITHMS[number % len(ALGORITHMS)]
+        exact = chance(0.6)
+        settings: dict[str, Any] = {
+            "algorithm": algorithm,
+            "env": envs[number // len(ALGORITHMS) % len(envs)],
+            "exact": exact,
+            "length": pick([1, 2, 3, 5, 7]),
+            "truncates": pick([0, 0, 1]),
+            "rate": pick(["constant", "constant", "linear", "linear", "decaying"]),
+            "logged": pick(["", "", "", "rows", "rows", "own"]),
+        }
+        if self.few:
+            settings["observations"] = ("box", "dict", "discrete")[number // 12 % 3] if exact else "box"
+            settings["num_envs"] = 1 if exact else 2
+            settings["frequent"] = exact
+        else:
+            settings["observations"] = pick(["box", "box", "discrete", "dict"])
+            settings["num_envs"] = pick([1, 2])
+            settings["frequent"] = chance(0.6)
+            settings["optimizer"] = pick(["adam", "adam", "sgd"])
+            if (
+                chance(0.1)
+                and settings["observations"] == "box"
+                and exact is False
+                and algorithm in ("PPO", "A2C", "SAC")
+            ):
+                settings["sde"] = True
+            if chance(0.1):
+                settings["wrapper"] = "normalize"
+        if algorithm == "A2C" and chance(0.5):
+            settings["optimizer"] = ""
+        if chance(0.3):
+            settings["overrides"] = tuple(self._override(algorithm, exact) for _ in range(pick([1, 1, 2])))
+        return Setting(**settings)
+
+    def _chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def _override(self, algorithm: str, exact: bool) -> tuple[Any, ...]:
+        pick = self.random.choice
+        if self._chance(0.3):
+            special = [name for name in SPECIAL if algorithm not in ("PPO", "A2C") or name != "more reward"]
+            return (pick(special),)
+        doing = self._weights() if self._chance(0.5) else ()
+        if doing and self._chance(0.3):
+            doing = ("polyak", 1.0)
+        return (pick(METHODS), *doing)
+
+    # --- Operations -----------------------------------------------------------------------------------------------
+
+    def operation(self) -> tuple[Any, ...]:
+        draw = self.random.choices(
+            [self._learn, self._train, self._write, self._look, self._travel, self._kept, self._env, self._wrap],
+            [8, 2, 4, 3, 3, 2, 2, 1],
+        )[0]
+        return draw()
+
+    def _learn(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        steps = pick([1, 3, 4, 8, 12, 17, 24])
+        return "learn", steps, self._chance(0.6), self._callback(), pick([1, 1, 4, None])
+
+    def _callback(self) -> Any:
+        if self._chance(0.4):
+            return None
+        kind = self.random.choice(["each", "each", "every", "list", "function"])
+        events = tuple(self._event(kind) for _ in range(self.random.randint(0, 3)))
+        return kind, self.random.choice([1, 3, 5, 8]), events
+
+    def _event(self, kind: str) -> tuple[Any, ...]:
+        hooks = ["step", "step", "rollout start", "rollout end", "training start", "training end"]
+        hook = "step" if kind in ("function", "every") else self.random.choice(hooks)
+        call = 0 if hook.startswith("training") else self.random.choice([0, 1, 2, 3, 5, 7])
+        return hook, call, self._called(hook)
+
+    def _called(self, hook: str) -> tuple[Any, ...]:
+        """An operation in a callback."""
+        drawn: list[Any] = [self._look, self._write, self._kept, self._end]
+        # In a rollout that is one program, nothing acts before its end, by what is documented.
+        is_late = hook == "step" and self.setting.is_on_policy and self.setting.env == "jax"
+        operation = self.random.choices(drawn, [5, 0, 1, 0] if is_late else [5, 6, 1, 1])[0]()
+        if operation[0] == "look" and hook == "step" and self._chance(0.4):
+            return self.random.choice([("locals",), ("locals",), ("reward", 2.0)])
+        return operation
+
+    def _end(self) -> tuple[Any, ...]:
+        return (self.random.choice(["stop", "raise"]),)
+
+    def _look(self) -> tuple[Any, ...]:
+        return "look", *self.random.sample(LOOKS, self.random.randint(1, 3))
+
+    def _train(self) -> tuple[Any, ...]:
+        return "train", self.random.choice([1, 2, 5])
+
+    def _kept(self) -> tuple[Any, ...]:
+        return self.random.choice(
+            [("keep", "copy"), ("keep", "same"), ("restore", "copy"), ("restore", "same"), ("save",)]
+        )
+
+    def _env(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        if self._chance(0.5):
+            return pick([("turn",), ("turn",), ("share", "env"), ("share", "buffer")])
+        num_envs = self.setting.num_envs if self._chance(0.8) else 3 - self.setting.num_envs
+        return "set_env", num_envs, pick([2, 5]), self._chance(0.7)
+
+    def _travel(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        if not self.setting.is_on_policy and self._chance(0.2):
+            return "replay", pick(["own", "other"])
+        how = pick(["own", "other", "pickle", "deepcopy", "saved"])
+        with_other = how not in ("pickle", "deepcopy") and self._chance(0.3) and not self.few
+        return ("travel", how, pick([1, 2])) if with_other else ("travel", how)
+
+    def _wrap(self) -> tuple[Any, ...]:
+        owner = self.random.choice(list(WRAPPED))
+        return "wrap", owner, self.random.choice(WRAPPED[owner])
+
+    def _write(self) -> tuple[Any, ...]:
+        pick, net = self.random.choice, self.random.randint(0, 3)
+        drawn = [
+            self._weights,
+            self._weights,
+            self._weights,
+            lambda: ("polyak", pick([0.5, 1.0])),
+            lambda: ("moments", net, pick(["clear", "scale", "reload"])),
+            lambda: ("optimizer", net, pick(["adam", "sgd", "rmsprop", "adagrad"])),
+            lambda: ("freeze", net, self._chance(0.4)),
+            lambda: ("setting", *self._changed()),
+            lambda: ("setting", *self._changed()),
+            lambda: ("stored", pick(["advantages", "returns"]), pick([0.5, 2.0])),
+            lambda: ("replace", net, pick(["copy", "policy", "both", "layer"])),
+            lambda: ("move", pick(["to", "float", "train", "eval", "reload"])),
+        ]
+        if self.setting.exact:
+            drawn.append(
+                lambda: ("rate", pick(["groups", "constant", "linear", "learning_rate"]), pick([0.0, 0.01, 0.05]))
+            )
+        if self.setting.env == "jax":
+            drawn.append(lambda: ("environments", "length", pick([2, 5]), pick([None, 0])))
+        return "write", *pick(drawn)()
+
+    def _weights(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        how, number = pick(
+            [("fill", 0.0), ("fill", 0.25), ("scale", 0.5), ("scale", -1.0), ("add", 0.1), ("clamp", 0.2)]
+        )
+        way = pick(["inplace", "inplace", "data", "state_dict", "set_parameters"])
+        return "weights", self.random.randint(0, 3), way, how, number
+
+    def _changed(self) -> tuple[str, Any]:
+        pick = self.random.choice
+        both: list[tuple[str, Any]] = [("gamma", pick([0.5, 0.99]))]
+        if self.setting.is_on_policy:
+            both += [("gae_lambda", 0.5), ("ent_coef", 0.1), ("vf_coef", pick([0.1, 1.0])), ("clip_range", 0.1)]
+            both += [("max_grad_norm", pick([0.01, 10.0])), ("n_epochs", 1)]
+        else:
+            both += [("tau", pick([0.0, 0.1, 1.0])), ("target_update_interval", pick([1, 3]))]
+            both += [("learning_starts", pick([0, 6])), ("policy_delay", 1)]
+            if not self.few:
+                both += [("gradient_steps", pick([0, 1, 2, -1])), ("max_grad_norm", 0.01)]
+        return pick(both)

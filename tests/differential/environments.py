@@ -1,0 +1,108 @@
+"""An environment that no action changes, as one of jaxenvs and as one of Gymnasium's, so that steps can be compared."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from bridge import JaxVecEnv
+from jaxenvs import Environment, TimeStep, environment, static, struct
+
+LONGEST = 8  # steps of an episode
+
+
+def observation_space(kind: str) -> spaces.Space[Any]:
+    box, number = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(LONGEST + 1)
+    # Not in the order of the alphabet, which is JAX's.
+    return {"box": box, "discrete": number, "dict": spaces.Dict(OrderedDict(z=box, a=number))}[kind]
+
+
+def action_space(kind: str) -> spaces.Space[Any]:
+    return {"box": spaces.Box(-1.0, 1.0, (1,), np.float32), "discrete": spaces.Discrete(2)}[kind]
+
+
+def observe(kind: str, time: Any, np: Any) -> Any:
+    box = np.stack([time / 8, 1 - time / 4]).astype(np.float32)
+    return {"box": box, "discrete": time, "dict": {"z": box, "a": time}}[kind]
+
+
+@struct
+class ClockState:
+    time: jax.Array
+
+
+@environment
+class Clock(Environment[ClockState]):
+    """Counts steps, and ends after `length` of them, by truncation where `truncates` is 1."""
+
+    length: int = 5
+    truncates: int = 0
+    observations: str = static(default="box")
+    actions: str = static(default="box")
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]:
+        return observation_space(self.observations)
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        return action_space(self.actions)
+
+    def reset(self, key: jax.Array) -> tuple[ClockState, TimeStep]:
+        state = ClockState(jnp.zeros((), jnp.int32))
+        return state, TimeStep.create(observe(self.observations, state.time, jnp))
+
+    def step(self, state: ClockState, action: Any) -> tuple[ClockState, TimeStep]:
+        time = state.time + 1
+        observation, ends, truncates = observe(self.observations, time, jnp), time >= self.length, self.truncates == 1
+        step = TimeStep.create(observation, (1.0 + time) / 4, terminated=ends & ~truncates, truncated=ends & truncates)
+        return ClockState(time), step
+
+
+class GymnasiumClock(gymnasium.Env[Any, Any]):
+    """The same for Gymnasium."""
+
+    def __init__(self, length: int, truncates: int, observations: str, actions: str) -> None:
+        self.length, self.truncates, self.observations = length, truncates, observations
+        self.observation_space, self.action_space = observation_space(observations), action_space(actions)
+
+    def _observe(self) -> Any:
+        return observe(self.observations, np.int64(self._time), np)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._time = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._time += 1
+        ends = self._time >= self.length
+        return self._observe(), (1.0 + self._time) / 4, ends and not self.truncates, ends and bool(self.truncates), {}
+
+
+def make_env(
+    kind: str, num_envs: int, length: int, truncates: int, observations: str, actions: str, wrapper: str = ""
+) -> Any:
+    """What a user gives to a model of either library.
+
+    Args:
+      kind: "jax": a JaxVecEnv. "gymnasium": a Gymnasium environment, or several in a DummyVecEnv.
+      num_envs, length, truncates, observations, actions: of the environments.
+      wrapper: "normalize": in a VecNormalize.
+    """
+    settings = {"length": length, "truncates": truncates, "observations": observations, "actions": actions}
+    if kind == "jax":
+        env: Any = JaxVecEnv(Clock(**settings), num_envs, seed=0)  # type: ignore[call-arg]
+    elif num_envs == 1 and not wrapper:
+        return GymnasiumClock(**settings)  # type: ignore[arg-type]
+    else:
+        env = DummyVecEnv([lambda: Monitor(GymnasiumClock(**settings))] * num_envs)  # type: ignore[arg-type]
+    return VecNormalize(env, gamma=0.9) if wrapper else env

@@ -1,0 +1,245 @@
+"""What can be seen of a model from outside, as dicts of names and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.vec_env import VecNormalize
+
+from tests.differential import writing
+from tests.differential.settings import Setting
+
+# Of the clock.
+TIMES = ("time/fps", "time/time_elapsed")
+COUNTERS = (
+    "num_timesteps",
+    "_total_timesteps",
+    "_num_timesteps_at_start",
+    "_current_progress_remaining",
+    "_n_updates",
+    "_episode_num",
+    "_n_calls",
+    "exploration_rate",
+    "learning_rate",
+    "n_envs",
+)
+
+
+class Drawn:
+    """A value that depends on what was drawn: its kind alone is compared."""
+
+    def __init__(self, value: Any) -> None:
+        value = value.numpy() if isinstance(value, torch.Tensor) else value
+        self.kind = (type(value).__name__, np.shape(value), str(getattr(value, "dtype", "")))
+
+    def __repr__(self) -> str:
+        return f"something drawn, {self.kind}"
+
+
+def plain(value: Any, is_drawn: bool = False) -> Any:
+    """A copy of a value in which arrays are NumPy's, or what kind they are if what they hold was drawn."""
+    if isinstance(value, dict):
+        return {str(key): plain(part, is_drawn) for key, part in value.items()}
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, list | tuple):
+        return [plain(part, is_drawn) for part in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return Drawn(value) if is_drawn else np.array(value)
+    if isinstance(value, float) and is_drawn:
+        return Drawn(value)
+    return value if isinstance(value, bool | int | float | str | type(None)) else type(value).__name__
+
+
+def weights(model: Any, setting: Setting) -> dict[str, Any]:
+    found = {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
+    for name in writing.networks(model):
+        # What the model has under a name of its own is the policy's, unless somebody has put another there.
+        if hasattr(model, name) and getattr(model, name) is not getattr(model.policy, name):
+            found |= {f"model.{name}.{key}": value for key, value in getattr(model, name).state_dict().items()}
+    entropy = getattr(model, "log_ent_coef", None)
+    if entropy is not None:
+        found["log_ent_coef"] = entropy
+    learns = {f"{name} learns": parameter.requires_grad for name, parameter in model.policy.named_parameters()}
+    return plain(found | learns | {"training": model.policy.training})
+
+
+def moments(model: Any, setting: Setting) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for owner, optimizer in writing.optimizers(model).items():
+        found[f"{owner}.kind"] = type(optimizer).__name__
+        for group in optimizer.param_groups:
+            found[f"{owner}.lr"] = group["lr"]
+            for number, parameter in enumerate(group["params"]):
+                state = optimizer.state.get(parameter, {})
+                # Without a step yet, zeros are as good as nothing.
+                for name, value in state.items() if state.get("step", 1) else ():
+                    is_drawn = not setting.exact and name != "step"
+                    found[f"{owner}.{number}.{name}"] = plain(value, is_drawn)
+    return plain(found)
+
+
+def gradients(model: Any, setting: Setting) -> dict[str, Any]:
+    return {
+        name: None if parameter.grad is None else plain(parameter.grad, not setting.exact)
+        for name, parameter in model.policy.named_parameters()
+    }
+
+
+def counters(model: Any, setting: Setting) -> dict[str, Any]:
+    found = {name: getattr(model, name) for name in COUNTERS if hasattr(model, name)}
+    if setting.rate != "decaying":
+        found["lr_schedule"] = model.lr_schedule(0.5)
+    found["calls"] = dict(sorted(model.calls.items()))
+    episodes = model.ep_info_buffer
+    found["episodes"] = None if episodes is None else [[episode["r"], episode["l"]] for episode in episodes]
+    found["_last_obs"] = model._last_obs
+    if setting.is_on_policy:  # of others it is of no use
+        found["_last_episode_starts"] = model._last_episode_starts
+    return plain(found)
+
+
+def buffer(model: Any, setting: Setting) -> dict[str, Any]:
+    replay = getattr(model, "replay_buffer", None)
+    if replay is not None:
+        size = replay.size()
+        found = {"pos": replay.pos, "full": bool(replay.full), "size": size}
+        for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
+            found[name] = first_rows(getattr(replay, name), size)
+        found["terminal"] = found["dones"] * (1 - found["timeouts"])
+        return plain(found) | {"actions": plain(replay.actions[:size], not setting.exact)}
+    rollout = getattr(model, "rollout_buffer", None)
+    if rollout is None:
+        return {}
+    found = {name: getattr(rollout, name) for name in ("pos", "full")}
+    for name in ("observations", "rewards", "episode_starts", "values", "returns", "advantages"):
+        found[name] = _by_lanes(name, getattr(rollout, name), rollout)
+    drawn = {name: _by_lanes(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
+    return plain(found) | plain(drawn, not setting.exact)
+
+
+def _by_lanes(name: str, values: Any, rollout: Any) -> Any:
+    """One row for each step of each lane, as Stable-Baselines3's update leaves most of them, but not all."""
+    if isinstance(values, dict):
+        return {key: _by_lanes(name, part, rollout) for key, part in values.items()}
+    is_flat = rollout.generator_ready and name not in ("rewards", "episode_starts")
+    values = values if is_flat else np.swapaxes(values, 0, 1)
+    return values.reshape(rollout.buffer_size * rollout.n_envs, -1)
+
+
+def first_rows(values: Any, size: int) -> Any:
+    if isinstance(values, dict):
+        return {name: part[:size] for name, part in values.items()}
+    return values[:size]
+
+
+def sizes(model: Any, setting: Setting) -> dict[str, Any]:
+    """Of a buffer, without a look at what it stores."""
+    replay = getattr(model, "replay_buffer", None)
+    if replay is not None:
+        return {"pos": int(replay.pos), "full": bool(replay.full), "size": int(replay.size())}
+    rollout = model.rollout_buffer
+    return {"pos": int(rollout.pos), "full": bool(rollout.full), "size": int(rollout.size())}
+
+
+def sample(model: Any, setting: Setting) -> dict[str, Any]:
+    replay = getattr(model, "replay_buffer", None)
+    if replay is None:
+        return {}
+    drawn = replay.sample(2, env=model._vec_normalize_env)
+    return {name: plain(value, not setting.exact) for name, value in drawn._asdict().items()}
+
+
+def parameters(model: Any, setting: Setting) -> dict[str, Any]:
+    """Of `get_parameters`, but for moments."""
+    return {name: plain(value) for name, value in model.get_parameters().items() if "optimizer" not in name}
+
+
+def predicted(model: Any, setting: Setting) -> dict[str, Any]:
+    space = model.observation_space
+    seen = {"box": np.float32([[0.1, 0.2], [0.5, -0.3]]), "discrete": np.array([1, 4])}
+    observation = {"z": seen["box"], "a": seen["discrete"]} if setting.observations == "dict" else None
+    observation = seen[setting.observations] if observation is None else observation
+    actions, state = model.predict(observation, deterministic=True)
+    one, _ = model.predict(space.sample() if setting.observations == "discrete" else _first(observation))
+    return {"actions": plain(actions), "state": plain(state), "one": plain(one, True)}
+
+
+def _first(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {name: value[0] for name, value in observation.items()}
+    return observation[0]
+
+
+def pending(model: Any, setting: Setting) -> dict[str, Any]:
+    """What was recorded for the next row of the log."""
+    logger = getattr(model, "_logger", None)
+    return {} if logger is None else row(dict(logger.name_to_value), setting)
+
+
+def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """Of a log."""
+    is_drawn = not setting.exact
+    return {
+        name: None
+        if name in TIMES
+        else plain(float(value), is_drawn and name.startswith("train/") and name != "train/n_updates")
+        for name, value in sorted(values.items())
+    }
+
+
+def statistics(model: Any, setting: Setting) -> dict[str, Any]:
+    """Of a VecNormalize."""
+    env = model.get_env()
+    if not isinstance(env, VecNormalize):
+        return {}
+    found: dict[str, Any] = {"returns": env.ret_rms.mean, "of returns": env.ret_rms.var, "count": env.ret_rms.count}
+    if not isinstance(env.obs_rms, dict):
+        found |= {"observations": env.obs_rms.mean, "of observations": env.obs_rms.var}
+    return plain(found)
+
+
+LOOKS = {
+    "weights": weights,
+    "moments": moments,
+    "gradients": gradients,
+    "counters": counters,
+    "buffer": buffer,
+    "sizes": sizes,
+    "sample": sample,
+    "parameters": parameters,
+    "predicted": predicted,
+    "pending": pending,
+    "statistics": statistics,
+}
+# After a program, of each model. Gradients are nobody's to keep.
+AT_THE_END = ("weights", "moments", "counters", "pending", "buffer", "statistics", "parameters", "predicted")
+# Of a callback's locals: what holds nothing that was drawn, and what may.
+SEEN = ("rewards", "dones", "new_obs", "infos", "n_steps", "num_collected_steps", "num_collected_episodes", "values")
+DRAWN = ("actions", "clipped_actions", "buffer_actions", "log_probs")
+
+
+def local(names: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """A callback's locals."""
+    # Those of a loop over environments may be left over from the step before, or not.
+    found = {name: "there" for name in names if name not in ("idx", "done", "terminal_obs", "terminal_value", "kwargs")}
+    for name in (*SEEN, *DRAWN):
+        if name in names:
+            found[name] = plain(_infos(names[name]) if name == "infos" else names[name], _is_drawn(name, setting))
+    return found
+
+
+def _is_drawn(name: str, setting: Setting) -> bool:
+    return name in DRAWN and not setting.exact
+
+
+def _infos(infos: Any) -> Any:
+    def part(info: dict[str, Any]) -> dict[str, Any]:
+        found = {name: value for name, value in dict(info).items() if name != "episode"}
+        if "episode" in info:
+            found["episode"] = [info["episode"]["r"], info["episode"]["l"]]
+        return found
+
+    return [part(info) for info in infos]

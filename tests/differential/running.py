@@ -1,0 +1,392 @@
+"""Programs, and the interpreter that runs one on a library and notes what is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import pickle
+import signal
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import stable_baselines3
+from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
+from stable_baselines3.common.logger import KVWriter, Logger
+
+import bridge
+from tests.differential import observing, overriding, writing
+from tests.differential.settings import Setting, make, new_env
+
+LIBRARIES = {"sb3": stable_baselines3, "bridge": bridge}
+# Longer than any program takes that does not hang, compilation with it.
+MOST_SECONDS = 120
+
+
+class Program(NamedTuple):
+    """Operations, each a name of `Run`'s methods with arguments, all of them literals.
+
+    Attributes:
+      setting: what it begins with.
+      operations: in their order.
+    """
+
+    setting: Setting
+    operations: tuple[tuple[Any, ...], ...]
+
+    def __str__(self) -> str:
+        lines = "".join(f"        {operation!r},\n" for operation in self.operations)
+        return f"Program(\n    {self.setting!r},\n    (\n{lines}    ),\n)"
+
+
+class Note(NamedTuple):
+    """What was seen.
+
+    Attributes:
+      place: after which operation, in which call of a callback.
+      what: the name of what was looked at.
+      value: of numbers, names and arrays.
+    """
+
+    place: str
+    what: str
+    value: Any
+
+
+class Broken(Exception):
+    """What a callback of a program raises."""
+
+
+class TakesTooLong(BaseException):
+    """A program hangs."""
+
+
+class Rows(KVWriter):
+    """Where rows of a log go."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, Any], step: int = 0) -> None:
+        self.rows.append({"step": step, **key_values})
+
+    def close(self) -> None:
+        pass
+
+
+class OwnLogger(Logger):
+    """A logger of a user's own, who has no use for formats."""
+
+    def __init__(self) -> None:
+        super().__init__(None, [])
+        self.rows: list[dict[str, Any]] = []
+
+    def dump(self, step: int = 0) -> None:
+        self.rows.append({"step": step, **self.name_to_value})
+        super().dump(step)
+
+
+class Watch(BaseCallback):
+    """A callback that notes in which order it is called, and runs operations in some of its calls.
+
+    Args:
+      events: of each, the hook, which of its calls, and the operation.
+    """
+
+    def __init__(self, run: Run, events: tuple[tuple[Any, ...], ...]) -> None:
+        super().__init__()
+        self.run, self.events = run, events
+        self.order: list[tuple[str, int]] = []
+
+    def _called(self, hook: str) -> bool:
+        number = sum(name == hook for name, _ in self.order)
+        self.order.append((hook, int(self.num_timesteps)))
+        goes_on = True
+        for wanted, call, operation in self.events:
+            if (wanted, call) == (hook, number):
+                with self.run.at(f"{hook} {number}"):
+                    if operation[0] == "stop":
+                        goes_on = False
+                    elif operation[0] == "reward":
+                        self.locals["rewards"] += operation[1]
+                    elif operation[0] == "locals":
+                        self.run.note("locals", observing.local(self.locals, self.run.setting))
+                    else:
+                        self.run.do(self.model, *operation)
+        return goes_on
+
+    def _on_training_start(self) -> None:
+        self._called("training start")
+
+    def _on_rollout_start(self) -> None:
+        self._called("rollout start")
+
+    def _on_step(self) -> bool:
+        return self._called("step")
+
+    def _on_rollout_end(self) -> None:
+        self._called("rollout end")
+
+    def _on_training_end(self) -> None:
+        self._called("training end")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
+        return self
+
+
+class Run:
+    """A program's run on one library."""
+
+    def __init__(self, library: str, setting: Setting) -> None:
+        self.library, self.setting = LIBRARIES[library], setting
+        other = LIBRARIES["bridge" if library == "sb3" else "sb3"]
+        self.theirs = overriding.subclass(getattr(other, setting.algorithm), setting.overrides)
+        self.notes: list[Note] = []
+        self.places: list[str] = []
+        self.kept: dict[str, Any] = {}
+        self.files: list[bytes] = []
+        self.errors: list[str] = []
+        self.models: dict[int, Any] = {}
+        self.now = 0
+
+    @contextlib.contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        self.places.append(place)
+        try:
+            yield
+        finally:
+            self.places.pop()
+
+    def note(self, what: str, value: Any) -> None:
+        self.notes.append(Note(", ".join(self.places), what, value))
+
+    @property
+    def model(self) -> Any:
+        if self.now not in self.models:
+            model = make(self.library, self.setting, self.now)
+            model.calls = {}
+            self.models[self.now] = model
+            self._give_logger(model)
+        return self.models[self.now]
+
+    def _give_logger(self, model: Any) -> None:
+        if self.setting.logged:
+            model.set_logger(OwnLogger() if self.setting.logged == "own" else Logger(None, [Rows()]))
+
+    def do(self, model: Any, name: str, *arguments: Any) -> None:
+        """One operation. What it raises is noted, but for what a callback is to raise."""
+        try:
+            with self.at(name):
+                getattr(self, f"do_{name}")(model, *arguments)
+        except Broken:
+            raise
+        except Exception as error:
+            self.note("raised", type(error).__name__)
+            self.errors.append("".join(traceback.format_exception(error)))
+
+    # --- Operations, of users and in callbacks ------------------------------------------------------------------
+
+    def do_look(self, model: Any, *whats: str) -> None:
+        for what in whats:
+            self.note(what, observing.LOOKS[what](model, self.setting))
+
+    def do_write(self, model: Any, what: str, *arguments: Any) -> None:
+        writing.write(model, what, *arguments)
+
+    def do_keep(self, model: Any, way: str) -> None:
+        """Keep parameters: "copy" them, or keep the tensors that `get_parameters` gives ("same")."""
+        parameters = model.get_parameters()
+        self.kept[way] = copy.deepcopy(parameters) if way == "copy" else parameters
+
+    def do_restore(self, model: Any, way: str) -> None:
+        if way in self.kept:
+            model.set_parameters(self.kept[way])
+
+    def do_save(self, model: Any) -> None:
+        file = io.BytesIO()
+        model.save(file)
+        self.files.append(file.getvalue())
+
+    def do_train(self, model: Any, gradient_steps: int) -> None:
+        """By hand; not from nothing, of which each library says no with other things half done."""
+        if not hasattr(model, "_logger"):
+            model.set_logger(Logger(None, []))
+        if self.setting.is_on_policy:
+            if model.rollout_buffer.full:
+                model.train()
+        elif model.replay_buffer.size():
+            model.train(gradient_steps=gradient_steps, batch_size=4)
+
+    def do_wrap(self, model: Any, owner: str, method: str) -> None:
+        """Put a method that counts into an instance: into the "model", its "buffer", "policy", "env" or "logger"."""
+        instance = {
+            "model": lambda: model,
+            "buffer": lambda: getattr(model, "replay_buffer", None) or model.rollout_buffer,
+            "policy": lambda: model.policy,
+            "env": lambda: model.get_env(),
+            "logger": lambda: model.logger,
+        }[owner]()
+        if f"{owner}.{method}" in model.calls:
+            return
+        theirs = getattr(instance, method)
+        calls = model.calls
+        calls[f"{owner}.{method}"] = 0
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls[f"{owner}.{method}"] += 1
+            return theirs(*args, **kwargs)
+
+        setattr(instance, method, counted)
+
+    def do_raise(self, model: Any) -> None:
+        raise Broken
+
+    # --- Operations of users alone ------------------------------------------------------------------------------
+
+    def do_learn(
+        self, model: Any, steps: int, resets: bool = True, callback: Any = None, log_interval: int | None = 4
+    ) -> None:
+        """Train.
+
+        Args:
+          steps, resets, log_interval: `learn`'s.
+          callback: None, or its kind, a number, and the events of a Watch: it is called "each" step, "every" so many,
+            is a "function" of them, or one of a "list".
+        """
+        given = watch = None
+        if callback is not None:
+            kind, every, events = callback
+            watch = Watch(self, events)
+            given = {
+                "each": lambda: watch,
+                "every": lambda: EveryNTimesteps(every, watch),
+                "list": lambda: [EveryNTimesteps(every, Watch(self, ())), watch],
+                "function": lambda: self._function(watch, model),
+            }[kind]()
+        try:
+            model.learn(steps, given, log_interval=log_interval, reset_num_timesteps=resets)
+        finally:
+            if watch is not None:
+                self.note("order", [list(call) for call in watch.order])
+            for each in (model.logger, *model.logger.output_formats):
+                if not isinstance(each, Rows | OwnLogger):
+                    continue
+                self.note("rows", [observing.row(row, self.setting) for row in each.rows])
+                each.rows = []
+
+    @staticmethod
+    def _function(watch: Watch, model: Any) -> Any:
+        watch.model = model
+
+        def function(local: dict[str, Any], _: Any) -> bool:
+            watch.locals, watch.num_timesteps = local, model.num_timesteps
+            return watch._called("step")
+
+        return function
+
+    def do_turn(self, model: Any) -> None:
+        """Go on with the other of two models."""
+        self.now = 1 - self.now
+
+    def do_share(self, model: Any, what: str) -> None:
+        """Give this model the "env" or the "buffer" of the other."""
+        other = self.models.get(1 - self.now)
+        if other is None:
+            return
+        if what == "env":
+            model.set_env(other.get_env())
+        elif not self.setting.is_on_policy:
+            model.replay_buffer = other.replay_buffer
+
+    def do_set_env(self, model: Any, num_envs: int, length: int, force_reset: bool) -> None:
+        env = new_env(self.setting, num_envs, length)
+        if not force_reset:
+            env.reset()
+        model.set_env(env, force_reset=force_reset)
+
+    def do_travel(self, model: Any, how: str, num_envs: int | None = None) -> None:
+        """Save and load and go on with what was loaded.
+
+        Args:
+          how: by this library's class ("own"), by the other's and back ("other"), "pickle", "deepcopy", or load the
+            last file of `save` ("saved").
+          num_envs: of the environments to load with. None: without.
+        """
+        cls = type(model)
+        env = None if num_envs is None else new_env(self.setting, num_envs)
+        if how == "pickle":
+            new = pickle.loads(pickle.dumps(model))
+        elif how == "deepcopy":
+            # After an update, SB3's policy has a distribution with its graph, of which PyTorch makes no copy.
+            observing.predicted(model, self.setting)
+            new = copy.deepcopy(model)
+        elif how == "saved":
+            if not self.files:
+                return
+            new = cls.load(io.BytesIO(self.files[-1]), env=env, device="cpu")
+        else:
+            file = io.BytesIO()
+            model.save(file)
+            if how == "other":
+                between = self.theirs.load(io.BytesIO(file.getvalue()), device="cpu")
+                file = io.BytesIO()
+                between.save(file)
+            new = cls.load(io.BytesIO(file.getvalue()), env=env, device="cpu")
+        if how not in ("pickle", "deepcopy"):
+            if env is None and model.get_env() is not None and num_envs is None:
+                new.set_env(model.get_env())
+            self._give_logger(new)
+        self.models[self.now] = new
+
+    def do_replay(self, model: Any, how: str) -> None:
+        """Save a replay buffer and load it: by this model, or by one of the "other" library and back."""
+        if self.setting.is_on_policy:
+            return
+        file = io.BytesIO()
+        model.save_replay_buffer(file)
+        if how == "other":
+            other = LIBRARIES["bridge" if self.library is stable_baselines3 else "sb3"]
+            between = make(other, self.setting, 0)
+            between.load_replay_buffer(io.BytesIO(file.getvalue()))
+            file = io.BytesIO()
+            between.save_replay_buffer(file)
+        model.load_replay_buffer(io.BytesIO(file.getvalue()))
+
+
+def run(library: str, program: Program) -> list[Note]:
+    """Run a program on "sb3" or "bridge"; what was noted."""
+    ran = Run(library, program.setting)
+
+    def too_long(*_: Any) -> None:
+        raise TakesTooLong
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(MOST_SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for number, operation in enumerate(program.operations):
+                with ran.at(str(number)):
+                    _do_outside(ran, operation)
+            for number in sorted(ran.models):
+                with ran.at(f"end of model {number}"):
+                    ran.do(ran.models[number], "look", *observing.AT_THE_END)
+    except TakesTooLong:
+        ran.note("hangs", True)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return ran.notes
+
+
+def _do_outside(ran: Run, operation: tuple[Any, ...]) -> None:
+    try:
+        ran.do(ran.model, *operation)
+    except Broken:
+        ran.note("raised", "Broken")
+
+
+logging.getLogger("bridge").setLevel(logging.ERROR)

@@ -1,0 +1,184 @@
+"""What a program begins with: an algorithm, its settings and environments, and a model whose weights are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.differential.environments import make_env
+from tests.differential.overriding import subclass
+
+ON_POLICY = ("PPO", "A2C")
+ALGORITHMS = (*ON_POLICY, "DQN", "SAC", "TD3", "DDPG")
+# Of two actions whose logits differ by so much one is sure, in float32.
+SURE = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a program begins with.
+
+    Attributes:
+      algorithm: "PPO", "A2C", "DQN", "SAC", "TD3" or "DDPG".
+      env: "jax" or "gymnasium".
+      observations: "box", "discrete" or "dict".
+      exact: nothing that is drawn has an effect: actions are certain, and a replay buffer has one row, or a rollout one
+        minibatch; so models learn, and all their numbers are the same. Otherwise they draw, and the learning rate is 0.
+      num_envs, length, truncates: of the environments.
+      overrides: of a subclass's methods; `overriding`.
+      frequent: an update of one gradient step each step; or one of two every third.
+      rate: of the learning rate: "constant", "linear", or "decaying" each time that it is asked for.
+      optimizer: "adam" or "sgd"; A2C's own where "".
+      logged: "": by SB3's own logger, to nowhere. "rows": a format keeps rows. "own": a subclass of Logger does.
+      wrapper: "" or "normalize".
+      sde: state-dependent exploration.
+    """
+
+    algorithm: str
+    env: str = "jax"
+    observations: str = "box"
+    exact: bool = True
+    num_envs: int = 1
+    length: int = 5
+    truncates: int = 0
+    overrides: tuple[tuple[Any, ...], ...] = ()
+    frequent: bool = True
+    rate: str = "constant"
+    optimizer: str = "adam"
+    logged: str = ""
+    wrapper: str = ""
+    sde: bool = False
+
+    @property
+    def is_on_policy(self) -> bool:
+        return self.algorithm in ON_POLICY
+
+    @property
+    def actions(self) -> str:
+        if self.is_on_policy:
+            return "box" if self.sde or not (self.exact or self.num_envs == 1) else "discrete"
+        return "discrete" if self.algorithm == "DQN" else "box"
+
+    def __repr__(self) -> str:
+        given = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return f"Setting({', '.join(given)})"
+
+
+class Linear:
+    """A learning rate that decays to nothing."""
+
+    def __init__(self, first: float) -> None:
+        self.first = first
+
+    def __call__(self, progress_remaining: float) -> float:
+        return self.first * progress_remaining
+
+
+class Decaying:
+    """A learning rate with a memory, as one of PyTorch's schedulers has."""
+
+    def __init__(self, first: float) -> None:
+        self.rate = first
+
+    def __call__(self, progress_remaining: float) -> float:
+        self.rate *= 0.97
+        return self.rate
+
+
+RATES = {"constant": lambda first: first, "linear": Linear, "decaying": Decaying}
+
+
+def make(library: Any, setting: Setting, number: int) -> Any:
+    """A model of a library.
+
+    Args:
+      number: of models of one program; each has weights of its own.
+    """
+    env = new_env(setting)
+    first = 0.02 if setting.exact else 0.0
+    policy_kwargs: dict[str, Any] = {"net_arch": [4], "activation_fn": nn.Tanh}
+    if setting.optimizer == "adam":
+        # Where a gradient is hardly there, its sign alone would else decide.
+        policy_kwargs["optimizer_kwargs"] = {"eps": 1e-2}
+    elif setting.optimizer == "sgd":
+        policy_kwargs["optimizer_class"] = torch.optim.SGD
+    arguments: dict[str, Any] = {
+        "learning_rate": RATES[setting.rate](first),
+        "gamma": 0.9,
+        "seed": number,
+        "device": "cpu",
+    }
+    if setting.sde:
+        arguments["use_sde"] = True
+    arguments |= _on_policy(setting) if setting.is_on_policy else _off_policy(setting)
+    if setting.algorithm == "A2C":
+        arguments["use_rms_prop"] = not setting.optimizer
+    policy = "MultiInputPolicy" if setting.observations == "dict" else "MlpPolicy"
+    cls = subclass(getattr(library, setting.algorithm), setting.overrides)
+    model = cls(policy, env, policy_kwargs=policy_kwargs, **arguments)
+    begin(model, setting, number)
+    return model
+
+
+def new_env(setting: Setting, num_envs: int | None = None, length: int | None = None) -> Any:
+    return make_env(
+        setting.env,
+        num_envs or setting.num_envs,
+        length or setting.length,
+        setting.truncates,
+        setting.observations,
+        setting.actions,
+        setting.wrapper,
+    )
+
+
+def _on_policy(setting: Setting) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"n_steps": 4}
+    if setting.algorithm == "PPO":
+        arguments |= {"n_epochs": 2, "batch_size": 4 * setting.num_envs}
+    return arguments
+
+
+def _off_policy(setting: Setting) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "learning_starts": 0 if setting.exact else 3,
+        "buffer_size": setting.num_envs if setting.exact else 16,
+        "batch_size": 4,
+        "train_freq": 1 if setting.frequent else 3,
+        "gradient_steps": 1 if setting.frequent else 2,
+    }
+    if setting.algorithm == "DQN":
+        epsilon = 0.0 if setting.exact else 0.5
+        arguments |= {"tau": 0.5, "target_update_interval": 5, "exploration_fraction": 0.5}
+        arguments |= {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon / 2}
+    elif setting.algorithm == "SAC":
+        arguments |= {"tau": 0.5, "ent_coef": 0.0 if setting.exact else "auto"}
+    else:
+        arguments |= {"tau": 0.5}
+        if setting.algorithm == "TD3":
+            arguments |= {"target_policy_noise": 0.0 if setting.exact else 0.2}
+    return arguments
+
+
+@torch.no_grad()
+def begin(model: Any, setting: Setting, number: int) -> None:
+    """Write into a model the weights with which programs begin, the same for each library."""
+    state = model.policy.state_dict()
+    for name, values in state.items():
+        # Of targets, the same as of what they follow.
+        begins_at = zlib.crc32(name.replace("_target", "").encode()) % 1000 + 100 * number
+        values.copy_(torch.from_numpy(0.6 * np.sin(begins_at + 1.7 * np.arange(values.numel()))).view_as(values))
+        if setting.exact and setting.algorithm == "SAC" and "log_std" in name:
+            values.fill_(0.0 if name.endswith("weight") else -30.0)
+        if setting.exact and setting.is_on_policy and name == "action_net.bias":
+            values.copy_(torch.tensor([SURE, 0.0]))
+    model.policy.load_state_dict(state)
