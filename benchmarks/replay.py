@@ -52,7 +52,7 @@ NOTES = [
     "but that and the observation. Sides run one after the other, as both do not fit in memory",
     f"add: a step of {LANES} environments of so many numbers and six actions, one in 25 of which ends; SB3 asks the "
     "infos of every environment. *lazy infos* are those of bridge's VecEnvs on the host, made when somebody "
-    "reads them. extend: 64 steps at once, a step of them",
+    "reads them. add_rollout: 64 steps at once, a step of them",
     "memory: 17 numbers of float32 and six actions, episodes of 200 steps",
     "memmap: the same samples from files in the page cache, and read from the disk anew for each batch",
 ]
@@ -119,7 +119,7 @@ def _bytes_buffer(stored: int, capacity: int) -> tuple[bridge.ReplayBuffer, Call
 
     def write(count: int) -> None:
         some = zeros[:count]
-        buffer.extend(some, some, some, ends[:count], np.zeros_like(ends[:count]), some)
+        buffer.add_rollout(some, some, some, ends[:count], np.zeros_like(ends[:count]), some)
 
     for _ in range(stored // CHUNK):
         write(CHUNK)
@@ -151,8 +151,8 @@ def measure_add(report: common.Report, rounds: int, lanes: int, numbers: int) ->
         report.bar(f"add, {numbers} numbers, {what}: {STOCK} / {OURS}", us[STOCK] / us[OURS], ADD)
     buffer = _filled(bridge.ReplayBuffer, space, lanes)
     rows = [np.broadcast_to(part, (64, *part.shape)) for part in (observation, *step, done & False, following)]
-    each = microseconds(lambda: buffer.extend(*rows), 10 * rounds) / 64
-    report.add("add", [{"numbers": numbers, "what": "extend", f"{STOCK} [µs]": None, f"{OURS} [µs]": each}])
+    each = microseconds(lambda: buffer.add_rollout(*rows), 10 * rounds) / 64
+    report.add("add", [{"numbers": numbers, "what": "add_rollout", f"{STOCK} [µs]": None, f"{OURS} [µs]": each}])
 
 
 def _filled(cls: Any, space: spaces.Box, lanes: int, rows: int = 200, **settings: Any) -> Any:
@@ -191,7 +191,7 @@ def measure_memory(report: common.Report, rows: int) -> None:
     stock, ours = (_filled(cls, space, 1, rows) for cls in (buffers.ReplayBuffer, bridge.ReplayBuffer))
     size = {
         side: sum(array.nbytes for array in vars(holder).values() if isinstance(array, np.ndarray)) / rows
-        for side, holder in ((STOCK, stock), (OURS, ours.ring))
+        for side, holder in ((STOCK, stock), (OURS, ours.take_ring()))
     }
     report.add("memory", [{"side": side, "bytes_a_transition": value} for side, value in size.items()])
     ratio = size[OURS] / size[STOCK]

@@ -13,7 +13,6 @@ from bridge.algorithms.dqn import DQN
 from bridge.algorithms.ppo import PPO
 from bridge.algorithms.sac import SAC
 from bridge.algorithms.td3 import DDPG, TD3
-from bridge.buffers.replay import ReplayBuffer
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.configuration import configure, set_up_process
 from bridge.dlpack import to_jax, to_torch
@@ -26,6 +25,8 @@ from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_process import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
+from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
+from bridge.seeds import train_seeds
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
@@ -44,6 +45,7 @@ __all__ = [
     "NativeVecEnv",
     "NativeVectorEnv",
     "NotCompilable",
+    "PrioritizedReplayBuffer",
     "ProcessVecEnv",
     "ReplayBuffer",
     "RolloutCheckpoint",
@@ -58,6 +60,7 @@ __all__ = [
     "save_checkpoint",
     "to_jax",
     "to_torch",
+    "train_seeds",
 ]
 
 set_up_process()

@@ -23,13 +23,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jaxlib import version as jaxlib_version
 
 from jaxenvs.arguments import instance
+from jaxenvs.jax_names import has_run, setting
 
 # Off with "0"; or the folder.
 CACHE_VARIABLE = "JAXENVS_CACHE"
@@ -46,9 +46,9 @@ _ours: str | None = None  # the folder that `configure` gave to JAX
 def set_up_process() -> None:
     """What `import bridge` does, as said above."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not _value_of("jax_cpu_enable_async_dispatch"):
+    if "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not setting("jax_cpu_enable_async_dispatch"):
         return
-    if _jax_has_run() and jax.default_backend() == "cpu":
+    if has_run() and jax.default_backend() == "cpu":
         warnings.warn(
             "JAX ran before `import bridge`, so that every step of a small VecEnv takes about 25 µs longer. Import "
             "bridge first, or set JAX_CPU_ENABLE_ASYNC_DISPATCH=0 in the environment.",
@@ -79,7 +79,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
     """
     global _ours
     instance("cache", cache, (bool, str, os.PathLike), "True, False or a path")
-    present = _value_of("jax_compilation_cache_dir")
+    present = setting("jax_compilation_cache_dir")
     if present is not None and present != _ours:
         return Path(present)
     folder = _folder(cache)
@@ -184,18 +184,6 @@ def _trim(folder: Path) -> None:
                 continue
 
 
-def _value_of(name: str) -> Any:
-    return jax.config.values[name]
-
-
 def _set_unless_in_environment(name: str, value: float) -> None:
     if name.upper() not in os.environ:
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
-
-
-def _jax_has_run() -> bool:
-    try:
-        from jax._src.xla_bridge import backends_are_initialized
-    except ImportError:  # it is private
-        return False
-    return backends_are_initialized()

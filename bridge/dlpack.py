@@ -29,8 +29,12 @@ def to_jax(tree: Any, copy: bool = False) -> Any:
 
     Without a copy where the facts allow it: the tensor is dense and row-major, its dtype exists in JAX (without
     x64, 64-bit numbers are narrowed to 32 bits), and its memory is aligned as XLA wants it (64 bytes on a CPU,
-    which fresh tensors are and slices of tensors may not be). Everything else is copied. So leave a tensor alone
-    while the array lives, or ask for `copy=True`: weights, which optimisers write in place, must be copied.
+    which fresh tensors are and slices of tensors may not be). Everything else is copied.
+
+    JAX takes the array for constant. So leave the tensor alone while the array lives, or ask for `copy=True`. Weights,
+    which optimisers write in place, may be shared under one rule: whoever gives such an array to a program waits for
+    all that it returns before anybody else's code may run, also where programs run in another thread
+    (JAX_CPU_ENABLE_ASYNC_DISPATCH), and neither keeps the array nor returns it from a program.
 
     Tensors that require a gradient are detached. Anything but a tensor goes through `jnp.array`.
     """

@@ -40,7 +40,7 @@ from jaxenvs.learn import ActionHead
 Network = ExportedPolicy | ExportedActor
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 # Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
-POLICY = 2**32 - 1
+DRAWS_OF_POLICY = 2**32 - 1
 NO_LIMIT = 2**31 - 1
 # More takes days, or more memory than there is.
 MOST_EPISODES, MOST_LANES = 10**7, 2**20
@@ -206,7 +206,7 @@ def _run(
       exploration_rate: how often a Q network, if it is not deterministic, acts at random.
     """
     lane_keys = jax.vmap(jax.random.key)(seeds)
-    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(POLICY))
+    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
     named = network.unravel(parameters)
 
     # One lane at a time, so that what a lane draws does not depend on how many there are.

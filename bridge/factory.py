@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -250,12 +251,11 @@ def _env_fn(
 
 def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
-    if importlib.util.find_spec("envpool"):
+    if env_id in _ids_of_envpool():
+        if seed is None:  # EnvPool's own default would be the same in every run
+            seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
         envpool = importlib.import_module("envpool")
-        if env_id in envpool.list_all_envs():
-            if seed is None:  # EnvPool's own default would be the same in every run
-                seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
-            return GymVecEnv(envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs))
+        return GymVecEnv(envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs))
     spec = _gymnasium_spec(env_id)
     if getattr(spec, "vector_entry_point", None) is None:
         raise ValueError(
@@ -265,6 +265,13 @@ def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) 
     vec_env = GymVecEnv(gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs))
     vec_env.seed(seed)
     return vec_env
+
+
+def _ids_of_envpool() -> Collection[str]:
+    """Those of an EnvPool that is installed."""
+    found = importlib.util.find_spec("envpool")
+    ids: Collection[str] = () if found is None else importlib.import_module("envpool").list_all_envs()
+    return ids
 
 
 def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
@@ -300,7 +307,7 @@ def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> V
 
 
 def _hint(env_id: Any) -> None:
-    """Say that jaxenvs has the environment too, if it has."""
+    """Say that jaxenvs, or an EnvPool that is installed, has the environment too, if it has."""
     if isinstance(env_id, str):
         names = [env_id]
     else:
@@ -312,6 +319,10 @@ def _hint(env_id: Any) -> None:
             logging.WARNING,
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",
         )
+    elif isinstance(env_id, str):
+        with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
+            if env_id in _ids_of_envpool():
+                _say_once(logging.INFO, f'EnvPool has {env_id} too, and steps it much faster: backend="native".')
 
 
 @functools.cache

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.jax_names import is_traced
+
 # Lanes, steps and the like are counted in int32 inside of programs.
 MOST = 2**31 - 1
 
@@ -98,7 +100,7 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     expected = "a finite number" + (f", {' and '.join(bounds)}" if bounds else "")
     if not is_real(value) or np.shape(value) != ():
         raise ValueError(f"{name} must be {expected}, got {shown(value)}.")
-    if not isinstance(value, jax.core.Tracer):
+    if not is_traced(value):
         try:
             found = float(value)
         except OverflowError:  # of an int beyond all floats

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import instance, is_array, shown
+from jaxenvs.jax_names import is_traced
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
@@ -69,9 +70,9 @@ def _named_leaves(argument: str, tree: Any, is_leaf: Callable[[Any], bool]) -> d
     leaves = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path)
-        is_traced = isinstance(leaf, jax.core.Tracer)
-        if is_traced or not is_leaf(leaf):
-            got = "a tracer" if is_traced else shown(leaf)
+        traced = is_traced(leaf)
+        if traced or not is_leaf(leaf):
+            got = "a tracer" if traced else shown(leaf)
             raise TypeError(f"{argument}{name} must be an array or a number, got {got}.")
         leaves[name or "value"] = leaf
     return leaves

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import is_array, non_negative_int, positive_int, type_name
 from jaxenvs.environment import Environment, TimeStep, Wrapper, require_environment
+from jaxenvs.jax_names import is_traced
 
 # --- By tracing -----------------------------------------------------------------------------------------------------
 
@@ -32,7 +33,7 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
     """
     require_environment("env", env)
     leaves = jax.tree.leaves(env)
-    if any(isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct) for leaf in leaves):
+    if any(is_traced(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return  # in traced code, where spaces cannot be computed
     kind = _kind(env, env_axis)
     if kind in _kept:
@@ -64,7 +65,7 @@ def _first(leaf: Any) -> Any:
 
 def _on_host(leaf: Any) -> Any:
     """A parameter as whoever computes a space expects it: a number of Python, or an array of NumPy."""
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or isinstance(leaf, jax.core.Tracer):
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf):
         return leaf
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf

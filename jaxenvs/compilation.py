@@ -6,7 +6,8 @@ import functools
 import os
 
 import jax
-from jax._src.xla_bridge import backends_are_initialized  # JAX has no public name for it
+
+from jaxenvs.jax_names import has_run
 
 _ran_before_fork = False
 _is_orphaned = False
@@ -33,7 +34,7 @@ def require_usable() -> None:
 def _before_fork() -> None:
     # Here and not in the child, where a thread that is gone may hold the lock that this takes.
     global _ran_before_fork
-    _ran_before_fork = backends_are_initialized()
+    _ran_before_fork = bool(has_run())
 
 
 def _after_fork() -> None:

@@ -4,15 +4,22 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 import jaxenvs
-from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation import IN_ORDER, OPTIONS, compiler_options
 
 
 def test_the_options_are_a_dict_of_the_callers_own():
     compiler_options()["xla_no_such_option"] = "1"
     assert "xla_no_such_option" not in compiler_options()
+
+
+def test_this_version_of_xla_knows_all_the_options():
+    if jax.default_backend() != "cpu":
+        pytest.skip("the options are of XLA for CPUs")
+    assert compiler_options() == {**OPTIONS, **IN_ORDER}
 
 
 FORK = """

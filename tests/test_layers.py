@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the ground up. Modules that stand in one line may import each other.
 FLOORS = [
+    ["jaxenvs.jax_names"],
     [
         "jaxenvs.environment",
         "jaxenvs.spaces",
@@ -30,11 +31,14 @@ FLOORS = [
     ["jaxenvs.learn"],
     ["bridge.errors", "bridge.observations", "bridge.dlpack", "bridge.randomness", "bridge.configuration"],
     ["bridge.vec_env", "bridge.translate"],
+    ["bridge.replay.store"],
+    ["bridge.replay.data"],
+    ["bridge.replay"],
     ["bridge.host_env", "bridge.wrappers", "bridge.buffers"],
     ["bridge.factory"],
     ["bridge.engine"],
     ["bridge.algorithms"],
-    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint"],
+    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint", "bridge.seeds"],
     ["bridge"],
     ["bridge.app"],
 ]

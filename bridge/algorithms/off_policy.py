@@ -20,7 +20,6 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyU
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
-from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.callbacks import looks_at_each_step, looks_at_steps, quiet_steps
 from bridge.engine.interrupts import HeldInterrupt
 from bridge.engine.off_policy import running, stepping
@@ -31,6 +30,7 @@ from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
 from bridge.engine.pytorch_updates import fast_update
 from bridge.randomness import get_random_state
+from bridge.replay import ReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 

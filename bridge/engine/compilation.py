@@ -9,12 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxenvs.jax_names import COMPILE_EVENTS
+
 _total = 0.0
 
 
 def _listen(event: str, duration_secs: float, **_: str | int) -> None:
     global _total
-    if event.startswith("/jax/core/compile/"):
+    if event.startswith(COMPILE_EVENTS):
         _total += duration_secs
 
 

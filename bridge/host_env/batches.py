@@ -89,11 +89,18 @@ def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
         batch[lanes] = np.asarray(source)[at]
 
 
+def references_are_counted() -> bool:
+    """Whether `sys.getrefcount` tells who holds an object: not in a free-threaded Python, which counts otherwise."""
+    is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
+    return is_gil_enabled is None or is_gil_enabled()
+
+
 class Takeover:
     """Makes batches that others hand out into batches that nobody else will write to, copying where it must.
 
     Whoever means to write into an array later has to hold a reference to it. So one that owns its memory and that
-    nobody but the caller holds is handed on as it is. A view of memory of which nothing is known is copied.
+    nobody but the caller holds is handed on as it is. A view of memory of which nothing is known is copied; and
+    everything is where references are not counted.
     """
 
     def __init__(self, space: spaces.Space[Any], trusted: bool = False) -> None:
@@ -115,7 +122,8 @@ class Takeover:
         """The batch, writable and in the dtypes of the space. Keep it in one local variable until you call this."""
         # In a statement of its own: an expression that has the batch would hold it too.
         holders = None if self._trusted else _holders(batch)
-        return _convert(batch, self._dtypes, holders is not None and holders != self._alone)
+        is_ours = holders is None or (holders == self._alone and references_are_counted())
+        return _convert(batch, self._dtypes, copy=not is_ours)
 
     def _calibrate(self, batch: Any) -> None:
         # How many references the interpreter itself holds on the way is its own affair, and changes with its version:

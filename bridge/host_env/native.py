@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from bridge.host_env.batches import new_batch
+from bridge.host_env.batches import new_batch, references_are_counted
 
 # What XLA wants of memory that it is to use without a copy.
 ALIGNMENT = 64
@@ -110,7 +110,7 @@ class _Block:
         self._alone = self._holders()
 
     def is_free(self) -> bool:
-        return self._holders() == self._alone
+        return self._holders() == self._alone and references_are_counted()
 
     def _holders(self) -> int:
         return sys.getrefcount(self._memory)

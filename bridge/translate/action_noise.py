@@ -44,7 +44,7 @@ def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
 
 
 def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> Exported | None:
-    """As `export_noise`; None where there is none or no translation: SB3's own object then acts, on the host."""
+    """The noise as `export_noise` gives it; None without one, or where SB3's own object is to act, on the host."""
     try:
         return None if noise is None else export_noise(noise, shape)
     except NotCompilable:
@@ -68,7 +68,7 @@ def leave_noise_state(noise: ActionNoise | None, state: Any) -> None:
 
 
 def _noises_of(noise: ActionNoise) -> list[Any]:
-    """Those of the environments, if it has one for each. A subclass may do anything with them."""
+    """The noises of the environments, if there is one for each. A subclass may do anything with them."""
     return list(noise.noises) if type(noise) is VectorizedActionNoise else [noise]
 
 
@@ -104,7 +104,7 @@ def _common(noises: list[Any], name: str) -> Any:
 
 
 def _one_or_all(numbers: list[Any], noises: list[Any]) -> np.ndarray:
-    """Those of all environments, (n,), if they have the same; else of each, (num_envs, n)."""
+    """The numbers of all environments, (n,), if they have the same; else of each, (num_envs, n)."""
     arrays = [_vector(each, noise) for each, noise in zip(numbers, noises, strict=True)]
     return arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else np.stack(arrays)
 

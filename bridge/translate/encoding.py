@@ -17,7 +17,7 @@ from bridge.errors import NotCompilable
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Of observations of one space.
+    """How observations of one space are encoded.
 
     Attributes:
       shape: of an observation.
@@ -39,7 +39,7 @@ class Encoding:
 
     @property
     def encoded_shape(self) -> tuple[int, ...]:
-        """Of one observation for the network."""
+        """The shape of one observation as the network takes it."""
         return (sum(self.nvec),) if self.nvec else self.shape
 
 

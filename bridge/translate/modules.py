@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
-from bridge.translate.program import Program
+from bridge.translate.computation import Computation
 from bridge.translate.tracing import Interpreter, describe, first_line, record, replicate, translate
 from jaxenvs.learn.optimization import split
 
@@ -29,12 +29,12 @@ class ExportedModule:
 
     Attributes:
       parameters: names and shapes, in the order of `module.named_parameters()`.
-      program: what it computes.
+      computation: what it computes.
       depends_on_training: whether PyTorch computes something else in training mode, as with dropout.
     """
 
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
-    program: Program
+    computation: Computation
     depends_on_training: bool
 
     @property
@@ -54,7 +54,7 @@ class ExportedModule:
           params: by name, or as one vector.
           inputs: as the examples of `export_module`, in the dtype of the parameters.
         """
-        return self.program(params if isinstance(params, Mapping) else self.unravel(params), *inputs)
+        return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs)
 
 
 def export_module(module: nn.Module, *examples: Any) -> ExportedModule:
@@ -72,13 +72,13 @@ def export_module(module: nn.Module, *examples: Any) -> ExportedModule:
     _require_one_dtype(parameters.values())
     try:
         graph = record(module, *examples)
-        program = translate(graph)
+        computation = translate(graph)
         exported = ExportedModule(
             tuple((name, tuple(parameter.shape)) for name, parameter in parameters.items()),
-            program,
-            depends_on_training=program != _in_training(module, examples),
+            computation,
+            depends_on_training=computation != _in_training(module, examples),
         )
-        _require_sound(module, graph, exported, examples)
+        _require_same_results(module, graph, exported, examples)
     except NotCompilable:
         raise
     except Exception as error:
@@ -111,13 +111,13 @@ def require_same_gradients(
     Args:
       module, exported: the module with the parameters of the exported one.
       optimizer: it must train all of these parameters, in their order.
-      elsewhere: names of parameters that get a gradient in another way than through the exported program.
+      elsewhere: names of parameters that get a gradient in another way than through the exported computation.
       shared: names of parameters that get none here: another module trains them. The optimizer may hold them or not.
 
     Raises:
       NotCompilable: something would be different.
     """
-    parameters, differentiated = dict(module.named_parameters()), exported.program.differentiated
+    parameters, differentiated = dict(module.named_parameters()), exported.computation.differentiated
     if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
         raise NotCompilable("There are hooks for the backward pass of all of PyTorch's modules.")
     for path, part in module.named_modules():
@@ -166,7 +166,7 @@ def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> 
     torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
 
 
-def _in_training(module: nn.Module, examples: tuple[Any, ...]) -> Program | None:
+def _in_training(module: nn.Module, examples: tuple[Any, ...]) -> Computation | None:
     try:
         return translate(record(module, *examples, training=True))
     except NotCompilable:  # as a network may be that is evaluated without noise
@@ -180,7 +180,7 @@ def _require_one_dtype(parameters: Collection[nn.Parameter]) -> None:
         raise NotCompilable(f"The parameters must be float32, or all float64 under jax_enable_x64, got {dtypes}.")
 
 
-def _require_sound(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
+def _require_same_results(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
     """Try the module, its recording and its translation on two rows."""
     dtype = next((parameter.dtype for parameter in module.parameters()), torch.get_default_dtype())
     generator = torch.Generator().manual_seed(0)  # of its own, so that nobody's random numbers change

@@ -158,7 +158,7 @@ def _names_of_class(cls: type) -> Iterator[str]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Of globals and attributes, also in functions within the function; strings, because of `getattr`."""
+    """The names of globals and attributes, also in functions within the function; strings, because of `getattr`."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -17,9 +17,7 @@ from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.learning_state import LearningState
-from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
-from bridge.translate.networks import (
+from bridge.translate.exported_network import (
     Exploration,
     ExportedNetwork,
     Parts,
@@ -29,6 +27,8 @@ from bridge.translate.networks import (
     require_methods,
     shapes_given,
 )
+from bridge.translate.learning_state import LearningState
+from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.off_policy_networks import (
     EXTRACTOR,
     ExportedActor,
@@ -194,17 +194,17 @@ def _require_apart(*parameters: Iterable[nn.Parameter]) -> None:
 
 def _q_network(network: QNetwork) -> ExportedQNetwork:
     require_methods(network, QNetwork, Q_NETWORK)
-    return _sound(ExportedQNetwork(*export_parts(network, _QNetwork(network)), _head(network)), network)
+    return _checked(ExportedQNetwork(*export_parts(network, _QNetwork(network)), _head(network)), network)
 
 
 def _sac_actor(actor: SACActor) -> ExportedSACActor:
     require_methods(actor, SACActor, SAC_ACTOR)
-    return _sound(ExportedSACActor(*export_parts(actor, _SACActor(actor)), _head(actor), _exploration(actor)), actor)
+    return _checked(ExportedSACActor(*export_parts(actor, _SACActor(actor)), _head(actor), _exploration(actor)), actor)
 
 
 def _td3_actor(actor: TD3Actor) -> ExportedTD3Actor:
     require_methods(actor, TD3Actor, TD3_ACTOR)
-    return _sound(ExportedTD3Actor(*export_parts(actor, _TD3Actor(actor)), _head(actor)), actor)
+    return _checked(ExportedTD3Actor(*export_parts(actor, _TD3Actor(actor)), _head(actor)), actor)
 
 
 def _critic(critic: ContinuousCritic) -> ExportedCritic:
@@ -213,7 +213,7 @@ def _critic(critic: ContinuousCritic) -> ExportedCritic:
         raise NotCompilable(f"The {critic.n_critics} q_networks of the critic must be its qf0, qf1 and so on.")
     head, shares = _head(critic), critic.share_features_extractor
     encoding, module = export_parts(critic, _Critic(critic), head.size)
-    return _sound(ExportedCritic(encoding, module, head, critic.n_critics, shares), critic)
+    return _checked(ExportedCritic(encoding, module, head, critic.n_critics, shares), critic)
 
 
 def _head(network: BaseModel) -> ActionHead:
@@ -231,7 +231,7 @@ def _exploration(actor: SACActor) -> Exploration | None:
     return export_exploration(actor.action_dist, squash=True, learn_features=True) if actor.use_sde else None
 
 
-def _sound(exported: Exported, network: BaseModel) -> Exported:
+def _checked(exported: Exported, network: BaseModel) -> Exported:
     """The network, if its results are what the algorithms take.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.networks import Exploration, ExportedNetwork
+from bridge.translate.exported_network import Exploration, ExportedNetwork
 from jaxenvs.environment import struct
 from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
@@ -45,7 +45,7 @@ class ExportedQNetwork(ExportedNetwork):
     head: ActionHead
 
     def apply(self, params: Any, observation: Any) -> jax.Array:
-        """For a batch of observations, the value of each action, (batch, n).
+        """The value of each action, (batch, n), for a batch of observations.
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
@@ -76,7 +76,7 @@ class ExportedSACActor(ExportedNetwork):
     exploration: Exploration | None
 
     def apply(self, params: Any, observation: Any) -> SquashedGaussian | StateDependentGaussian:
-        """For a batch of observations, the distribution over actions in [-1, 1].
+        """The distribution over actions in [-1, 1] for a batch of observations.
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
@@ -107,7 +107,7 @@ class ExportedTD3Actor(ExportedNetwork):
     head: ActionHead
 
     def apply(self, params: Any, observation: Any) -> jax.Array:
-        """For a batch of observations, actions in [-1, 1], (batch, size).
+        """The actions in [-1, 1], (batch, size), for a batch of observations.
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
@@ -140,7 +140,7 @@ class ExportedCritic(ExportedNetwork):
     shares: bool
 
     def apply(self, params: Any, observation: Any, action: jax.Array) -> jax.Array:
-        """For a batch of observations and of actions in [-1, 1], their values, (n_critics, batch).
+        """The values, (n_critics, batch), of a batch of observations and of actions in [-1, 1].
 
         Args:
           params: by name, or as a vector, with those of a shared extractor. All is computed in their dtype.
@@ -174,11 +174,11 @@ class ExportedSACPolicy(OffPolicyPolicy):
     head: ActionHead
 
     def critic_params(self, params: Any) -> jax.Array:
-        """See OffPolicyPolicy."""
+        """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
     def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
-        """See OffPolicyPolicy."""
+        """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
         return {"critic_target": mix(targets["critic_target"], self.critic_params(params), tau)}
 
 
@@ -194,15 +194,15 @@ class ExportedTD3Policy(OffPolicyPolicy):
     head: ActionHead
 
     def critic_params(self, params: Any) -> jax.Array:
-        """See OffPolicyPolicy."""
+        """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
     def critic_target_params(self, targets: Any) -> jax.Array:
-        """See OffPolicyPolicy."""
+        """All parameters of the critic's target. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, targets["actor_target"], targets["critic_target"])
 
     def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
-        """See OffPolicyPolicy."""
+        """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
         critic = mix(targets["critic_target"], params["critic"], tau)
         actor = targets["actor_target"]
         if self.critic.shares:

@@ -221,7 +221,7 @@ def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
 
 @functools.lru_cache
 def _layout(exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], list[Any], Any]:
-    """Of the state for a vector: the names of its leaves, their initial values, and the structure."""
+    """The state for a vector: the names of its leaves, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
     paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))
     names = tuple(path[-1].name for path, _ in paths)

@@ -13,8 +13,7 @@ from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
-from bridge.translate.networks import (
+from bridge.translate.exported_network import (
     Exploration,
     ExportedNetwork,
     Parts,
@@ -24,6 +23,7 @@ from bridge.translate.networks import (
     require_methods,
     shapes_given,
 )
+from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
 
@@ -61,7 +61,7 @@ class ExportedPolicy(ExportedNetwork):
     exploration: Exploration | None
 
     def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
-        """For a batch of observations, the distribution over actions and the values, (batch,).
+        """The distribution over actions and the values, (batch,), for a batch of observations.
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
@@ -77,7 +77,7 @@ class ExportedPolicy(ExportedNetwork):
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
     def distribution(self, params: Any, observation: Any) -> Distribution:
-        """As `apply`, without the values."""
+        """The distribution over actions, as `apply` gives it."""
         return self.apply(params, observation)[0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
@@ -96,7 +96,7 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     _require_known(policy)
     encoding, module = export_parts(policy, _Networks(policy))
     network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
-    _require_sound(network, str(next(policy.parameters()).dtype).removeprefix("torch."))
+    _require_shapes(network, str(next(policy.parameters()).dtype).removeprefix("torch."))
     return network
 
 
@@ -157,7 +157,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _require_sound(network: ExportedPolicy, dtype: str) -> None:
+def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
     """Refuse networks whose results are not what the distribution and a value take."""
 
     def actions_and_values(vector: Any, observation: Any) -> Any:

@@ -25,7 +25,8 @@ class Snapshot:
     """
 
     def __init__(self, module: nn.Module, parts: Sequence[nn.Module] | None = None) -> None:
-        """
+        """Take the snapshot of now.
+
         Args:
           module: what will be watched.
           parts: those of its parts that matter, and all within them; if not given, all.

@@ -1,4 +1,4 @@
-"""From PyTorch modules to programs: the forward of a replica runs once on proxies of torch.fx, which record operations.
+"""Tracing of PyTorch modules: the forward of a replica runs once on proxies of torch.fx, which record operations.
 
 `torch.fx.Tracer` puts its own methods into `nn.Module` while it traces, for all threads and all modules of the process.
 Here only a replica is touched, so that other threads may run, train and trace the same module meanwhile.
@@ -18,8 +18,8 @@ from torch.fx.proxy import GraphAppendingTracer
 from torch.overrides import TorchFunctionMode
 
 from bridge.errors import NotCompilable
+from bridge.translate.computation import Computation, Operation, Parameter, Value
 from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, drops
-from bridge.translate.program import Operation, Parameter, Program, Value
 
 
 def record(module: nn.Module, *examples: Any, training: bool = False) -> fx.Graph:
@@ -171,7 +171,7 @@ def _versions(module: nn.Module) -> list[tuple[int, int]]:
     return [(id(buffer), buffer._version) for buffer in module._buffers.values() if buffer is not None]
 
 
-def translate(graph: fx.Graph) -> Program:
+def translate(graph: fx.Graph) -> Computation:
     """What a recorded graph computes, in JAX.
 
     Raises:
@@ -206,7 +206,7 @@ def translate(graph: fx.Graph) -> Program:
         elif node.op == "get_attr":
             values[node] = Parameter(str(node.target))
         elif node.op == "output":
-            return Program(num_inputs, tuple(operations), argument(node.args[0]))
+            return Computation(num_inputs, tuple(operations), argument(node.args[0]))
         else:
             name, further, overwrites = _operation(node)
             is_exclusive = all(temporary.get(source, False) for source in node.all_input_nodes)

@@ -119,6 +119,11 @@ class Chain:
           NotCompilable: something that is not compiled is among them.
         """
         wrappers: list[CompiledWrapper[Any]] = []
+        base = env
+        while isinstance(base, VecEnvWrapper):
+            base = base.venv
+        if base is not None and not isinstance(base, JaxVecEnv):
+            raise NotCompilable(f"The environments of a {type(base).__name__} are on the host.")
         while type(env) is not JaxVecEnv:
             # Exact types: a subclass may do anything.
             compiled = _COMPILED.get(type(env))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import struct
+from jaxenvs.jax_names import is_traced
 
 Number: TypeAlias = float | jax.Array
 Point: TypeAlias = tuple[Number, Number] | jax.Array
@@ -169,7 +170,7 @@ def background(paint: Callable[..., Canvas], *arguments: Any) -> Canvas:
     If no argument is traced it is made now, while tracing, else at each call of the program. Without this, XLA fuses it
     with what moves in front and computes it for each picture.
     """
-    traced = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.core.Tracer)]
+    traced = [leaf for leaf in jax.tree.leaves(arguments) if is_traced(leaf)]
     if not traced:
         with jax.ensure_compile_time_eval():
             return paint(*arguments)

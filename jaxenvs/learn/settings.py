@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
+from jaxenvs.jax_names import is_traced
 
 
 @struct
@@ -80,7 +81,7 @@ class Settings:
                 raise TypeError(f"{name} must be a number or an array of numbers, got {arguments.shown(value)}.")
             if jnp.ndim(value) and name not in self.SCHEDULED:
                 raise ValueError(f"{name} must be a number, got {arguments.shown(value)}.")
-            if not isinstance(value, jax.core.Tracer):
+            if not is_traced(value):
                 numbers = np.asarray(value)
                 if not ((numbers >= low) & (numbers <= high)).all():  # NaN is neither
                     raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {arguments.shown(value)}.")

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
+from jaxenvs.jax_names import has_run
 
 
 def num_cores() -> int:
@@ -33,14 +34,9 @@ def reserve_threads() -> bool:
       Whether there are enough now.
     """
     enough = num_cores() + 2
-    try:
-        from jax._src.xla_bridge import backends_are_initialized
-
-        if not backends_are_initialized():
-            os.environ.setdefault("PJRT_NPROC", str(enough))
-            _STARTED_WITH.append(os.environ["PJRT_NPROC"])
-    except ImportError:
-        pass
+    if has_run() is False:
+        os.environ.setdefault("PJRT_NPROC", str(enough))
+        _STARTED_WITH.append(os.environ["PJRT_NPROC"])
     return _can_spread()
 
 

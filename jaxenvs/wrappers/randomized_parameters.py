@@ -20,6 +20,7 @@ from jaxenvs.environment import (
     static,
     struct,
 )
+from jaxenvs.jax_names import is_traced
 
 
 @struct
@@ -143,7 +144,7 @@ def _distribution(name: str, given: Any) -> Uniform | Sampler:
             f"{shown(given)}."
         )
     low, high = given
-    is_known = not any(isinstance(bound, jax.core.Tracer) for bound in given)
+    is_known = not any(map(is_traced, given))
     if is_known and not (np.isfinite(low).all() and np.isfinite(high).all() and np.all(np.less_equal(low, high))):
         raise ValueError(f"distributions[{name!r}] must be (low, high), finite and in this order, got {given}.")
     return Uniform(low, high)

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxenvs.arguments import is_real, shown
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.jax_names import is_traced
 from jaxenvs.wrappers.action_bounds import look_up_bounds
 
 
@@ -44,7 +45,7 @@ class RescaleAction(Wrapper[Any]):
             if not isinstance(value, jax.Array | np.ndarray):
                 object.__setattr__(self, name, float(value))  # so that -1 and -1.0 make the same program
         bounds = (self.min_action, self.max_action, self.action_low, self.action_high)
-        if is_new and not any(isinstance(bound, jax.core.Tracer) for bound in bounds):
+        if is_new and not any(map(is_traced, bounds)):
             _require_scale(*map(np.asarray, bounds))
 
     @property

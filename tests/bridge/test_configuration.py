@@ -66,7 +66,7 @@ def test_a_damaged_program_is_compiled_again(tmp_path):
 def jax_without_cache(monkeypatch):
     """JAX as a process begins with it; whatever a test changes is undone."""
     values = {"jax_compilation_cache_dir": None}
-    monkeypatch.setattr(configuration, "_value_of", values.get)
+    monkeypatch.setattr(configuration, "setting", values.get)
     monkeypatch.setattr(configuration.jax.config, "update", values.__setitem__)
     monkeypatch.setattr(configuration, "_ours", None)
     monkeypatch.setattr(configuration.compilation_cache, "reset_cache", lambda: None)
@@ -169,7 +169,7 @@ def test_of_jax_that_has_not_run_or_that_the_user_has_set_nothing_is_said(
     ran, dispatches, chosen, warns, jax_without_cache, monkeypatch, recwarn
 ):
     jax_without_cache["jax_cpu_enable_async_dispatch"] = dispatches
-    monkeypatch.setattr(configuration, "_jax_has_run", lambda: ran)
+    monkeypatch.setattr(configuration, "has_run", lambda: ran)
     monkeypatch.delenv("JAX_CPU_ENABLE_ASYNC_DISPATCH", raising=False)
     if chosen is not None:
         monkeypatch.setenv("JAX_CPU_ENABLE_ASYNC_DISPATCH", chosen)
@@ -177,3 +177,14 @@ def test_of_jax_that_has_not_run_or_that_the_user_has_set_nothing_is_said(
     assert len(recwarn) == warns
     # Set where it has an effect, and where the user has not.
     assert jax_without_cache["jax_cpu_enable_async_dispatch"] == (dispatches and (ran or chosen is not None))
+
+
+def test_without_dynamo_an_optimiser_does_not_import_it():
+    code = (
+        f"{BEGIN}\nimport sys, torch\n"
+        "with configuration.without_dynamo():\n"
+        "    torch.optim.Adam([torch.zeros(1)]).state_dict()\n"
+        "print('torch._dynamo' in sys.modules, any(hasattr(each, '__dynamo_disable') for each in vars("
+        "torch.optim.Optimizer).values()))"
+    )
+    assert output(python(code))[0].split() == ["False", "False"]

@@ -1,7 +1,10 @@
 """make_vec_env: which VecEnv it makes of what, and that it makes it as SB3's own does."""
 
+import importlib.machinery
 import inspect
 import logging
+import sys
+import types
 
 import chex
 import gymnasium
@@ -60,6 +63,16 @@ def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
     venv = make_vec_env(make, 2, env_kwargs={"length": 3})
     assert [env.unwrapped for env in venv.envs] == made
     assert venv.get_attr("length") == [3, 3]
+
+
+def test_an_id_that_an_installed_envpool_has_is_hinted_at_once(caplog, monkeypatch, counting):
+    envpool = types.ModuleType("envpool")
+    envpool.__spec__ = importlib.machinery.ModuleSpec("envpool", None)
+    envpool.list_all_envs = lambda: [counting]
+    monkeypatch.setitem(sys.modules, "envpool", envpool)
+    for _ in range(2):
+        make_vec_env(counting)
+    assert caplog.text.count('EnvPool has Counting-v0 too, and steps it much faster: backend="native".') == 1
 
 
 @pytest.mark.parametrize("env_id", [CartPoleEnv, "CartPole-v1"], ids=["class", "id"])

@@ -1,5 +1,5 @@
-"""The replay buffer: a ring of lanes that stores observations once and knows each slot's place in its episode."""
+"""Where replay buffers were before `bridge.replay`: the names that are in pickles of them."""
 
-from bridge.buffers.replay.replay_buffer import ReplayBuffer
+from bridge.replay import ReplayBuffer
 
 __all__ = ["ReplayBuffer"]

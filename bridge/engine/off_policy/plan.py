@@ -10,10 +10,10 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
-from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.acting import Actor
 from bridge.engine.on_policy.plan import compiles, is_slower_compiled, require_engine
 from bridge.errors import NotCompilable
+from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.translate.action_noise import export_noise
 from bridge.translate.learning_state import LearningState
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
@@ -149,12 +149,9 @@ def _require_in_program(algorithm: Any) -> None:
         raise NotCompilable("There are no environments.")
     if unwrap_vec_normalize(algorithm.env) is not None:
         raise NotCompilable("With a VecNormalize, samples are normalised by the statistics of now, on the host.")
-    buffer = algorithm.replay_buffer
-    if type(buffer) is not ReplayBuffer:
-        raise NotCompilable(f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer.")
-    reason = buffer.why_not_lent()
+    reason = why_not_lent(algorithm.replay_buffer)
     if reason is not None:
-        raise NotCompilable(f"The replay buffer stays on the host: {reason}.")
+        raise NotCompilable(reason)
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:

@@ -32,7 +32,7 @@ def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name
     second = ours.load(tmp_path / "first", make_env(name), force_reset=False)
     assert_equal(learnt(second), learnt(first))
     second._last_obs = second.env.reset()
-    assert type(second.replay_buffer) is bridge.ReplayBuffer
+    assert isinstance(second.replay_buffer, bridge.ReplayBuffer)
     second.learn(48, reset_num_timesteps=False)
     assert second.plan.chain is not None
     assert second.num_timesteps == 96
@@ -117,7 +117,7 @@ def test_a_replay_buffer_of_sb3s_becomes_one_of_ours_and_programs_take_it(name, 
     ours = make(name, **settings)
     ours.load_replay_buffer(tmp_path / "buffer")
     buffer, given = ours.replay_buffer, stock.replay_buffer
-    assert type(buffer) is bridge.ReplayBuffer
+    assert isinstance(buffer, bridge.ReplayBuffer)
     assert (buffer.size(), buffer.buffer_size, buffer.n_steps) == (
         given.size(),
         given.buffer_size,

@@ -211,7 +211,8 @@ def make(name="DQN", **settings):
 @pytest.mark.filterwarnings("ignore:`n_steps=2` is ignored")
 def test_a_class_of_buffers_of_sb3s_means_what_it_does_there(settings):
     ours, stock = make_pair("DQN", **settings)
-    assert type(ours.replay_buffer) is bridge.ReplayBuffer
+    assert isinstance(ours.replay_buffer, bridge.ReplayBuffer)
+    assert isinstance(ours.replay_buffer, NStepReplayBuffer) == isinstance(stock.replay_buffer, NStepReplayBuffer)
     assert_same(ours, stock)
 
 

@@ -8,10 +8,12 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.noise import NormalActionNoise
 
-from bridge.app import callbacks, seeds
+from bridge.app import callbacks
+from bridge.app.callbacks import Interrupt
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
 from bridge.engine.pace import Pace
+from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same
 
@@ -111,28 +113,37 @@ def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
 
 
 def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
-    make, out = seeds._program, tmp_path / "interrupted"
-    monkeypatch.setattr(seeds, "MOST_ITERATIONS_PER_ROW", 4)
+    make, out = seed_sweep.compile_rows, tmp_path / "interrupted"
+    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
 
     def interrupting(*arguments):
         program = make(*arguments)
 
         def run(*arguments):
-            seeds.Interrupt._handle(interrupts[-1])
+            Interrupt._handle(interrupts[-1])
             return program(*arguments)
 
         return run
 
-    interrupts, enter = [], seeds.Interrupt.__enter__
+    interrupts, enter = [], Interrupt.__enter__
     with monkeypatch.context() as patch:
-        patch.setattr(seeds, "_program", interrupting)
-        patch.setattr(seeds.Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
+        patch.setattr(seed_sweep, "compile_rows", interrupting)
+        patch.setattr(Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
         with pytest.raises(SystemExit):
             train(out, "--seeds", "2", "--seed", "5")
     assert "Interrupted after 32 steps" in capsys.readouterr().out
     cli.main(["train", "--resume", str(out)])
     for seed in ("seed-5", "seed-6"):
         assert same(weights(out / seed), weights(two_seeds / seed))
+
+
+def test_a_number_of_iterations_that_nothing_divides_has_a_shorter_row_at_the_end(two_seeds, tmp_path, monkeypatch):
+    monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 8)
+    monkeypatch.setattr(seed_sweep, "FEWEST_ITERATIONS_PER_ROW", 6)
+    train(tmp_path, "--seeds", "2", "--seed", "5")
+    with np.load(tmp_path / "checkpoint.npz") as file:
+        assert file["metrics/timesteps"][0].tolist() == [64, 128, 160]
+    assert same(weights(tmp_path / "seed-6"), weights(two_seeds / "seed-6"))
 
 
 def test_seeds_go_on_to_a_larger_budget_with_a_larger_store(two_seeds, tmp_path):

@@ -7,8 +7,11 @@ import pytest
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
+import bridge
 from bridge import make_vec_env
-from bridge.app import seeds
+from bridge.app.config import TrainingConfig, load_config
+from bridge.app.runs import make_env, make_model
+from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, weights
 
@@ -48,6 +51,21 @@ def test_each_seed_has_statistics_of_its_own(whole):
     assert (first.obs_rms.mean != second.obs_rms.mean).all()
 
 
+def test_train_seeds_of_a_model_gives_what_the_command_writes(whole):
+    config = TrainingConfig.resolve(**load_config(whole / "config.json")[0] | {"seed": 99, "num_seeds": 1})
+    template = make_model(config, make_env(config))
+    models = bridge.train_seeds(template, 256, seeds=[5, 6])
+    for seed, model in zip((5, 6), models):
+        saved = PPO.load(whole / f"seed-{seed}" / "model.zip")
+        assert same(model.policy.state_dict(), saved.policy.state_dict())
+        assert (model.seed, model.num_timesteps, model._n_updates) == (seed, 256, saved._n_updates)
+        path = whole / f"seed-{seed}" / "vec_normalize.pkl"
+        saved_env = VecNormalize.load(str(path), make_vec_env("CartPole-v1", 2))
+        assert (model.get_env().obs_rms.mean == saved_env.obs_rms.mean).all()
+    assert template.num_timesteps == 0
+    assert template.get_env().obs_rms.count < 1
+
+
 def test_all_seeds_are_evaluated_or_one_of_them(whole, capsys):
     cli.main(["evaluate", str(whole)])
     lines = capsys.readouterr().out.splitlines()
@@ -81,9 +99,9 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
 
         return run
 
-    make_program, out = seeds._program, tmp_path / "interrupted"
+    make_program, out = seed_sweep.compile_rows, tmp_path / "interrupted"
     with monkeypatch.context() as patch:
-        patch.setattr(seeds, "_program", interrupted_in_the_first_call)
+        patch.setattr(seed_sweep, "compile_rows", interrupted_in_the_first_call)
         with pytest.raises(SystemExit) as exit_info:
             train(out)
     assert exit_info.value.code == 130

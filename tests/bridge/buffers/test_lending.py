@@ -10,7 +10,7 @@ import stable_baselines3
 from gymnasium import spaces
 
 from bridge import JaxVecEnv, ReplayBuffer
-from bridge.buffers.replay import lending
+from bridge.replay.store import lending
 from jaxenvs import Environment, TimeStep, environment, static, struct
 from tests.bridge.algorithms.off_policy_models import OWN, assert_equal, make, make_env, state_of
 
@@ -116,7 +116,7 @@ def test_what_is_added_goes_to_its_name_whatever_the_order_of_keys(storage, tmp_
     buffer.add(given(0.2), given(0.3), *rest)
     rows = {name: np.stack([part, part + np.sign(part) * 0.1]) for name, part in given(0.3).items()}
     after = {name: part + np.sign(part) * 0.1 for name, part in rows.items()}
-    buffer.extend(rows, np.zeros((2, 1, 1)), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1)), after)
+    buffer.add_rollout(rows, np.zeros((2, 1, 1)), np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1)), after)
     assert not buffer.dones.any()
     for column, first in ((buffer.observations, 0.1), (buffer.next_observations, 0.2)):
         expected = first + 0.1 * np.arange(4)

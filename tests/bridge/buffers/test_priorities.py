@@ -14,7 +14,7 @@ from scipy import stats
 from stable_baselines3.common.env_util import make_vec_env
 
 from bridge import ReplayBuffer
-from bridge.buffers.replay.priorities import WIDTH, SumTree
+from bridge.replay.data.priorities import WIDTH, SumTree
 from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -27,12 +27,12 @@ def make(rows=20, num_envs=2, capacity=16, alpha=1.0, episode_length=7, **kwargs
     )
     number = np.arange(rows * num_envs, dtype=float).reshape(rows, num_envs)
     ends = np.arange(rows)[:, None].repeat(num_envs, 1) % episode_length == episode_length - 1
-    buffer.extend(number, number, number, ends, ends & False, np.where(ends, -1.0, number + num_envs))
+    buffer.add_rollout(number, number, number, ends, ends & False, np.where(ends, -1.0, number + num_envs))
     return buffer
 
 
 def slots_of(buffer):
-    return torch.arange(buffer.ring.num_slots)
+    return torch.arange(buffer.take_ring().num_slots)
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,7 +117,7 @@ def test_slices_of_which_draws_find_none_are_found():
     """Nearly all of the priority is in episodes too short for a slice."""
     buffer = make(rows=2000, num_envs=1, capacity=2000, episode_length=4)
     number = np.arange(8.0)[:, None]
-    buffer.extend(number, number, number, number > 9, number > 9, number + 1)
+    buffer.add_rollout(number, number, number, number > 9, number > 9, number + 1)
     priorities = np.full(2000, 1e6)
     priorities[:8] = 1.0
     buffer.update_priorities(slots_of(buffer), priorities)
@@ -149,10 +149,8 @@ def test_an_update_out_of_range_raises_and_changes_nothing(indices, priorities, 
 
 
 def test_what_does_not_go_with_priorities_says_so():
-    with pytest.raises(ValueError, match="alpha must be 0 or more, or None, got -1"):
+    with pytest.raises(ValueError, match="alpha must be 0 or more, got -1"):
         make(alpha=-1)
-    with pytest.raises(ValueError, match="update_priorities needs a buffer with priorities"):
-        make(alpha=None).update_priorities([0], [1.0])
     with pytest.raises(ValueError, match="by must be 'window' and strict_length True"):
         make().sample_slices(2, 2, strict_length=False)
     buffer = make()
@@ -224,7 +222,7 @@ def test_slots_that_are_not_stored_get_no_priority():
     stored = 5 * buffer.n_envs
     assert set(buffer.sample(500).indices.tolist()) == set(range(stored))
     with pytest.raises(ValueError, match="indices must be those of samples"):
-        buffer.update_priorities(torch.tensor([buffer.ring.num_slots]), torch.ones(1))
+        buffer.update_priorities(torch.tensor([buffer.take_ring().num_slots]), torch.ones(1))
     buffer.reset()
     buffer.update_priorities(torch.arange(stored), torch.ones(stored))
     assert buffer.priorities.tree.total == 0

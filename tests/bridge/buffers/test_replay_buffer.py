@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -16,8 +17,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import ReplayBuffer
-from bridge.buffers.replay.ring import Ring
 from bridge.host_env.step_infos import StepInfos
+from bridge.replay.store.ring import Ring
 from bridge.vec_env.infos import QuietInfos
 from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
 
@@ -206,10 +207,10 @@ def test_arrays_of_the_ring_may_come_from_outside():
     buffer, history = make(size=60), History(3, OBSERVATIONS["vector"], 0)
     for _ in range(33):
         buffer.add(*history.next())
-    arrays = {name: value for name, value in vars(buffer.ring).items() if name != "storage"}
+    arrays = {name: value for name, value in vars(buffer.take_ring()).items() if name != "storage"}
     other = make(size=60)
-    other.ring = Ring(**{**arrays, "size": 11})
-    kept = np.roll(buffer.observations, -buffer.ring.position, axis=0)[-11:]
+    other._ring = Ring(**{**arrays, "size": 11})
+    kept = np.roll(buffer.observations, -buffer.take_ring().position, axis=0)[-11:]
     drawn = other.sample(500).observations.numpy()
     assert {tuple(row) for row in drawn} == {tuple(row) for row in kept.reshape(-1, 3)}
     assert other.sample_slices(50, 3).mask.all()
@@ -261,9 +262,8 @@ def test_memory_of_a_transition_is_at_most_six_tenths_of_sb3s():
     for step in range(30_000):
         done[0] = step % 200 == 199
         ours.add(observation, observation, np.zeros((1, 6)), np.zeros(1), done, [{}])
-    sizes = [
-        sum(x.nbytes for x in vars(buffer).values() if isinstance(x, np.ndarray)) for buffer in (theirs, ours.ring)
-    ]
+    holders = (theirs, ours.take_ring())
+    sizes = [sum(x.nbytes for x in vars(holder).values() if isinstance(x, np.ndarray)) for holder in holders]
     assert sizes[1] <= 0.6 * sizes[0]
 
 
@@ -339,3 +339,56 @@ def test_a_dtype_that_a_device_cannot_store_is_refused_at_once(dtype):
     space = spaces.Box(0, 100, (2,), dtype)
     with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap' for observations of uint"):
         ReplayBuffer(10, space, ACTION, device="cpu", storage="device")
+
+
+# --- Under SB3's names ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ["vector", "dict"])
+def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
+    ours, theirs = make(space), make(space)
+    history = History(3, OBSERVATIONS[space], 0)
+    steps = [history.next() for _ in range(5)]
+    for step in steps:
+        theirs.add(*step)
+    *arrays, infos = zip(*steps)
+    ours.extend(*(jax.tree.map(lambda *parts: np.stack(parts), *each) for each in arrays), infos)
+    assert_same_samples(ours, theirs)
+
+
+def test_extend_says_where_rollouts_of_arrays_go_and_changes_nothing():
+    buffer, zeros = make(), np.zeros((5, 3))
+    observation = np.zeros((5, 3, 3))
+    with pytest.raises(TypeError, match=r"infos must be a list of each step's, got a ndarray\. .* for add_rollout"):
+        buffer.extend(observation, np.zeros((5, 3, 2)), zeros, zeros, zeros, observation)
+    with pytest.raises(ValueError, match="reward must be of as many steps as infos, 4"):
+        buffer.extend(observation[:4], observation[:4], np.zeros((4, 3, 2)), zeros, zeros[:4], [[{}] * 3] * 4)
+    assert buffer.size() == 0
+
+
+@with_n_steps
+def test_whoever_asks_finds_the_class_of_sb3s_that_it_stands_for():
+    assert isinstance(make(n_steps=3), buffers.NStepReplayBuffer)
+    assert isinstance(make("dict"), buffers.DictReplayBuffer)
+    for other in (make(), make(alpha=0.6)):
+        assert not isinstance(other, buffers.NStepReplayBuffer | buffers.DictReplayBuffer)
+    for buffer in (make(), make(n_steps=3), make("dict"), make(alpha=0.6)):
+        assert isinstance(buffer, ReplayBuffer)
+        assert type(copy.deepcopy(buffer)) is type(pickle.loads(pickle.dumps(buffer))) is type(buffer)
+
+
+@pytest.mark.parametrize("name", ["plain", "prioritized"])
+def test_pickles_from_before_the_buffers_moved_are_read(name):
+    """Written after eight steps of the same history."""
+    buffer = pickle.loads((Path(__file__).parents[2] / "data" / "replay" / f"{name}.pkl").read_bytes())
+    settings = {"alpha": 0.6, "beta": 0.5} if name == "prioritized" else {}
+    other = ReplayBuffer(12, OBSERVATIONS["dict"], ACTION, device="cpu", n_envs=2, **settings)
+    assert type(buffer) is type(other)
+    history = History(2, OBSERVATIONS["dict"], 0)
+    for _ in range(8):
+        other.add(*history.next())
+    assert_same_samples(buffer, other)
+    transition = history.next()
+    for each in (buffer, other):
+        each.add(*transition)
+    assert_same_samples(buffer, other)

@@ -76,7 +76,9 @@ class Oracle:
         """One `extend` of rows."""
         rows = self.rows(ends)
         names = ("rewards", "terminated", "truncated", "next_observations")
-        self.buffer.extend(rows["observations"], np.zeros((len(ends), self.num_envs, 2)), *(rows[n] for n in names))
+        self.buffer.add_rollout(
+            rows["observations"], np.zeros((len(ends), self.num_envs, 2)), *(rows[n] for n in names)
+        )
 
     def reset_by_hand(self, lane):
         """Begin an episode without an end of the one before, which shows with the next row."""
@@ -216,7 +218,7 @@ def test_rare_windows_are_found():
     ends = np.ones((100_000, 1), bool)
     ends[50_000:50_008] = False
     number = np.arange(100_000.0)[:, None]
-    buffer.extend(number, np.zeros((100_000, 1, 2)), number, ends, ~ends & False, number + 1)
+    buffer.add_rollout(number, np.zeros((100_000, 1, 2)), number, ends, ~ends & False, number + 1)
     for by in ("window", "trajectory"):
         samples = buffer.sample_slices(5, 9, by=by)
         assert (samples.observations[..., 0] == torch.arange(50_000, 50_009)).all()
@@ -260,7 +262,7 @@ def test_a_rollout_of_any_array_is_stored_as_by_adds(kind):
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in truncated[t] & ~terminated[t]]
         done = terminated[t] | truncated[t]
         one.add(observation[t], final[t], action[t], reward[t], done, infos)
-    many.extend(*map(convert, (observation[:-1], action, reward, terminated, truncated, final)))
+    many.add_rollout(*map(convert, (observation[:-1], action, reward, terminated, truncated, final)))
     assert (many.pos, many.full) == (one.pos, one.full)
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
         np.testing.assert_array_equal(getattr(many, name), getattr(one, name), err_msg=name)
@@ -281,7 +283,7 @@ def test_dict_observations_and_images_are_sliced():
     observation = {"image": np.broadcast_to(number[..., None, None, None], (20, 2, 2, 2, 1)), "which": number}
     following = {name: leaf + 1 for name, leaf in observation.items()}
     ends = number % 5 == 4
-    buffer.extend(observation, number % 3, number, ends, ends & False, following)
+    buffer.add_rollout(observation, number % 3, number, ends, ends & False, following)
     samples = buffer.sample_slices(30, 4, strict_length=False, burn_in=2)
     assert samples.observations["image"].shape == (30, 6, 2, 2, 1)
     assert samples.observations["image"].dtype == torch.uint8
@@ -310,7 +312,7 @@ def test_an_empty_buffer_and_an_extend_of_a_wrong_shape_say_so():
         buffer.sample_slices(2, 2)
     zeros = np.zeros((5, 2))
     with pytest.raises(ValueError, match=r"truncated must have the shape \(5, 2\), got \(4, 2\)"):
-        buffer.extend(zeros, np.zeros((5, 2, 2)), zeros, zeros, zeros[:4], zeros)
+        buffer.add_rollout(zeros, np.zeros((5, 2, 2)), zeros, zeros, zeros[:4], zeros)
     assert buffer.size() == 0
 
 
@@ -321,7 +323,7 @@ def test_the_time_of_a_draw_does_not_grow_with_what_is_stored():
         buffer = ReplayBuffer(rows * 2, spaces.Box(0, 1, (1,), np.uint8), ACTION, device="cpu")
         zeros = np.zeros((rows, 1), np.uint8)
         ends = (np.arange(rows) % 100 == 99)[:, None]
-        buffer.extend(zeros, np.zeros((rows, 1, 2), np.float32), zeros, ends, ends & False, zeros)
+        buffer.add_rollout(zeros, np.zeros((rows, 1, 2), np.float32), zeros, ends, ends & False, zeros)
         times = []
         for _ in range(30):
             start = time.perf_counter()
@@ -339,6 +341,6 @@ def test_of_more_rows_than_the_buffer_holds_only_what_is_documented_is_read():
     no = np.zeros((15, 1), bool)
     final = np.full((15, 1, 1), -777.0)
     final[-1] = 15
-    buffer.extend(number, number, number[..., 0], no, no, final)
+    buffer.add_rollout(number, number, number[..., 0], no, no, final)
     assert not buffer.dones.any()
     np.testing.assert_array_equal(np.sort(buffer.next_observations[:, 0, 0]), np.arange(6, 16))

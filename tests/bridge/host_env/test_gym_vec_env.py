@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 
 import chex
 import gymnasium
@@ -251,6 +252,20 @@ def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_hand
     kept = observation.copy()
     venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(observation, kept)
+
+
+def test_where_references_are_not_counted_observations_are_copied(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    addresses = []
+
+    def noted(memory):
+        handed = memory.copy()
+        addresses.append(handed.ctypes.data)
+        return handed
+
+    venv = GymVecEnv(Own(hand_out=noted))
+    venv.reset()
+    assert venv.step(np.zeros(3, int))[0].ctypes.data != addresses[-1]
 
 
 def test_infos_tell_of_their_step_however_late_they_are_read():

@@ -3,6 +3,7 @@
 import importlib.util
 import pickle
 import shutil
+import sys
 from pathlib import Path
 
 import chex
@@ -120,6 +121,13 @@ def test_two_buffers_are_enough_for_who_holds_the_last_observation(venv):
         last = venv.step(np.zeros(3, int))[0]  # until the next step gave another
     assert last["pair"].shape == (3, 2)
     assert len({id(buffers) for buffers in venv.env.written}) == 2
+
+
+def test_where_references_are_not_counted_no_memory_is_used_twice(venv, monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    for _ in range(2 * MOST_BUFFERS):
+        venv.step(np.zeros(3, int))
+    assert len({id(buffers) for buffers in venv.env.written}) == 2 * MOST_BUFFERS
 
 
 @pytest.mark.parametrize("hold", [torch.as_tensor, lambda array: array[1:2], lambda array: array.T, memoryview])

@@ -166,13 +166,17 @@ class OwnNormalize(VecNormalize):
     [
         (lambda: OwnNormalize(counters()), "OwnNormalize"),
         (lambda: VecMonitor(OwnNormalize(counters())), "OwnNormalize"),
-        (lambda: VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())])), "DummyVecEnv"),
         (lambda: None, "NoneType"),
     ],
 )
 def test_what_is_not_compiled_is_refused_by_name(make, name):
     with pytest.raises(NotCompilable, match=f"^{name} is not compiled; what is: a JaxVecEnv, also in VecCheckNan, "):
         Chain.of(make())
+
+
+def test_of_environments_on_the_host_it_is_said_that_they_are():
+    with pytest.raises(NotCompilable, match=r"^The environments of a DummyVecEnv are on the host\.$"):
+        Chain.of(OwnNormalize(VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())]))))
 
 
 def test_the_normalisation_is_the_outermost():

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bridge.buffers.replay import columns, transitions, windows
-from bridge.buffers.replay.columns import leaves, map_leaves, pairs
-from bridge.buffers.replay.ring import Ring
+from bridge.replay.data import windows
+from bridge.replay.store import columns, transitions
+from bridge.replay.store.columns import leaves, map_leaves, pairs
+from bridge.replay.store.ring import Ring
 from jaxenvs.learn.off_policy import replay_tags
 
 

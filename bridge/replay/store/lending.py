@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from bridge.buffers.replay import columns
-from bridge.buffers.replay.columns import map_leaves
-from bridge.buffers.replay.ring import InMemory, Ring
+from bridge.replay.store import columns
+from bridge.replay.store.columns import map_leaves
+from bridge.replay.store.ring import InMemory, Ring
 from jaxenvs.learn import Replay
 from jaxenvs.learn.off_policy import replay_tags
 
@@ -22,88 +22,6 @@ from jaxenvs.learn.off_policy import replay_tags
 SMALL_STORE = 2**26
 # The last observations of episodes that a program may keep in so many bytes: one for each slot, whatever their lengths.
 SMALL_ENDS = 2**22
-
-
-class Lending:
-    """What a ReplayBuffer is for a compiled training: its ring, or the store of a program, from which it comes back."""
-
-    _ring: Ring | None = None
-    _lent: Replay | None = None
-    # What is known of the store that a program has: so many episodes had ended when room for so many more was counted.
-    _counted = (0, 0)
-
-    @property
-    def ring(self: Any) -> Ring:
-        """What is stored. If a program has it, it comes back here."""
-        return self.take_ring()  # type: ignore[no-any-return]
-
-    @ring.setter
-    def ring(self, ring: Ring) -> None:
-        self._ring = ring
-
-    def take_ring(self: Any) -> Ring:
-        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again."""
-        if self._lent is not None:
-            lent, self._lent = self._lent, None
-            layout = Layout(self.obs_shape, self.observation_space, self._maybe_cast_dtype(self.action_space.dtype))
-            self._ring = take_back(lent, layout, self.buffer_size)
-        ring: Ring = self._ring
-        return ring
-
-    def why_not_lent(self: Any) -> str | None:
-        """Why a program cannot have what is stored; None if it can."""
-        if self._storage != "ram":
-            return f"its storage is {self._storage!r}"
-        if self.alpha is not None:
-            return "it has priorities"
-        return None if self.handle_timeout_termination else "handle_timeout_termination is False"
-
-    def lend(self: Any, observation: Any, num_steps: int) -> Replay:
-        """What is stored as a program takes it, for `return_lent` to bring what that made of it.
-
-        Args:
-          observation: from which environments go on: where it is not what the newest row led to, an episode was left.
-          num_steps: so many rows are written at most, until there is more to lend.
-        """
-        observation = self._as_stored("observation", observation, (self.n_envs,))
-        lent: Replay | None = self._lent
-        if lent is not None:
-            goes_on = all(
-                np.array_equal(np.asarray(last).reshape(now.shape), now)
-                for now, last in columns.pairs(observation, lent.last_observation)
-            )
-            has_rows = lent.capacity == self.buffer_size or lent.capacity > int(lent.size) + num_steps
-            if goes_on and has_rows and self._has_ends(lent):
-                return lent
-        self.take_ring().break_off(observation)
-        lent = lend(self._ring, self.observation_space, self.action_space, num_steps)
-        self._ring = None
-        alive = int(lent.num_ended)
-        self._counted = alive, lent.num_ends - alive
-        return lent
-
-    def return_lent(self, replay: Replay) -> None:
-        """See `lend`. Nothing is copied until somebody looks."""
-        self._ring, self._lent = None, replay
-
-    def episodes_left(self: Any, replay: Replay) -> int:
-        """So many episodes may end in a program that stops then, and no row has to be forgotten for want of room.
-
-        Args:
-          replay: as lent.
-        """
-        if replay.num_ends >= replay.capacity * replay.num_envs:
-            return 2**31 - 1
-        num_ended, free = self._counted
-        # All environments may end an episode in the step in which the last of these ends.
-        return free - (int(replay.num_ended) - num_ended) - (self.n_envs - 1)  # type: ignore[no-any-return]
-
-    def _has_ends(self: Any, lent: Replay) -> bool:
-        """Whether so much of the side ring is free that a program is worth its call."""
-        wanted = max(lent.num_ends // 4 - self.n_envs, 1)
-        if self.episodes_left(lent) < wanted:
-            self._counted = int(lent.num_ended), int(_free_ends(lent))
-        return self.episodes_left(lent) >= wanted  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +44,18 @@ def _free_ends(replay: Replay) -> jax.Array:
     return replay.free_ends()
 
 
+def free_ends(replay: Replay) -> int:
+    """How many more episodes may end in a store before it forgets a row: see Replay.free_ends."""
+    return int(_free_ends(replay))
+
+
 def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     """The store of a program with what a ring in memory holds. The ring is empty-handed afterwards: forget it.
 
     Args:
       observation_space, action_space: those of the environments, by whose shapes the program goes: numbers of a
         Discrete one are numbers there, and arrays of one number in the ring.
-      num_steps: see Lending.lend.
+      num_steps: so many rows are written at most.
     """
     capacity, num_envs = _rows(ring, num_steps), ring.num_envs
     shape = () if isinstance(action_space, spaces.Discrete) else ring.action.shape[2:]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bridge.buffers.replay import columns
-from bridge.buffers.replay.columns import map_leaves, pairs
-from bridge.buffers.replay.ring import Ring
+from bridge.replay.store import columns
+from bridge.replay.store.columns import map_leaves, pairs
+from bridge.replay.store.ring import Ring
 from jaxenvs.learn.off_policy import replay_tags
 
 

@@ -1,4 +1,4 @@
-"""What the translations of Stable-Baselines3's policies share: encoded observations, a module, and no weights."""
+"""ExportedNetwork, which the translations of SB3's policies share: encoded observations, a module, and no weights."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
 
 
 def export_head(space: gymnasium.Space[Any]) -> ActionHead:
-    """
+    """The head of a policy over an action space.
+
     Raises:
       NotCompilable: there is no translation of policies whose actions are of this space.
     """
@@ -157,7 +158,8 @@ def export_head(space: gymnasium.Space[Any]) -> ActionHead:
 def export_exploration(
     distribution: StateDependentNoiseDistribution, squash: bool, learn_features: bool
 ) -> Exploration:
-    """
+    """The settings of a state-dependent exploration that is SB3's.
+
     Args:
       squash, learn_features: what SB3 sets for such a policy.
 

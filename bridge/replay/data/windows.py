@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bridge.buffers.replay.ring import Ring
-from bridge.buffers.replay.transitions import tags
+from bridge.replay.store.ring import Ring
+from bridge.replay.store.transitions import tags
 from jaxenvs.learn.off_policy import replay_tags
 
 # Windows as two arrays: their last slots, and of how many slots they are.

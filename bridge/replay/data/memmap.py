@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bridge.buffers.replay.ring import Ring
+from bridge.replay.store.ring import Ring
 from jaxenvs.files import replacing
 from jaxenvs.learn.off_policy import replay_tags
 

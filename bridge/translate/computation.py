@@ -1,4 +1,4 @@
-"""Programs: what a PyTorch module computes, as a list of operations that JAX runs."""
+"""Computations: what a PyTorch module computes, as a list of operations that JAX runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """A pure function of parameters and inputs. Programs of the same operations are equal."""
+class Computation:
+    """A pure function of parameters and inputs. Computations of the same operations are equal."""
 
     num_inputs: int
     operations: tuple[Operation, ...]

@@ -1,0 +1,5 @@
+"""Replay buffers: a ring of lanes that stores observations once and knows each slot's place in its episode."""
+
+from bridge.replay.data.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
+
+__all__ = ["PrioritizedReplayBuffer", "ReplayBuffer"]

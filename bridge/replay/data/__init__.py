@@ -1,0 +1,1 @@
+"""What is made of a replay store: slices, priorities, files, offline data."""

@@ -1,0 +1,186 @@
+"""Replay buffers of data that was collected before: episodes, flat arrays, Minari's datasets."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common import buffers
+
+from bridge.replay.store import columns
+from bridge.replay.store.columns import leaves, pairs
+
+if TYPE_CHECKING:
+    from bridge.replay.data.replay_buffer import ReplayBuffer
+
+Buffer = TypeVar("Buffer", bound="ReplayBuffer")
+
+
+def from_sb3(cls: type[Buffer], buffer: buffers.ReplayBuffer) -> Buffer:
+    """See ReplayBuffer.from_sb3."""
+    settings = {name: getattr(buffer, name) for name in ("n_steps", "gamma") if hasattr(buffer, name)}
+    made = cls(
+        buffer.buffer_size * buffer.n_envs,
+        buffer.observation_space,
+        buffer.action_space,
+        device=buffer.device,
+        n_envs=buffer.n_envs,
+        optimize_memory_usage=buffer.optimize_memory_usage,
+        handle_timeout_termination=buffer.handle_timeout_termination,
+        **settings,
+    )
+    # The oldest first; and no piece so large that its copies fill the memory.
+    rows = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
+    if buffer.optimize_memory_usage and buffer.full:
+        rows = rows[1:]  # whose observation was overwritten by the newest next one
+    for piece in np.array_split(rows, -(-len(rows) // 4096)) if len(rows) else ():
+        before = columns.at(buffer.observations, piece)
+        if buffer.optimize_memory_usage:
+            after = columns.at(buffer.observations, (piece + 1) % buffer.buffer_size)
+        else:
+            after = columns.at(buffer.next_observations, piece)
+        ended, timeout = buffer.dones[piece].astype(bool), buffer.timeouts[piece].astype(bool)
+        left = np.zeros_like(ended)  # episodes that something else than their end ended, as a reset by hand
+        for now, following in pairs(before, after):
+            differs = columns.differs(now[1:], following[:-1])
+            left[:-1] |= differs.reshape(*differs.shape[:2], -1).any(axis=2) & ~ended[:-1]
+        made.add_rollout(before, buffer.actions[piece], buffer.rewards[piece], ended & ~timeout, timeout | left, after)
+    return made
+
+
+def from_episodes(
+    cls: type[Buffer],
+    episodes: Iterable[Any],
+    observation_space: Any,
+    action_space: Any,
+    buffer_size: int | None,
+    settings: Any,
+) -> Buffer:
+    """See ReplayBuffer.from_episodes."""
+    if buffer_size is None:
+        episodes = list(episodes)
+        buffer_size = sum(len(_field(episode, "actions")) for episode in episodes)
+        if buffer_size == 0:
+            raise ValueError(f"episodes must have a step, got {len(episodes)} episodes without any.")
+    buffer = _empty(cls, buffer_size, observation_space, action_space, settings)
+    for number, episode in enumerate(episodes):
+        observations, actions = columns.concrete(_field(episode, "observations")), _field(episode, "actions")
+        steps = len(actions)
+        lengths = [len(leaf) for leaf in leaves(observations)]
+        if lengths != [steps + 1] * len(lengths):
+            raise ValueError(
+                f"episodes must have one observation more than actions, got {lengths[0]} for {steps} in number "
+                f"{number}."
+            )
+        if steps == 0:
+            continue
+        terminated, truncated = np.zeros((2, steps), bool)
+        for flags, name in ((terminated, "terminations"), (truncated, "truncations")):
+            given = _field(episode, name, None)
+            flags[-1] = given is not None and bool(given[-1])
+        truncated[-1] |= not terminated[-1]
+        before, after = columns.at(observations, slice(None, -1)), columns.at(observations, slice(1, None))
+        buffer.add_rollout(before, actions, _field(episode, "rewards"), terminated, truncated, after)
+    return buffer
+
+
+def from_arrays(
+    cls: type[Buffer],
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    ends: Any,
+    trajectory_ids: Any,
+    terminated: Any,
+    next_observations: Any,
+    buffer_size: int | None,
+    settings: dict[str, Any],
+) -> Buffer:
+    """See ReplayBuffer.from_arrays."""
+    steps = len(rewards)
+    if (ends is None) == (trajectory_ids is None):
+        raise ValueError("ends or trajectory_ids must be given, and not both.")
+    if ends is None:
+        ids = _of_length("trajectory_ids", trajectory_ids, steps)
+        ends = np.append(ids[1:] != ids[:-1], True)
+    terminal = np.zeros(steps, bool) if terminated is None else _of_length("terminated", terminated, steps) != 0
+    ended = (_of_length("ends", ends, steps) != 0) | terminal
+    if steps:
+        ended[-1] = True
+    observations = columns.concrete(observations)
+    if next_observations is None:
+        following = np.arange(steps) + ~ended
+        next_observations = columns.at(observations, following)
+        kept = ~(ended & ~terminal)
+        # The step before one that is left out ends the episode, by truncation.
+        ended[:-1] |= ~kept[1:] & ~ended[:-1]
+    else:
+        next_observations, kept = columns.concrete(next_observations), np.ones(steps, bool)
+    if not kept.any():
+        raise ValueError(f"observations must have a step whose next one is known, got {steps} steps without any.")
+    buffer = _empty(cls, buffer_size or int(kept.sum()), observation_space, action_space, settings)
+    buffer.add_rollout(
+        columns.at(observations, kept),
+        columns.concrete(actions)[kept],
+        columns.concrete(rewards)[kept],
+        terminal[kept],
+        (ended & ~terminal)[kept],
+        columns.at(next_observations, kept),
+    )
+    return buffer
+
+
+def from_minari(cls: type[Buffer], dataset: Any, buffer_size: int | None, settings: dict[str, Any]) -> Buffer:
+    """See ReplayBuffer.from_minari."""
+    if isinstance(dataset, str):
+        try:
+            minari = importlib.import_module("minari")
+        except ImportError as error:
+            raise ImportError(
+                f'from_minari needs minari, and {error.name} is not installed: pip install "minari[hdf5]".'
+            ) from error
+        dataset = minari.load_dataset(dataset)
+    return cls.from_episodes(
+        dataset.iterate_episodes(),
+        dataset.observation_space,
+        dataset.action_space,
+        buffer_size=buffer_size or int(dataset.total_steps),
+        **settings,
+    )
+
+
+def _empty(
+    cls: type[Buffer], buffer_size: int, observation_space: Any, action_space: Any, settings: dict[str, Any]
+) -> Buffer:
+    """A buffer to fill.
+
+    Raises:
+      ValueError: it is in a folder that holds something already.
+    """
+    buffer = cls(buffer_size, observation_space, action_space, **settings)
+    if size := buffer.size():
+        buffer.close()
+        raise ValueError(f"path must be an empty folder, got {settings.get('path')} with {size} rows of transitions.")
+    return buffer
+
+
+_REQUIRED = object()
+
+
+def _field(episode: Any, name: str, default: Any = _REQUIRED) -> Any:
+    found = episode.get(name, default) if isinstance(episode, Mapping) else getattr(episode, name, default)
+    if found is _REQUIRED:
+        raise ValueError(f"episodes must have {name}, got a {type(episode).__name__} without.")
+    return found
+
+
+def _of_length(name: str, array: Any, steps: int) -> Any:
+    array = columns.to_host(array).reshape(-1)
+    if len(array) != steps:
+        raise ValueError(f"{name} must have as many rows as rewards, {steps}, got {len(array)}.")
+    return array

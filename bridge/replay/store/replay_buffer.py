@@ -1,0 +1,384 @@
+"""RingReplayBuffer: in the place of SB3's replay buffers, for all kinds of observations, and for programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers
+from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.utils import get_device
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bridge.replay.store import columns, lending, transitions
+from bridge.replay.store.arguments import require_int, shaped
+from bridge.replay.store.columns import map_leaves
+from bridge.replay.store.ring import InMemory, Ring
+from jaxenvs.learn import Replay
+from jaxenvs.learn.off_policy import replay_tags
+
+
+class RingReplayBuffer(buffers.ReplayBuffer):
+    """SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer in one, with observations stored once.
+
+    What it draws, from NumPy's global generator, is what SB3's draw from the same seed. Observations of a transition's
+    two ends are stored once, always: `optimize_memory_usage` changes nothing, and goes well with
+    `handle_timeout_termination`, which with SB3's it does not.
+
+    What is stored is here, or in a program's hands, and never in both: see `lend`.
+    """
+
+    # Either is None: the ring in memory, or the store that a program has.
+    _ring: Ring | None = None
+    _lent: Replay | None = None
+    # Of the store that a program has: when so many episodes had ended, there was room for the ends of so many more.
+    _counted = (0, 0)
+    # Programs may do what a class with this in its own body does. A subclass may do anything.
+    is_known = True
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+    ) -> None:
+        """
+        Args:
+          buffer_size: how many transitions, of all environments together; at least one of each is stored.
+          device: where samples are.
+          optimize_memory_usage: ignored, as observations are stored once anyway.
+          handle_timeout_termination: whether an episode that a time limit ended is none that ended in a terminal state,
+            by `TimeLimit.truncated` of the infos.
+          n_steps: so many rewards are summed up, discounted by `gamma`, as by SB3's NStepReplayBuffer.
+
+        Raises:
+          ValueError: an argument is out of its range.
+        """
+        for name, value in (("buffer_size", buffer_size), ("n_envs", n_envs), ("n_steps", n_steps)):
+            require_int(name, value, 1)
+        if n_steps > 1 and "discounts" not in ReplayBufferSamples._fields:
+            raise ValueError(f"n_steps must be 1 with this version of Stable-Baselines3, got {n_steps}.")
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.observation_space, self.action_space = observation_space, action_space
+        self.obs_shape = get_obs_shape(observation_space)  # type: ignore[assignment]
+        self.action_dim = get_action_dim(action_space)
+        self.device = get_device(device)
+        self.n_envs = n_envs
+        self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
+        self.n_steps, self.gamma = n_steps, gamma
+        self._ring = self._make_ring()
+
+    def _make_ring(self) -> Ring:
+        return Ring.allocate(self.buffer_size, self.n_envs, *self._parts(), InMemory())
+
+    def _parts(self) -> tuple[Any, tuple[tuple[int, ...], Any]]:
+        """Shape and dtype of an observation, or a dict of them, and of an action, as the ring holds them."""
+        observation = map_leaves(lambda shape, space: (shape, space.dtype), self.obs_shape, self.observation_space)
+        return observation, ((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
+
+    # --- Storing --------------------------------------------------------------------------------------------------
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Store one step of every environment, as SB3's do.
+
+        Args:
+          obs, next_obs, action, reward, done: with the leading axis n_envs. `next_obs` of an environment whose episode
+            ended is its last observation, not that of the next episode.
+          infos: of each environment; only those of episodes that ended are read.
+
+        Raises:
+          ValueError: something has another shape. Nothing changed.
+        """
+        n_envs = self.n_envs
+        obs, next_obs = self._as_stored("obs", obs, (n_envs,)), self._as_stored("next_obs", next_obs, (n_envs,))
+        action = shaped("action", action, (n_envs, self.action_dim))
+        reward, done = shaped("reward", reward, (n_envs,)), shaped("done", done, (n_envs,))
+        ends = None
+        if done.any():
+            lanes = np.flatnonzero(done)
+            timeout = np.zeros(len(lanes), bool)
+            if self.handle_timeout_termination:
+                timeout[:] = [infos[lane].get("TimeLimit.truncated", False) for lane in lanes.tolist()]
+            ends = (lanes, ~timeout, timeout)
+        self.take_ring().append(obs, action, reward, next_obs, ends)
+        self._written(1)
+
+    def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """Store some steps one after the other, as SB3's: each argument is that of `add`, with an axis of steps before.
+
+        Raises:
+          TypeError: `infos` are none, as of a rollout of arrays, for which there is `add_rollout`. Nothing changed.
+          ValueError: arguments are of different numbers of steps. Nothing changed.
+        """
+        if hasattr(infos, "dtype") or isinstance(infos, dict):
+            raise TypeError(
+                "extend takes what add takes, so infos must be a list of each step's, got a "
+                f"{type(infos).__name__}. Arrays of a rollout are for add_rollout."
+            )
+        given = {"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done}
+        for name, values in given.items():
+            if any(len(leaf) != len(infos) for leaf in columns.leaves(values)):
+                raise ValueError(f"{name} must be of as many steps as infos, {len(infos)}.")
+        for step, info in enumerate(infos):
+            self.add(**{name: columns.at(values, step) for name, values in given.items()}, infos=info)
+
+    def add_rollout(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminated: Any,
+        truncated: Any,
+        final_observations: Any,
+    ) -> None:
+        """Store a whole rollout of all environments: torch tensors, NumPy or JAX arrays, of the host without a copy.
+
+        Args:
+          observations, actions, rewards, terminated, truncated: with the leading axes (n_steps, n_envs). An episode may
+            end in both ways at once.
+          final_observations: with the same axes, what each step led to, before any reset. Only those of steps that end
+            an episode, and of the last step, are read.
+
+        Raises:
+          ValueError: something has another shape. Nothing changed.
+        """
+        steps = len(rewards)
+        lead = (steps, self.n_envs)
+        if not steps:
+            return
+        self.take_ring().extend(
+            self._as_stored("observations", columns.concrete(observations), lead),
+            shaped("actions", columns.concrete(actions), (*lead, self.action_dim)),
+            shaped("rewards", columns.concrete(rewards), lead),
+            shaped("terminated", columns.to_host(terminated), lead).astype(bool),
+            shaped("truncated", columns.to_host(truncated), lead).astype(bool),
+            self._as_stored("final_observations", columns.concrete(final_observations), lead),
+        )
+        self._written(steps)
+
+    def _written(self, rows: int) -> None:
+        """Called after the next so many rows were written."""
+
+    def reset(self) -> None:
+        """Forget all that is stored."""
+        self.take_ring().reset()
+
+    # --- Drawing --------------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw transitions, each as likely as any other, with replacement.
+
+        Args:
+          env: normalises observations and rewards.
+
+        Returns:
+          SB3's ReplayBufferSamples, or DictReplayBufferSamples of Dict observations: tensors on `device`. `discounts`,
+          which only samples of several steps have, are for the value of `next_observations`.
+
+        Raises:
+          ValueError: nothing is stored.
+        """
+        ring = self._stored_ring("sample")
+        rows = np.random.randint(0, ring.size, size=batch_size)  # noqa: NPY002
+        if ring.size < ring.capacity:
+            rows = (rows + ring.oldest) % ring.capacity
+        return self._get_samples(rows, env)
+
+    def _stored_ring(self, method: str) -> Ring:
+        ring = self.take_ring()
+        if ring.size == 0:
+            raise ValueError(f"{method} needs a transition that is stored, the buffer is empty.")
+        return ring
+
+    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
+        slots = batch_inds
+        if self.n_envs > 1:
+            lanes = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))  # noqa: NPY002
+            slots = batch_inds * self.n_envs + lanes
+        return self._transitions(slots, env)
+
+    def _transitions(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
+        ring, last, discounts = self.take_ring(), slots, {}
+        if self.n_steps == 1:
+            reward = self._rewards(slots, env).reshape(-1, 1)
+        else:
+            following, count = transitions.n_step(ring, slots, self.n_steps)
+            last = following[np.arange(len(slots)), count - 1]
+            counts = np.arange(self.n_steps) < count[:, None]
+            # The order of SB3's operations, so that the bits are SB3's too.
+            decay = self.gamma ** np.arange(self.n_steps, dtype=np.float32).reshape(1, -1)
+            reward = (self._rewards(following, env) * decay * counts).sum(axis=1, keepdims=True)
+            discounts["discounts"] = self._tensor(self.gamma ** count[:, None].astype(np.float32))
+        tag = transitions.tags(ring, last)
+        observation = transitions.observations(ring, slots)
+        following_observation = transitions.next_observations(ring, last, tag)
+        if env is not None:
+            observation = self._normalize_obs(map_leaves(columns.to_host, observation), env)
+            following_observation = self._normalize_obs(map_leaves(columns.to_host, following_observation), env)
+        tensor = self._tensor
+        return (DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples)(
+            observations=map_leaves(tensor, observation),
+            actions=tensor(columns.take(ring.action, slots)),
+            next_observations=map_leaves(tensor, following_observation),
+            dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
+            rewards=tensor(reward),
+            **discounts,
+        )
+
+    def _rewards(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
+        reward = columns.take(self.take_ring().reward, slots)
+        # n-step sums are NumPy's, and so is what VecNormalize takes.
+        return reward if env is None and self.n_steps == 1 else self._normalize_reward(columns.to_host(reward), env)
+
+    @property
+    def _tensor(self) -> Callable[[Any], Any]:
+        """What makes an array that nobody else holds a tensor on `device`."""
+        if self.device.type == "cpu" and isinstance(self.take_ring().reward, np.ndarray):
+            return torch.from_numpy
+        return functools.partial(columns.to_tensor, device=self.device)
+
+    def _as_stored(self, name: str, observation: Any, lead: tuple[int, ...]) -> Any:
+        names: list[str] = list(self.obs_shape) if isinstance(self.obs_shape, dict) else []
+        if names and not (isinstance(observation, dict) and observation.keys() >= set(names)):
+            came = list(observation) if isinstance(observation, dict) else type(observation).__name__
+            raise ValueError(f"{name} must be a dict of {names}, got {came}.")
+        return map_leaves(lambda shape, leaf: shaped(name, leaf, (*lead, *shape)), self.obs_shape, observation)
+
+    # --- Lending to programs --------------------------------------------------------------------------------------
+
+    def take_ring(self) -> Ring:
+        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again."""
+        if self._lent is not None:
+            lent, self._lent = self._lent, None
+            layout = lending.Layout(self.obs_shape, self.observation_space, self._parts()[1][1])
+            self._ring = lending.take_back(lent, layout, self.buffer_size)
+        assert self._ring is not None
+        return self._ring
+
+    def why_on_host(self) -> str | None:
+        """Why a program cannot have what is stored; None if it can."""
+        return None if self.handle_timeout_termination else "handle_timeout_termination is False"
+
+    def lend(self, observation: Any, num_steps: int) -> Replay:
+        """What is stored as a program takes it, for `return_lent` to bring what that made of it.
+
+        Args:
+          observation: from which environments go on: where it is not what the newest row led to, an episode was left.
+          num_steps: so many rows are written at most, until there is more to lend.
+        """
+        observation = self._as_stored("observation", observation, (self.n_envs,))
+        lent = self._lent
+        if lent is not None:
+            goes_on = all(
+                np.array_equal(np.asarray(last).reshape(now.shape), now)
+                for now, last in columns.pairs(observation, lent.last_observation)
+            )
+            has_rows = lent.capacity == self.buffer_size or lent.capacity > int(lent.size) + num_steps
+            if goes_on and has_rows and self._has_ends(lent):
+                return lent
+        ring = self.take_ring()
+        ring.break_off(observation)
+        lent = lending.lend(ring, self.observation_space, self.action_space, num_steps)
+        self._ring = None
+        alive = int(lent.num_ended)
+        self._counted = alive, lent.num_ends - alive
+        return lent
+
+    def return_lent(self, replay: Replay) -> None:
+        """See `lend`. Nothing is copied until somebody looks."""
+        self._ring, self._lent = None, replay
+
+    def episodes_left(self, replay: Replay) -> int:
+        """So many episodes may end in a program that stops then, and no row has to be forgotten for want of room.
+
+        Args:
+          replay: as lent.
+        """
+        if replay.num_ends >= replay.capacity * replay.num_envs:
+            return 2**31 - 1
+        num_ended, free = self._counted
+        # All environments may end an episode in the step in which the last of these ends.
+        return free - (int(replay.num_ended) - num_ended) - (self.n_envs - 1)
+
+    def _has_ends(self, lent: Replay) -> bool:
+        """Whether so much of the side ring is free that a program is worth its call."""
+        wanted = max(lent.num_ends // 4 - self.n_envs, 1)
+        if self.episodes_left(lent) < wanted:
+            self._counted = int(lent.num_ended), lending.free_ends(lent)
+        return self.episodes_left(lent) >= wanted
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.take_ring()
+        return self.__dict__.copy()
+
+    # --- What SB3's have, too -------------------------------------------------------------------------------------
+
+    # These three are known of what a program has, too, which is not brought back for them.
+
+    def size(self) -> int:
+        """How many rows are stored: transitions of each environment."""
+        return self.take_ring().size if self._lent is None else int(self._lent.size)
+
+    @property
+    def pos(self) -> int:  # type: ignore[override]
+        """The row that is written next."""
+        # One that has not as many rows as this has not gone round.
+        return self.take_ring().position if self._lent is None else int(self._lent.position)
+
+    @property
+    def full(self) -> Any:  # type: ignore[override]
+        """Whether every row is stored."""
+        return self.size() == self.buffer_size
+
+    @property
+    def observations(self) -> Any:  # type: ignore[override]
+        """(buffer_size, n_envs, *shape), as stored, or a dict of such: not a copy."""
+        return self.take_ring().observation
+
+    @property
+    def actions(self) -> Any:  # type: ignore[override]
+        """(buffer_size, n_envs, action_dim), as stored: not a copy."""
+        return self.take_ring().action
+
+    @property
+    def rewards(self) -> Any:  # type: ignore[override]
+        """(buffer_size, n_envs), as stored: not a copy."""
+        return self.take_ring().reward
+
+    @property
+    def next_observations(self) -> Any:  # type: ignore[override]
+        """What each slot led to, as SB3's attribute, made anew at every call."""
+        ring = self.take_ring()
+        slots = np.arange(ring.num_slots)
+        following = transitions.next_observations(ring, slots, transitions.tags(ring, slots))
+        return map_leaves(lambda leaf: leaf.reshape(self.buffer_size, self.n_envs, *leaf.shape[1:]), following)
+
+    @property
+    def dones(self) -> Any:  # type: ignore[override]
+        """(buffer_size, n_envs), float32, whether an episode ended, made anew at every call."""
+        return replay_tags.is_end(self.take_ring().tag).astype(np.float32)
+
+    @property
+    def timeouts(self) -> Any:  # type: ignore[override]
+        """(buffer_size, n_envs), float32, whether it ended in no terminal state, made anew at every call."""
+        tag = self.take_ring().tag
+        return (replay_tags.is_end(tag) & ~replay_tags.terminated(tag)).astype(np.float32)
+
+
+def why_not_lent(buffer: Any) -> str | None:
+    """Why a program cannot have what a replay buffer holds, a sentence; None if it can."""
+    if not isinstance(buffer, RingReplayBuffer) or not vars(type(buffer)).get("is_known"):
+        return f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer."
+    reason = buffer.why_on_host()
+    return None if reason is None else f"The replay buffer stays on the host: {reason}."

@@ -1,0 +1,328 @@
+"""Ring: the arrays of a replay buffer, lanes of slots, each with one tag that says where episodes begin and end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import numpy as np
+
+from bridge.replay.store import columns
+from bridge.replay.store.columns import map_leaves, pairs
+from jaxenvs.learn.off_policy import replay_tags
+
+# Rows of the side ring at first. It doubles as often as needed.
+FIRST_ENDS = 64
+
+
+class Storage(Protocol):
+    """Where the arrays of a ring are."""
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array or tensor of zeros. `name` is that of its column."""
+
+    def reserve(self, ring: Ring, rows: int) -> None:
+        """Called before the next so many rows are written."""
+
+    def flush(self, ring: Ring) -> None:
+        """Called when all that is stored is to be safe."""
+
+
+class InMemory:
+    """Arrays in memory."""
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array of zeros."""
+        return np.zeros(shape, dtype)
+
+    def reserve(self, ring: Ring, rows: int) -> None:
+        """Nothing to do."""
+
+    def flush(self, ring: Ring) -> None:
+        """Nothing to do."""
+
+
+@dataclasses.dataclass(eq=False)
+class Ring:
+    """A ring of lanes: `capacity` rows, each of one slot for every lane. Of arrays that are given, or allocated.
+
+    An observation is stored once. What a slot leads to is the observation in the next row of its lane; of the newest
+    row `last_observation`; and if the slot ends an episode, its own final observation in the side ring of ends.
+
+    Attributes:
+      observation: an array (capacity, num_envs, *shape), or a dict of them.
+      action: (capacity, num_envs, *shape).
+      reward: (capacity, num_envs), float32.
+      tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.off_policy.replay_tags`.
+      last_observation: (num_envs, *shape), NumPy arrays: what the newest row led to.
+      end_observation: (num_ends, *shape), final observations, written in turn.
+      end_slot: (num_ends,), row * num_envs + lane of the slot that ends so; a row is alive if that slot's tag names it.
+      position: the row written next.
+      size: how many rows are stored: those before `position`.
+      num_ended: episode ends written so far; the next goes to the row `num_ended % num_ends`.
+      storage: where arrays come from when the side ring grows.
+    """
+
+    observation: Any
+    action: Any
+    reward: Any
+    tag: np.ndarray
+    last_observation: Any
+    end_observation: Any
+    end_slot: np.ndarray
+    storage: Storage = dataclasses.field(default_factory=InMemory)
+    position: int = 0
+    size: int = 0
+    num_ended: int = 0
+
+    @classmethod
+    def allocate(
+        cls,
+        capacity: int,
+        num_envs: int,
+        observation: Any,
+        action: tuple[tuple[int, ...], Any],
+        storage: Storage,
+        num_ends: int = FIRST_ENDS,
+    ) -> Ring:
+        """An empty ring.
+
+        Args:
+          observation: (shape, dtype) of one, or a dict of them.
+          action: (shape, dtype) of one.
+        """
+
+        def of_observations(column: str, *lead: int) -> Any:
+            if isinstance(observation, dict):
+                return {
+                    name: storage.allocate(f"{column}.{name}", (*lead, *shape), dtype)
+                    for name, (shape, dtype) in observation.items()
+                }
+            shape, dtype = observation
+            return storage.allocate(column, (*lead, *shape), dtype)
+
+        lead = (capacity, num_envs)
+        return cls(
+            observation=of_observations("observation", *lead),
+            action=storage.allocate("action", (*lead, *action[0]), action[1]),
+            reward=storage.allocate("reward", lead, np.float32),
+            tag=np.zeros(lead, np.int32),
+            last_observation=map_leaves(lambda part: np.zeros((num_envs, *part[0]), part[1]), observation),
+            end_observation=of_observations("end_observation", num_ends),
+            end_slot=np.zeros(num_ends, np.int64),
+            storage=storage,
+        )
+
+    @property
+    def capacity(self) -> int:
+        return int(self.tag.shape[0])
+
+    @property
+    def num_envs(self) -> Any:
+        return self.tag.shape[1]
+
+    @property
+    def num_slots(self) -> int:
+        return self.tag.size
+
+    @property
+    def oldest(self) -> Any:
+        """The row of the oldest slots that are stored."""
+        return (self.position - self.size) % self.capacity
+
+    @property
+    def newest(self) -> Any:
+        """The row written last."""
+        return (self.position - 1) % self.capacity
+
+    def append(self, observation: Any, action: Any, reward: Any, next_observation: Any, ends: Any = None) -> None:
+        """Write one row.
+
+        Args:
+          observation, action, reward, next_observation: arrays with the leading axis num_envs. The next observation of
+            a lane whose episode ends is its final one.
+          ends: (lane, terminated, truncated) of the lanes whose episode ends, three arrays; or nothing.
+        """
+        broken = self._broken_lanes(observation)
+        self._make_room(len(broken) + (len(ends[0]) if ends else 0))
+        self.storage.reserve(self, 1)
+        self._break(broken)
+        row, capacity, num_envs = self.position, *self.tag.shape
+        ages = replay_tags.next_age(self.tag[row - 1]) if self.size else 0
+        # Until all is written the row is not stored, whatever interrupts.
+        self.size = min(self.size, capacity - 1)
+        for column, values in pairs(self.observation, observation):
+            columns.write(column, row, values)
+        columns.write(self.action, row, action)
+        columns.write(self.reward, row, reward)
+        self.tag[row] = ages
+        if ends:
+            lane, terminated, truncated = ends
+            final = columns.at(next_observation, lane)
+            self._write_ends(row * num_envs + lane, final, terminated, truncated)
+        for last, values in pairs(self.last_observation, next_observation):
+            last[...] = values
+        self.position = (row + 1) % capacity
+        self.size += 1
+
+    def extend(
+        self, observation: Any, action: Any, reward: Any, terminated: np.ndarray, truncated: np.ndarray, final: Any
+    ) -> None:
+        """Write many rows.
+
+        Args:
+          observation, action, reward: arrays with the leading axes (rows, num_envs).
+          terminated, truncated: (rows, num_envs), bools in NumPy arrays.
+          final: observations with the same axes, what each step led to before any reset. Only those of slots that end
+            an episode, and of the last row, are read.
+        """
+        # No more at once than there are rows; and what is written first must not be overwritten by the same call.
+        rows = len(terminated)
+        for start in range(0, rows, self.capacity):
+            stop = min(start + self.capacity, rows)
+            part = slice(start, stop)
+            self._extend(
+                columns.at(observation, part),
+                action[part],
+                reward[part],
+                terminated[part],
+                truncated[part],
+                columns.at(final, part),
+                # What the last row of all led to is given; what others led to, the next one says where none ended.
+                columns.at(final, rows - 1) if stop == rows else columns.at(observation, stop),
+            )
+
+    def _extend(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final: Any,
+        following: Any,
+    ) -> None:
+        rows, ended = len(terminated), terminated | truncated
+        broken = self._broken_lanes(map_leaves(lambda leaf: columns.to_host(leaf[0]), observation))
+        step, lane = np.nonzero(ended)
+        self._make_room(len(broken) + len(step))
+        self.storage.reserve(self, rows)
+        self._break(broken)
+        first_age = replay_tags.next_age(self.tag[self.newest]) if self.size else np.int32(0)
+        ages = _ages(ended, first_age)
+        self.size = min(self.size, self.capacity - rows)
+        begin, split = self.position, self.capacity - self.position
+        for piece, at in ((slice(0, split), begin), (slice(split, rows), 0)):
+            count = len(terminated[piece])
+            if count == 0:
+                continue
+            here = slice(at, at + count)
+            for column, values in pairs(self.observation, observation):
+                columns.write(column, here, values[piece])
+            columns.write(self.action, here, action[piece])
+            columns.write(self.reward, here, reward[piece])
+            self.tag[here] = ages[piece]
+        if len(step):
+            slots = (begin + step) % self.capacity * self.num_envs + lane
+            finals = columns.at(final, (step, lane))
+            self._write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
+        for last, values in pairs(self.last_observation, following):
+            last[...] = columns.to_host(values)
+        self.position = (begin + rows) % self.capacity
+        self.size += rows
+
+    def reset(self) -> None:
+        """Forget all that is stored."""
+        self.tag[:] = 0
+        self.position = self.size = self.num_ended = 0
+        self.storage.flush(self)
+
+    def break_off(self, observation: Any) -> None:
+        """End, by truncation, the episodes that do not go on with an observation: what `append` does first."""
+        broken = self._broken_lanes(observation)
+        self._make_room(len(broken))
+        self._break(broken)
+
+    def _broken_lanes(self, observation: Any) -> np.ndarray:
+        """Lanes in which an episode was left without an end: what comes is not what the newest slot led to.
+
+        So it is where environments were reset by hand between two rows. SB3, which stores both observations of a
+        transition, has no need to know.
+        """
+        if not self.size:
+            return np.zeros(0, np.int64)
+        is_end, broken = replay_tags.is_end(self.tag[self.newest]), []
+        ended = is_end.nonzero()[0]
+        for last, now in pairs(self.last_observation, observation):
+            now = np.asarray(now, last.dtype)  # as it will be stored
+            # What ends led to is in the side ring; nobody reads it here. So, in most steps, nothing differs.
+            last[ended] = now[ended]
+            if (last == now).all():
+                continue
+            differs = columns.differs(last, now).reshape(self.num_envs, -1)
+            broken.append(differs.any(axis=1).nonzero()[0])
+        return np.unique(np.concatenate(broken)) if broken else np.zeros(0, np.int64)
+
+    def _break(self, lanes: np.ndarray) -> None:
+        """Let the newest slots of some lanes end their episodes, by truncation."""
+        if len(lanes):
+            final = columns.at(self.last_observation, lanes)
+            no = np.zeros(len(lanes), bool)
+            self._write_ends(self.newest * self.num_envs + lanes, final, no, ~no)
+
+    def _write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        first = self.num_ended % len(self.end_slot)
+        rows = np.arange(first, first + len(slots), dtype=np.int32) % np.int32(len(self.end_slot))
+        for column, values in pairs(self.end_observation, final):
+            columns.write(column, rows, values)
+        self.end_slot[rows] = slots
+        self.tag.reshape(-1)[slots] = replay_tags.make_end(rows, terminated, truncated)
+        self.num_ended += len(slots)
+
+    def alive_ends(self, rows: Any) -> Any:
+        """Which rows of the side ring a slot's tag still names."""
+        tag = self.tag.reshape(-1)[self.end_slot[rows]]
+        return replay_tags.is_end(tag) & (replay_tags.end_row(tag) == rows)
+
+    def _make_room(self, count: int) -> None:
+        """Let the side ring grow, unless so many more ends overwrite none that is alive."""
+        num_ends = len(self.end_slot)
+        # Ends die in the order in which they were written: if the last one to be overwritten is dead, all are.
+        if count == 0 or (count <= num_ends and not self.alive_ends((self.num_ended + count - 1) % num_ends)):
+            return
+        rows = (self.num_ended + np.arange(num_ends)) % num_ends  # the oldest first
+        rows = rows[self.alive_ends(rows)]
+        wanted = max(2 * num_ends, len(rows) + count)
+        if wanted > replay_tags.MAX_ENDS:
+            raise MemoryError(f"A replay buffer holds at most {replay_tags.MAX_ENDS} episodes, got {wanted}.")
+        # All is allocated before anything is changed: there may not be enough memory.
+        larger = self._allocate_ends(wanted)
+        end_slot = np.zeros(wanted, np.int64)
+        for new, old in pairs(larger, self.end_observation):
+            columns.write(new, slice(0, len(rows)), columns.take_rows(old, rows))
+        end_slot[: len(rows)] = slots = self.end_slot[rows]
+        flat = self.tag.reshape(-1)
+        moved = np.arange(len(rows), dtype=np.int32)
+        flat[slots] = replay_tags.make_end(
+            moved, replay_tags.terminated(flat[slots]), replay_tags.truncated(flat[slots])
+        )
+        self.end_observation, self.end_slot, self.num_ended = larger, end_slot, len(rows)
+
+    def _allocate_ends(self, num_ends: int) -> Any:
+        def like(name: str, column: Any) -> Any:
+            return self.storage.allocate(name, (num_ends, *column.shape[1:]), column.dtype)
+
+        if isinstance(self.end_observation, dict):
+            return {name: like(f"end_observation.{name}", column) for name, column in self.end_observation.items()}
+        return like("end_observation", self.end_observation)
+
+
+def _ages(ended: np.ndarray, first: Any) -> np.ndarray:
+    """The ages of rows of slots, of which the first have the ages `first`; ends have one too."""
+    step = np.arange(len(ended), dtype=np.int32)[:, None]
+    # For each slot the step after the last end before it, and 0 where there was none.
+    begin = np.zeros(ended.shape, np.int32)
+    np.maximum.accumulate(np.where(ended[:-1], step[1:], 0), axis=0, out=begin[1:])
+    ages = step - begin + np.where(begin == 0, first, np.int32(0))
+    oldest: np.ndarray = np.minimum(ages, replay_tags.MAX_AGE, dtype=np.int32)
+    return oldest

@@ -1,0 +1,52 @@
+"""A checkpoint's replay stores in the larger ones of a larger budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxenvs.learn.off_policy import replay_tags
+
+REPLAY = ".replay"  # before the names of a store's arrays
+
+
+def in_larger_store(like: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a training state with replay stores as large as that of `like`, for each seed.
+
+    Args:
+      like: the state's shapes; of an on-policy training, which has no store, the arrays are as they were.
+    """
+    replay, grown = getattr(like, "replay", None), dict(arrays)
+    if replay is None or grown[f"{REPLAY}.tag"].shape == replay.tag.shape:
+        return grown
+    old = {name: array for name, array in grown.items() if name.startswith(REPLAY)}
+    _put_ends_in_order(old)
+    rows = old[f"{REPLAY}.tag"].shape[1]
+    # It had room for the budget, so if it was full, it had just become so.
+    was_full = (old[f"{REPLAY}.position"] == 0) & (grown[".iteration"] > 0)
+    old[f"{REPLAY}.position"] = np.where(was_full, np.int32(rows), old[f"{REPLAY}.position"])
+    for path, leaf in jax.tree_util.tree_leaves_with_path(replay):
+        name = f"{REPLAY}{jax.tree_util.keystr(path)}"
+        more = [(0, new - each) for new, each in zip(leaf.shape, old[name].shape)]
+        # No end, and slots without a past: see Replay.create.
+        grown[name] = np.pad(old[name], more, constant_values=-1 if name.endswith((".tag", ".end_slot")) else 0)
+    return grown
+
+
+def _put_ends_in_order(store: dict[str, np.ndarray]) -> None:
+    """The last observations of episodes from the oldest on, so that in a larger ring the next come after the newest."""
+    slots, tags, num_ended = (store[f"{REPLAY}.{name}"].copy() for name in ("end_slot", "tag", "num_ended"))
+    size = slots.shape[1]
+    first = np.where(num_ended > size, num_ended % size, 0)  # the oldest
+    order = (first[:, None] + np.arange(size)) % size
+    for name, array in store.items():
+        if name.startswith((f"{REPLAY}.end_slot", f"{REPLAY}.end_observation")):
+            store[name] = np.stack([rows[each] for rows, each in zip(array, order)])
+    end = (replay_tags.end_row(tags) - first[:, None, None]) % size
+    moved = replay_tags.make_end(end, replay_tags.terminated(tags), replay_tags.truncated(tags))
+    is_end = replay_tags.is_end(tags)
+    store[f"{REPLAY}.tag"] = np.where(is_end & (tags != -1), moved, tags).astype(tags.dtype)
+    store[f"{REPLAY}.num_ended"] = np.minimum(num_ended, size).astype(num_ended.dtype)

@@ -1,0 +1,176 @@
+"""The training of a model as a Training of jaxenvs.learn, and what that learnt back into the model."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecNormalize
+
+from bridge.algorithms.a2c import A2C
+from bridge.algorithms.dqn import DQN
+from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.algorithms.ppo import PPO
+from bridge.algorithms.sac import SAC
+from bridge.algorithms.td3 import DDPG, TD3
+from bridge.errors import NotCompilable
+from bridge.translate.modules import read_parameters, write_parameters
+from bridge.translate.optimizers import write_optimizer
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from jaxenvs import learn
+from jaxenvs.learn import Moments, Training, TrainingState
+
+Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm
+# Exact types: a subclass may do anything, and nobody would ask it.
+KNOWN = (A2C, PPO, DDPG, DQN, SAC, TD3)
+# Of a VecNormalize, what a Training normalises by.
+NORMALIZES = {
+    "norm_obs": True,
+    "norm_reward": True,
+    "training": True,
+    "clip_obs": 10.0,
+    "clip_reward": 10.0,
+    "epsilon": 1e-8,
+}
+
+
+def require_one_program(model: Any) -> None:
+    """Refuse what a program of a whole training does not do, and `learn` would.
+
+    Raises:
+      NotCompilable: there is something.
+    """
+    if type(model) not in KNOWN:
+        raise NotCompilable(f"{type(model).__name__} may train in a way of its own.")
+    own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
+    if own:
+        raise NotCompilable(f"The model has a {own[0]} of its own.")
+    env, plan = model.get_env(), model.plan
+    if plan.reasons or plan.chain is None:
+        raise NotCompilable(" ".join(plan.reasons))
+    inner = env.venv if type(env) is VecNormalize else env
+    if type(inner) is not JaxVecEnv:
+        raise NotCompilable(f"A {type(inner).__name__} around the environments is no part of it.")
+    if type(env) is VecNormalize:
+        _require_known_normalization(env, model.gamma)
+
+
+def training_of(model: Model, total_timesteps: int) -> Training:
+    """The settings of the model, with a value of each schedule for each iteration.
+
+    Raises:
+      NotCompilable: not everything can be one program.
+    """
+    require_one_program(model)
+    make: Any = _off_policy if isinstance(model, CompiledOffPolicyAlgorithm) else _on_policy
+    training: Training = make(model, total_timesteps)
+    timesteps = training.algorithm.steps_per_iteration * model.n_envs
+    # SB3 looks at what remains after collecting, when it learns from it.
+    remaining = 1 - timesteps * np.arange(1, training.num_iterations + 1) / total_timesteps
+    return training.replace(**{name: _values(model, name, remaining) for name in training.algorithm.SCHEDULED})
+
+
+def parameters_of(model: Model) -> Any:
+    """Those with which its training begins."""
+    if isinstance(model, CompiledOnPolicyAlgorithm):
+        return jnp.asarray(read_parameters(model.policy.parameters()))
+    learning = model.plan.learning
+    assert learning is not None
+    params, _, _ = learning.read()
+    # The logarithm of the entropy coefficient follows from the settings.
+    return {name: jnp.array(vector) for name, vector in params.items() if name != "log_ent_coef"}
+
+
+def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:
+    """Leave the model as its own training would have."""
+    steps = int(state.iteration) * model._settings().steps_per_iteration
+    model.num_timesteps = steps * model.n_envs
+    model._total_timesteps = total_timesteps
+    model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
+    if isinstance(model, CompiledOnPolicyAlgorithm):
+        write_parameters(model.policy.parameters(), state.learner.params)
+        write_optimizer(model.policy.optimizer, state.learner.optimizer_state)
+        epochs = metrics.get("epochs")
+        model._n_updates = int(state.iteration) if epochs is None else int(epochs.sum())
+    else:
+        learning = model.plan.learning
+        assert learning is not None
+        _, _, like = learning.read()
+        # A chain of one part and the part have the same leaves.
+        leaves = jax.tree.leaves(state.learner.optimizer_states)
+        moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        learning.write(state.learner.params, state.learner.targets, moments)
+        model._n_updates = int(state.learner.num_updates)
+        model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
+        if isinstance(model, DQN):
+            model._n_calls = steps
+            model.exploration_rate = model.exploration_schedule(model._current_progress_remaining)
+    env, normalizer = model.get_env(), state.normalizer
+    if isinstance(env, VecNormalize) and normalizer is not None:
+        moments, all_rms = normalizer.observation, env.obs_rms
+        if isinstance(all_rms, dict):
+            for name, rms in all_rms.items():
+                _set(rms, moments[name])
+        else:
+            _set(all_rms, moments)
+        _set(env.ret_rms, normalizer.reward)
+
+
+def _on_policy(model: CompiledOnPolicyAlgorithm, total_timesteps: int) -> Training:
+    plan = model.plan
+    assert plan.chain is not None
+    assert plan.optimizer is not None
+    return Training(
+        plan.chain.base.venv,
+        cast(Any, plan.network),
+        model._settings(),
+        total_timesteps,
+        optimizer=plan.optimizer.transformation(plan.optimizer.settings(model.policy.optimizer)),
+        normalize=isinstance(model.get_env(), VecNormalize),
+    )
+
+
+def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Training:
+    plan, settings = model.plan, model._settings()
+    assert plan.chain is not None
+    if isinstance(settings, learn.DQN):
+        names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
+        settings = settings.replace(**{name: getattr(model, name) for name in names})
+    if isinstance(settings, learn.SAC) and settings.auto_ent_coef:
+        log_ent_coef: Any = cast(Any, model).log_ent_coef
+        settings = settings.replace(ent_coef=log_ent_coef.exp().item())
+    name = next(iter(settings.NETWORKS))  # all are optimised alike
+    optimizer = plan.optimizers[name].transformation(plan.optimizers[name].settings(plan.torch_optimizers[name]))
+    training = Training(plan.chain.base.venv, plan.policy, settings, total_timesteps, optimizer=optimizer)
+    # A store of each seed that is larger than what will ever be in it would be copied with each call for nothing.
+    most = training.num_iterations * settings.steps_per_iteration * model.n_envs
+    return training.replace(buffer_size=min(settings.buffer_size, most))
+
+
+def _values(model: Any, name: str, remaining: np.ndarray) -> Any:
+    """Those of a setting that may be a schedule, at the progress of each iteration."""
+    if name == "learning_rate" and not callable(model.learning_rate):
+        return model.learning_rate
+    schedule = model.lr_schedule if name == "learning_rate" else getattr(model, name)
+    if schedule is None:
+        return None
+    values = [float(schedule(progress)) for progress in remaining]
+    return values[0] if len(set(values)) == 1 else jnp.array(values)
+
+
+def _require_known_normalization(env: VecNormalize, gamma: float) -> None:
+    expected = {**NORMALIZES, "gamma": gamma}
+    other = [f"{name}={getattr(env, name)!r}" for name, value in expected.items() if getattr(env, name) != value]
+    if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(env.observation_space.spaces):  # type: ignore[attr-defined]
+        other.append(f"norm_obs_keys={list(env.obs_rms)!r}")
+    if other:
+        raise NotCompilable(f"A VecNormalize with {', '.join(other)} is no part of it.")
+
+
+def _set(rms: RunningMeanStd, moments: Moments) -> None:
+    rms.mean, rms.var = (np.asarray(part, np.float64) for part in (moments.mean, moments.variance))
+    rms.count = float(moments.count)

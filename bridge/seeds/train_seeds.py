@@ -1,0 +1,80 @@
+"""bridge.train_seeds: the models of many seeds, trained as one program."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from bridge.algorithms.base import CompiledAlgorithm
+from bridge.seeds.model_training import Model, require_one_program
+from bridge.seeds.seed_sweep import SeedSweep
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from jaxenvs import arguments
+
+AnyModel = TypeVar("AnyModel", bound=CompiledAlgorithm)
+LAST_SEED = 2**32 - 1  # NumPy's
+
+
+def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> list[AnyModel]:
+    """Train one agent for each seed, all in one program: much faster than one after the other.
+
+    Each is what the constructor of `model` makes with that seed, on environments of that seed, and has learnt as by
+    `learn(total_timesteps)`, but with other random numbers. It can be saved, evaluated, and trained further. Nobody
+    looks in between: there are neither callbacks nor logs, and replay buffers are empty afterwards.
+
+    On a CPU the seeds are spread over its cores if `jaxenvs.learn.sweep.reserve_threads()` was called before JAX ran
+    anything; otherwise one core takes all, and a warning says so.
+
+    Args:
+      model: a PPO, A2C, DQN, SAC, TD3 or DDPG of bridge, on JAX environments, also in a VecNormalize, that has not
+        begun to learn. It stays as it is.
+      total_timesteps: of each agent.
+      seeds: those of the agents.
+
+    Returns:
+      The trained models, in the order of the seeds.
+
+    Raises:
+      NotCompilable: something of it is no part of one program, as a class or a method of one's own.
+      TypeError, ValueError: an argument is not what it must be, or `model` has begun to learn.
+    """
+    arguments.instance("model", model, CompiledAlgorithm, "a model of bridge")
+    total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
+    numbers = [arguments.integer("seeds", seed, 0, LAST_SEED) for seed in seeds]
+    if not numbers:
+        raise ValueError("seeds must be at least one, got none.")
+    if model.num_timesteps:
+        raise ValueError(f"model must not have begun to learn, got one of {model.num_timesteps} steps.")
+    require_one_program(model)
+    sweep = SeedSweep(_with_seeds(model, numbers), total_timesteps)
+    while not sweep.is_done:
+        sweep.advance()
+    sweep.finish()
+    return sweep.models  # type: ignore[return-value]
+
+
+def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:
+    """For each seed what the constructor of the model makes, with environments of its own."""
+    file, models = io.BytesIO(), []
+    model.save(file)
+    for seed in seeds:
+        file.seek(0)
+        own = type(model).load(file, env=_with_seed(model.get_env(), seed), device=model.device, seed=seed)
+        own._setup_model()  # draws weights, where `load` has left the saved ones
+        models.append(own)
+    return models
+
+
+def _with_seed(env: VecEnv, seed: int) -> VecEnv:
+    base = env.unwrapped
+    assert isinstance(base, JaxVecEnv)
+    fresh = JaxVecEnv(base.venv, seed=seed)
+    if not isinstance(env, VecNormalize):
+        return fresh
+    normalize = copy.deepcopy(env)  # without its environments
+    normalize.set_venv(fresh)
+    return normalize

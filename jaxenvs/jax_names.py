@@ -1,0 +1,29 @@
+"""What is used of JAX under names that are private or not promised: a release that renames one is mended here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+# The beginning of the names of events by which `jax.monitoring` tells what tracing, lowering and compiling took.
+COMPILE_EVENTS = "/jax/core/compile/"
+
+
+def has_run() -> bool | None:
+    """Whether JAX has begun to run in this process, after which some of its settings count no more; None: unknown."""
+    try:
+        from jax._src.xla_bridge import backends_are_initialized
+    except ImportError:
+        return None
+    return backends_are_initialized()
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether a value is one that a program is being made for, and so has no number yet."""
+    return isinstance(leaf, jax.core.Tracer)
+
+
+def setting(name: str) -> Any:
+    """The value of a setting of JAX, also of those that have no attribute."""
+    return jax.config.values[name]

@@ -1,0 +1,95 @@
+"""`bridge.train_seeds`: which models it takes, and what it makes of them. tests/bridge/app trains with it."""
+
+from types import MethodType
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+import bridge
+from bridge import NotCompilable, make_vec_env, train_seeds
+from bridge.seeds.train_seeds import _with_seeds
+
+OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
+ALGORITHMS = {
+    "PPO": ("CartPole-v1", {"n_steps": 8, "batch_size": 8, "clip_range": lambda progress: 0.2 * progress}),
+    "A2C": ("Pendulum-v1", {"use_sde": True}),
+    "DQN": ("CartPole-v1", {**OFF_POLICY, "train_freq": 4}),
+    "SAC": ("Pendulum-v1", OFF_POLICY),
+    "TD3": ("Pendulum-v1", {**OFF_POLICY, "train_freq": 2}),
+    "DDPG": ("Pendulum-v1", OFF_POLICY),
+}
+
+
+def make(name, seed=None):
+    env_id, settings = ALGORITHMS[name]
+    return getattr(bridge, name)("MlpPolicy", env_id, seed=seed, policy_kwargs={"net_arch": [4]}, **settings)
+
+
+class OwnPPO(bridge.PPO):
+    """A class that may do anything."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_seeds_model_begins_as_the_constructor_makes_it(name):
+    made, (copied,) = make(name, seed=5), _with_seeds(make(name), [5])
+    theirs, ours = made.policy.state_dict(), copied.policy.state_dict()
+    assert all(torch.equal(theirs[part], ours[part]) for part in theirs)
+    assert (made.key == copied.key).all()
+    assert (made.get_env().reset() == copied.get_env().reset()).all()
+
+
+def test_each_seed_learns_and_counts_as_its_own_training_would():
+    first, second = train_seeds(make("DQN"), 12, seeds=range(2))
+    assert (first.seed, second.seed) == (0, 1)
+    assert first.num_timesteps == second.num_timesteps == first._n_calls == 12
+    assert first._n_updates == second._n_updates == 2
+    moments = [next(iter(model.policy.optimizer.state.values()))["exp_avg"] for model in (first, second)]
+    assert not torch.equal(*moments)
+
+
+def test_a_class_of_ones_own_is_refused():
+    with pytest.raises(NotCompilable, match="OwnPPO may train in a way of its own"):
+        train_seeds(OwnPPO("MlpPolicy", "CartPole-v1"), 10, [0])
+
+
+def test_a_method_of_ones_own_is_refused():
+    model = make("PPO")
+    model.train = MethodType(lambda self: None, model)
+    with pytest.raises(NotCompilable, match="a train of its own"):
+        train_seeds(model, 10, [0])
+
+
+def test_what_has_no_translation_is_refused():
+    with pytest.raises(NotCompilable, match='engine is "torch"'):
+        train_seeds(bridge.PPO("MlpPolicy", "CartPole-v1", engine="torch"), 10, [0])
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (lambda env: VecFrameStack(env, 2), "A VecFrameStack around the environments"),
+        (lambda env: VecNormalize(env, norm_reward=False), "VecNormalize with norm_reward=False"),
+        (lambda env: VecNormalize(env, gamma=0.5), "VecNormalize with gamma=0.5"),
+    ],
+)
+def test_a_wrapper_that_would_be_passed_over_is_refused(wrap, said):
+    with pytest.raises(NotCompilable, match=said):
+        train_seeds(bridge.PPO("MlpPolicy", wrap(make_vec_env("CartPole-v1"))), 10, [0])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "total_timesteps", "said"),
+    [([], 10, "seeds must be at least one"), ([-1], 10, "seeds must be"), ([0], 0, "total_timesteps must be")],
+)
+def test_arguments_that_are_none_are_refused(seeds, total_timesteps, said):
+    with pytest.raises(ValueError, match=said):
+        train_seeds(make("PPO"), total_timesteps, seeds)
+
+
+def test_a_model_that_has_begun_to_learn_is_refused():
+    model = make("PPO")
+    model.num_timesteps = np.int64(8)
+    with pytest.raises(ValueError, match="must not have begun to learn, got one of 8 steps"):
+        train_seeds(model, 10, [0])
