@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import gymnasium
 import jax
@@ -15,6 +16,7 @@ from stable_baselines3.common.policies import BaseModel
 from torch import nn
 
 from bridge.errors import NotCompilable
+from bridge.translate.computation import Computation
 from bridge.translate.encoding import Encoding, export_encoding
 from bridge.translate.modules import ExportedModule, export_module
 from bridge.translate.tracing import first_line
@@ -78,6 +80,17 @@ class ExportedNetwork:
         return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
 
 
+# What each network has computed until now: it is another computation when a number that its code reads has changed.
+_COMPUTATIONS: WeakKeyDictionary[nn.Module, set[Computation]] = WeakKeyDictionary()
+# With each further one programs are compiled anew, which takes longer than what they save.
+MOST_COMPUTATIONS = 5
+
+
+def keeps_changing(policy: nn.Module) -> bool:
+    """Whether numbers that the code of a policy's networks reads change again and again, as some that are annealed."""
+    return any(len(_COMPUTATIONS.get(part, ())) > MOST_COMPUTATIONS for part in policy.modules())
+
+
 class Parts(nn.Module):
     """A module with the parts and parameters of another and a forward of its own, which tracing follows."""
 
@@ -105,7 +118,9 @@ def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, 
         encoded: Any = example(*encoding.encoded_shape)
     else:
         encoded = {key: example(*part.encoded_shape) for key, part in encoding}
-    return encoding, export_module(parts, encoded, *map(example, further))
+    module = export_module(parts, encoded, *map(example, further))
+    _COMPUTATIONS.setdefault(network, set()).add(module.computation)
+    return encoding, module
 
 
 def shapes_given(network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int) -> list[Any]:

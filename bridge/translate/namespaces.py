@@ -91,7 +91,8 @@ class Namespaces:
     def _visit_object(self, value: Any) -> None:
         if isinstance(value, CONTAINERS):
             self.live.append(value)
-            self._queue.extend(value.values() if isinstance(value, dict) else value)
+            if len(value) <= MOST:
+                self._queue.extend(value.values() if isinstance(value, dict) else value)
         if not isinstance(value, SETTINGS) and _root(type(value)) in LIBRARIES:
             return
         attributes = getattr(value, "__dict__", None)

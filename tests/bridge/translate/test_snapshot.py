@@ -12,6 +12,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 import bridge
+from bridge.translate.exported_network import MOST_COMPUTATIONS, keeps_changing
+from bridge.translate.policies import export_policy
 from bridge.translate.snapshot import Snapshot
 from tests.bridge.translate.networks import Extractor, batch, extractor
 
@@ -137,6 +139,18 @@ def test_a_change_of_an_object_that_no_code_names_is_none():
     snapshot = Snapshot(policy)
     policy.features_extractor.trainer.steps += 1
     assert snapshot.is_current()
+
+
+def test_numbers_that_change_again_and_again_are_told_from_those_that_changed_once():
+    policy = extractor(Deep)
+    for scale in (1.0, 0.5, *(1.0, 0.5) * 4):
+        policy.features_extractor.config.scale = scale
+        export_policy(policy)
+    assert not keeps_changing(policy)
+    for scale in range(MOST_COMPUTATIONS):
+        policy.features_extractor.config.scale = 2.0 + scale
+        export_policy(policy)
+    assert keeps_changing(policy)
 
 
 def test_what_is_undone_was_no_change():
