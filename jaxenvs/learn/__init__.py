@@ -1,4 +1,4 @@
-"""Learners as pure functions over `(params, apply)` and a VectorEnv. `jaxenvs.learn.sweep` runs many at once."""
+"""Trainings as pure functions: settings with an `update`, a `Training` around them, and `sweep` for many at once."""
 
 from jaxenvs.learn.distributions import (
     Bernoulli,

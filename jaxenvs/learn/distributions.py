@@ -31,10 +31,10 @@ class Distribution(Protocol):
         """The most likely actions; of a Gaussian, its mean."""
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """Of each action as a whole: shape (batch,)."""
+        """The logarithm of the probability of each action as a whole, (batch,)."""
 
     def entropy(self) -> jax.Array | None:
-        """Shape (batch,); None where there is no formula."""
+        """The entropy, (batch,); None where there is no formula."""
 
 
 @struct

@@ -25,7 +25,7 @@ class Network(Protocol):
         """New parameters: a pytree of arrays of one dtype."""
 
     def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
-        """For a batch of observations, the distribution over actions and the values, (batch,)."""
+        """The distribution over actions and the values, (batch,), for a batch of observations."""
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of what the distribution gives as actions of the environments."""
@@ -54,7 +54,8 @@ class ActionHead:
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
-        """
+        """The head for an action space.
+
         Raises:
           ValueError: the space is none of Discrete, MultiDiscrete (flat), MultiBinary and Box.
         """
@@ -76,7 +77,7 @@ class ActionHead:
         return sum(self.sizes)
 
     def distribution(self, numbers: jax.Array, log_std: jax.Array | None) -> Distribution:
-        """From (batch, size) numbers, and for a Box the logarithm of its deviations, (size,)."""
+        """The distribution of (batch, size) numbers, and for a Box of the logarithm of its deviations, (size,)."""
         if self.kind == "discrete":
             return Categorical(numbers)
         if self.kind == "multi_discrete":
@@ -115,11 +116,11 @@ class FlattenExtractor:
 
     @property
     def size(self) -> int:
-        """Of a vector."""
+        """The length of a vector."""
         return gymnasium.spaces.flatdim(self.space)
 
     def __call__(self, observation: Any, dtype: Any) -> jax.Array:
-        """Of a batch, (batch, size)."""
+        """The vectors of a batch of observations, (batch, size)."""
         return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
 
 
@@ -149,7 +150,7 @@ class ActorCritic:
 
     @classmethod
     def of(cls, env: Environment[Any], **settings: Any) -> ActorCritic:
-        """For the spaces of an environment.
+        """The networks for the spaces of an environment.
 
         Args:
           settings: the attributes after `head`.

@@ -21,7 +21,7 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
-        """Of nothing yet: combined with others, it changes nothing."""
+        """Moments of nothing yet, which change nothing when they are combined with others."""
         return cls(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(()))
 
     @classmethod
@@ -31,11 +31,11 @@ class Moments:
 
     @classmethod
     def of(cls, batch: jax.Array) -> Moments:
-        """Of a batch, over its leading axis."""
+        """Moments of a batch, over its leading axis."""
         return cls(jnp.mean(batch, 0), jnp.var(batch, 0), jnp.asarray(batch.shape[0], float))
 
     def combine(self, other: Moments) -> Moments:
-        """Of both together (Chan, Golub & LeVeque 1979). As increments, which keep their digits in float32."""
+        """Moments of both together (Chan, Golub & LeVeque 1979), as increments, which keep their digits in float32."""
         count = self.count + other.count
         share = jnp.where(count > 0, other.count / jnp.maximum(count, 1e-30), 0)
         delta = other.mean - self.mean
@@ -73,7 +73,7 @@ class Normalizer:
 
     @classmethod
     def create(cls, observation: Any, num_envs: int, **settings: Any) -> Normalizer:
-        """Before anything was seen.
+        """The normalizer before anything was seen.
 
         Args:
           observation: a batch of observations, of which only shapes are used.
@@ -93,7 +93,7 @@ class Normalizer:
         return type(self)(**{**vars(self), **changes})
 
     def update(self, observation: Any) -> Normalizer:
-        """With a batch of observations added to the statistics, if these go on."""
+        """The normalizer with a batch of observations added to its statistics, if these go on."""
         if not self.training:
             return self
         seen = _map_normalized(
@@ -102,12 +102,12 @@ class Normalizer:
         return self.replace(observation_seen=seen)
 
     def normalize_observation(self, observation: Any) -> Any:
-        """By the statistics so far, clipped; arrays without statistics as they are."""
+        """Observations scaled by the statistics so far, and clipped; arrays without statistics stay as they are."""
         moments = _combine(self.observation, self.observation_seen)
         return _map_normalized(self._normalize, moments, observation, lambda leaf: leaf)
 
     def normalize_reward(self, reward: jax.Array) -> jax.Array:
-        """By the statistics so far, clipped; as it is, where rewards are not scaled."""
+        """Rewards scaled by the statistics so far, and clipped, if they are scaled at all."""
         if not self.norm_reward:
             return reward
         variance = self.reward.combine(self.reward_seen).variance
@@ -132,7 +132,7 @@ class Normalizer:
         return normalizer.replace(discounted_return=jnp.where(timestep.done, 0, returns)), timestep
 
     def merge(self) -> Normalizer:
-        """With what was seen counted among what is known."""
+        """The normalizer with what was seen counted among what is known."""
         return self.replace(
             observation=_combine(self.observation, self.observation_seen),
             observation_seen=jax.tree.map(jnp.zeros_like, self.observation_seen),

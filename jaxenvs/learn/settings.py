@@ -39,9 +39,10 @@ class Settings:
         raise NotImplementedError(f"{type(self).__name__} does not define steps_per_iteration.")
 
     def check_network(self, network: Any) -> None:
-        """
+        """Refuse what the algorithm cannot train.
+
         Raises:
-          TypeError: the algorithm cannot train this.
+          TypeError: it is no such network.
         """
         if not callable(getattr(network, "apply", None)):
             raise TypeError(f"network must be a Network, as learn.ActorCritic, got a {type(network).__name__}.")
@@ -87,7 +88,8 @@ class Settings:
                     raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {arguments.shown(value)}.")
 
     def check_schedules(self, num_iterations: int) -> None:
-        """
+        """Refuse schedules that have not one value for each iteration.
+
         Raises:
           ValueError: a schedule has another length.
         """

@@ -173,8 +173,13 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
 
 
 def _metrics(statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
-    """From the statistics of each gradient step, (n_epochs, steps, len(STATISTICS)), and whether it
-    took place; and whether the last one did not end the update."""
+    """What is logged of an update.
+
+    Args:
+      statistics: of each gradient step, (n_epochs, steps, len(STATISTICS)).
+      took_place: whether it did.
+      going: whether the last one did not end the update.
+    """
     weight = took_place.astype(statistics.dtype)
     count = weight.sum()
     metrics = dict(zip(STATISTICS, (statistics * weight[..., None]).sum((0, 1)) / count, strict=True))
