@@ -57,9 +57,9 @@ class ReplayBuffer(RingReplayBuffer):
     def _make_ring(self) -> Ring:
         return make_ring(self._storage, self._path, self.device, self.buffer_size, self.n_envs, *self._parts())
 
-    def why_on_host(self) -> str | None:
+    def why_not_lent(self) -> str | None:
         """See RingReplayBuffer."""
-        return super().why_on_host() if self._storage == "ram" else f"its storage is {self._storage!r}"
+        return super().why_not_lent() if self._storage == "ram" else f"its storage is {self._storage!r}"
 
     # --- Slices ---------------------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _written(self, rows: int) -> None:
         self.priorities.mark_written(self.take_ring(), rows)
 
-    def why_on_host(self) -> str | None:
+    def why_not_lent(self) -> str | None:
         """See RingReplayBuffer."""
         return "it has priorities"
 

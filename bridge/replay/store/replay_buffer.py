@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -266,8 +267,8 @@ class RingReplayBuffer(buffers.ReplayBuffer):
         assert self._ring is not None
         return self._ring
 
-    def why_on_host(self) -> str | None:
-        """Why a program cannot have what is stored; None if it can."""
+    def why_not_lent(self) -> str | None:
+        """Why a program cannot have what is stored; None if it can. Of the class: see the function of this name."""
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
     def lend(self, observation: Any, num_steps: int) -> Replay:
@@ -298,6 +299,16 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     def return_lent(self, replay: Replay) -> None:
         """See `lend`. Nothing is copied until somebody looks."""
         self._ring, self._lent = None, replay
+
+    def replace_rewards(self, rewards: np.ndarray) -> None:
+        """Write other rewards into the newest rows, (rows, n_envs)."""
+        offset = np.arange(-len(rewards), 0)
+        if self._lent is None:
+            ring = self.take_ring()
+            columns.write(ring.reward, (ring.position + offset) % ring.capacity, rewards)
+        else:
+            rows = (int(self._lent.position) + offset) % self._lent.capacity
+            self._lent = dataclasses.replace(self._lent, reward=self._lent.reward.at[rows].set(rewards))
 
     def episodes_left(self, replay: Replay) -> int:
         """So many episodes may end in a program that stops then, and no row has to be forgotten for want of room.
@@ -376,9 +387,14 @@ class RingReplayBuffer(buffers.ReplayBuffer):
         return (replay_tags.is_end(tag) & ~replay_tags.terminated(tag)).astype(np.float32)
 
 
+def is_known(buffer: Any) -> bool:
+    """Whether a replay buffer is one of ours exactly: a subclass of one may do anything."""
+    return isinstance(buffer, RingReplayBuffer) and "is_known" in vars(type(buffer))
+
+
 def why_not_lent(buffer: Any) -> str | None:
     """Why a program cannot have what a replay buffer holds, a sentence; None if it can."""
-    if not isinstance(buffer, RingReplayBuffer) or not vars(type(buffer)).get("is_known"):
+    if not is_known(buffer):
         return f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer."
-    reason = buffer.why_on_host()
+    reason = buffer.why_not_lent()
     return None if reason is None else f"The replay buffer stays on the host: {reason}."

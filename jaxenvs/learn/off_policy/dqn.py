@@ -102,14 +102,15 @@ class DQN(OffPolicySettings):
         next_value = policy.q_net.apply(state.targets["q_net_target"], batch.next_observation).max(1)
         target = batch.reward + batch.discount * next_value
 
-        def loss_of(params: jax.Array) -> jax.Array:
+        def loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             values = policy.q_net.apply(params, batch.observation)
             # A comparison with every action rather than an index, whose gradient would be a scatter.
             chosen = batch.action[:, None].astype(jnp.int32) == jnp.arange(values.shape[1], dtype=jnp.int32)
             error = jnp.sum(jnp.where(chosen, values, 0), axis=1) - target
             distance = jnp.abs(error)
-            return jnp.mean(jnp.where(distance < 1, 0.5 * error**2, distance - 0.5))
+            return jnp.mean(batch.weighted(jnp.where(distance < 1, 0.5 * error**2, distance - 0.5))), error
 
-        loss, gradient = jax.value_and_grad(loss_of)(state.params["q_net"])
+        (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params["q_net"])
         state = self._descend(optimizers, state, "q_net", gradient, self.max_grad_norm)
-        return dataclasses.replace(state, num_updates=state.num_updates + 1), {"loss": loss}
+        metrics = {"loss": loss} | batch.errors(error)
+        return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics

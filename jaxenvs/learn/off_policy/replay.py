@@ -15,6 +15,8 @@ from jaxenvs.learn.off_policy import replay_tags
 
 # Last observations of episodes have a row for each slot as long as all of them take no more bytes.
 END_BYTES = 2**24
+# Among the metrics of an update: how far the critics were from their targets before it, which priorities are made of.
+TD_ERRORS = "td_errors"
 
 
 @struct
@@ -27,6 +29,8 @@ class Transitions:
       next_observation: what came after them, before any reset.
       discount: of the value of `next_observation`: gamma to the power of the number of steps, and 0 where the episode
         terminated. Where it was only truncated, the value counts.
+      weight: how much its error counts in the loss of the critics, as of one drawn by priority; None: all count alike.
+        With weights, updates give `td_errors`, too.
     """
 
     observation: Any
@@ -34,6 +38,17 @@ class Transitions:
     reward: jax.Array
     next_observation: Any
     discount: jax.Array
+    weight: Any = None
+
+    def weighted(self, losses: jax.Array) -> jax.Array:
+        """Losses of each transition, (..., batch), as much as each counts."""
+        return losses if self.weight is None else self.weight * losses
+
+    def errors(self, errors: jax.Array) -> dict[str, jax.Array]:
+        """What an update gives of its temporal-difference errors, (..., batch): the means of their sizes, by name."""
+        if self.weight is None:
+            return {}
+        return {TD_ERRORS: jnp.abs(errors).reshape(-1, errors.shape[-1]).mean(0)}
 
 
 @struct

@@ -125,13 +125,14 @@ class SAC(OffPolicySettings):
         next_value = policy.critic.apply(target_params, batch.next_observation, next_action).min(0)
         target = batch.reward + batch.discount * (next_value - ent_coef * next_log_prob)
 
-        def critic_loss_of(params: jax.Array) -> jax.Array:
+        def critic_loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             full = policy.critic_params(state.params | {"critic": params})
-            return 0.5 * jnp.sum(
-                jnp.mean((policy.critic.apply(full, batch.observation, batch.action) - target) ** 2, axis=1)
-            )
+            error = policy.critic.apply(full, batch.observation, batch.action) - target
+            return 0.5 * jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
 
-        metrics["critic_loss"], gradient = jax.value_and_grad(critic_loss_of)(state.params["critic"])
+        critic_gradient_of = jax.value_and_grad(critic_loss_of, has_aux=True)
+        (metrics["critic_loss"], error), gradient = critic_gradient_of(state.params["critic"])
+        metrics |= batch.errors(error)
         state = self._descend(optimizers, state, "critic", gradient)
 
         full = policy.critic_params(state.params)

@@ -15,7 +15,7 @@ from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
-from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.replay import TD_ERRORS, Transitions
 from jaxenvs.learn.optimization import descend, ravel
 from jaxenvs.learn.settings import Settings
 
@@ -146,11 +146,13 @@ class OffPolicySettings(Settings):
           gradient_step: its number among those after one collection, at which SB3's SAC looks.
 
         Returns:
-          The next state, and metrics with SB3's names and meanings.
+          The next state, and metrics with SB3's names and meanings. If the batch has weights, "td_errors" is one of
+          them, (batch,): how far each value was from its target before, the mean over the critics.
         """
         policy, state, back = on_vectors(policy, state)
         state, metrics = self._update(policy, optimizers, state, batch, noise, jnp.asarray(gradient_step))
-        return back(state), self._means(metrics, jnp.ones((), jnp.int32))
+        errors = _take_errors(metrics)
+        return back(state), self._means(metrics, jnp.ones((), jnp.int32)) | errors
 
     def updates(
         self,
@@ -173,24 +175,29 @@ class OffPolicySettings(Settings):
           first: the number of the first one among those after one collection; may be traced.
 
         Returns:
-          The next state, and the means of the metrics, which are 0 where there is nothing to take the mean of.
+          The next state, and the means of the metrics, which are 0 where there is nothing to take the mean of. If the
+          batches have weights, "td_errors" is among them as `update` gives them, one after the other.
         """
         policy, state, back = on_vectors(policy, state)
+        most = jax.tree.leaves(batches)[0].shape[0]
 
-        def step(state: OffPolicyState, gradient_step: Any) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+        def step(state: OffPolicyState, gradient_step: Any) -> tuple[OffPolicyState, dict[str, Any], dict[str, Any]]:
             element, drawn = jax.tree.map(lambda leaf: leaf[gradient_step], (batches, noise))
             batch = element if batch_of is None else batch_of(element)
-            return self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
+            state, metrics = self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
+            return state, metrics, _take_errors(metrics)
 
-        def add(gradient_step: Any, carry: tuple[OffPolicyState, dict[str, jax.Array]]) -> Any:
-            state, metrics = step(carry[0], gradient_step)
-            return state, jax.tree.map(jnp.add, carry[1], metrics)
+        def add(gradient_step: Any, carry: tuple[OffPolicyState, dict[str, Any], dict[str, Any]]) -> Any:
+            state, metrics, errors = step(carry[0], gradient_step)
+            errors = jax.tree.map(lambda all_of, one: all_of.at[gradient_step].set(one), carry[2], errors)
+            return state, jax.tree.map(jnp.add, carry[1], metrics), errors
 
-        count = jnp.asarray(jax.tree.leaves(batches)[0].shape[0] if num is None else num, jnp.int32)
-        shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))[1]
-        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        state, sums = jax.lax.fori_loop(0, count, add, (state, sums))
-        return back(state), self._means(sums, count)
+        count = jnp.asarray(most if num is None else num, jnp.int32)
+        _, *shapes = jax.eval_shape(step, state, jnp.zeros((), jnp.int32))
+        sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
+        errors = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), shapes[1])
+        state, sums, errors = jax.lax.fori_loop(0, count, add, (state, sums, errors))
+        return back(state), self._means(sums, count) | errors
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
         """Of how many updates a metric is the mean, where `num_updates` went from `before` to `after`."""
@@ -257,6 +264,11 @@ class OffPolicySettings(Settings):
             params=state.params | {name: params},
             optimizer_states=state.optimizer_states | {name: optimizer_state},
         )
+
+
+def _take_errors(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """What metrics have of each transition rather than of all, out of them."""
+    return {name: metrics.pop(name) for name in (TD_ERRORS,) if name in metrics}
 
 
 class _OnVectors(OffPolicyPolicy):

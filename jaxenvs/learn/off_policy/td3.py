@@ -73,11 +73,12 @@ class TD3(OffPolicySettings):
         next_value = policy.critic.apply(target_params, batch.next_observation, next_action).min(0)
         target = batch.reward + batch.discount * next_value
 
-        def critic_loss_of(params: jax.Array) -> jax.Array:
+        def critic_loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             full = policy.critic_params(state.params | {"critic": params})
-            return jnp.sum(jnp.mean((policy.critic.apply(full, batch.observation, batch.action) - target) ** 2, axis=1))
+            error = policy.critic.apply(full, batch.observation, batch.action) - target
+            return jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
 
-        critic_loss, gradient = jax.value_and_grad(critic_loss_of)(state.params["critic"])
+        (critic_loss, error), gradient = jax.value_and_grad(critic_loss_of, has_aux=True)(state.params["critic"])
         state = self._descend(optimizers, state, "critic", gradient)
         state = dataclasses.replace(state, num_updates=state.num_updates + 1)
 
@@ -100,7 +101,8 @@ class TD3(OffPolicySettings):
             is_due = state.num_updates % self.policy_delay == 0
             state, actor_loss = jax.lax.cond(is_due, improve, lambda state: (state, jnp.zeros_like(critic_loss)), state)
         actor_updates = jnp.asarray(is_due, critic_loss.dtype)
-        return state, {"critic_loss": critic_loss, "actor_loss": actor_loss, "actor_updates": actor_updates}
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "actor_updates": actor_updates}
+        return state, metrics | batch.errors(error)
 
     def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
         actor_loss = sums["actor_loss"] / jnp.maximum(sums["actor_updates"], 1)

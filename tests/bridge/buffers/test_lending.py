@@ -210,3 +210,14 @@ def test_slots_that_are_not_stored_end_no_episode():
     buffer = model.replay_buffer
     assert buffer.size() == 20
     assert buffer.dones.sum() == buffer.timeouts.sum() == 0
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_rewards_of_the_newest_rows_can_be_replaced_wherever_they_are(taken):
+    model = make(env=make_env(length=100, limit=100)).learn(40)
+    buffer = model.replay_buffer
+    if taken:
+        buffer.take_ring()
+    buffer.replace_rewards(np.full((3, 2), 7.0))
+    assert (buffer.rewards[17:20] == 7).all()
+    assert (buffer.rewards[:17] != 7).all()
