@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from jaxenvs.arrays import key_data
+
 
 def to_torch(tree: Any) -> Any:
     """A pytree of arrays as torch tensors, without a copy, on the device where they are.
@@ -44,9 +46,7 @@ def to_jax(tree: Any, copy: bool = False) -> Any:
 def _leaf_to_torch(leaf: Any) -> torch.Tensor:
     if not isinstance(leaf, jax.Array):
         return torch.tensor(np.asarray(leaf))
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return torch.utils.dlpack.from_dlpack(leaf)
+    return torch.utils.dlpack.from_dlpack(key_data(leaf))
 
 
 _NARROWED = {torch.int64: torch.int32, torch.float64: torch.float32, torch.complex128: torch.complex64}

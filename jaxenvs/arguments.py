@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import jax
@@ -221,3 +222,9 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
 def type_name(value: Any) -> str:
     """The class of a value, as a message names it."""
     return "an array" if isinstance(value, jax.Array) else type(value).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
+    """A question with the known names that are nearest to a wrong one; an empty text if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.6 if most == 1 else 0.4)
+    return f"Did you mean {' or '.join(map(show, near))}?" if near else ""

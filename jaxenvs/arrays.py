@@ -19,7 +19,7 @@ def to_arrays(tree: Any) -> dict[str, np.ndarray]:
     Raises:
       TypeError: a leaf is not an array or a number, or is traced.
     """
-    return {name: np.array(_data(leaf)) for name, leaf in _named_leaves("tree", tree, is_array).items()}
+    return {name: np.array(key_data(leaf)) for name, leaf in _named_leaves("tree", tree, is_array).items()}
 
 
 def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
@@ -40,8 +40,8 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
     found = {}
     for name, leaf in expected.items():
         if name in arrays:
-            array = arrays[name] if _is_key(arrays[name]) else np.asarray(arrays[name])
-            aval = np.asarray(leaf) if isinstance(leaf, OnHost) else jax.eval_shape(_data, leaf)
+            array = arrays[name] if is_key(arrays[name]) else np.asarray(arrays[name])
+            aval = np.asarray(leaf) if isinstance(leaf, OnHost) else jax.eval_shape(key_data, leaf)
             if (
                 isinstance(array, np.ndarray)
                 and array.dtype.kind == "V"
@@ -57,6 +57,16 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 OnHost = np.ndarray | np.generic | bool | int | float | complex
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys."""
+    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def key_data(leaf: Any) -> Any:
+    """The data of typed keys; anything else as it is."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def key_impl(leaf: Any) -> Any:
@@ -78,18 +88,10 @@ def _named_leaves(argument: str, tree: Any, is_leaf: Callable[[Any], bool]) -> d
     return leaves
 
 
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
 def _like(leaf: Any, array: np.ndarray) -> Any:
     if isinstance(leaf, np.ndarray):
         return array.copy()
     if isinstance(leaf, OnHost):
         return type(leaf)(array[()])
     value = jnp.array(array)
-    return jax.random.wrap_key_data(value, impl=key_impl(leaf)) if _is_key(leaf) else value
+    return jax.random.wrap_key_data(value, impl=key_impl(leaf)) if is_key(leaf) else value

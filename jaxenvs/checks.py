@@ -8,11 +8,12 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxenvs.arguments import is_array, non_negative_int, positive_int, type_name
+from jaxenvs.arrays import is_key
 from jaxenvs.environment import Environment, TimeStep, Wrapper, require_environment
 from jaxenvs.jax_names import is_traced
+from jaxenvs.spaces import struct_of
 
 # --- By tracing -----------------------------------------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
 def _require_contract(env: Environment[Any]) -> _Spaces:
     """The spaces of an environment that keeps the contract."""
     observation_space, action_space = _spaces(jax.tree.map(_on_host, env))
-    action = _as_struct(action_space)
+    action = struct_of(action_space)
     started, stepped = _trace(env, action)
     _require_timestep(started[1], observation_space)
     _require_same("step", started, stepped)
@@ -60,14 +61,14 @@ def _require_contract(env: Environment[Any]) -> _Spaces:
 
 
 def _first(leaf: Any) -> Any:
-    return leaf[0] if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)[0]
+    return leaf[0] if is_key(leaf) else np.asarray(leaf)[0]
 
 
 def _on_host(leaf: Any) -> Any:
     """A parameter as whoever computes a space expects it: a number of Python, or an array of NumPy."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf):
         return leaf
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_key(leaf):
         return leaf
     return np.asarray(leaf) if leaf.ndim else leaf.item()
 
@@ -116,7 +117,7 @@ def action_struct(env: Environment[Any], env_axis: int | None = None) -> Any:
       None where it cannot be found; see `spaces_in_traced_code`.
     """
     known = spaces_in_traced_code(env, env_axis)
-    return None if known is None else _as_struct(known[1])
+    return None if known is None else struct_of(known[1])
 
 
 def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) -> _Spaces | None:
@@ -173,20 +174,9 @@ def _spaces(env: Environment[Any]) -> _Spaces:
         if not isinstance(space, gymnasium.Space):
             hint = " Make it a property." if callable(space) else ""
             raise TypeError(f"{type(env).__name__}.{name} must be a gymnasium.Space, got {type(space).__name__}.{hint}")
-        _as_struct(space, f"{type(env).__name__}.{name}")
+        struct_of(space, f"{type(env).__name__}.{name}")
         found.append(space)
     return found[0], found[1]
-
-
-def _as_struct(space: gymnasium.Space[Any], name: str = "space") -> Any:
-    """The members of a space as JAX has them."""
-    if isinstance(space, spaces.Dict):
-        return {key: _as_struct(part, f"{name}[{key!r}]") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_as_struct(part, f"{name}[{i}]") for i, part in enumerate(space.spaces))
-    if space.shape is None or space.dtype is None:
-        raise TypeError(f"{name} must be of arrays, as Box, Discrete, MultiDiscrete and MultiBinary are, got {space}.")
-    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
 
 
 def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
@@ -257,7 +247,7 @@ def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[Any
             )
     if not isinstance(timestep.info, dict):
         raise TypeError(f"info must be a dict, got {type(timestep.info).__name__}.")
-    expected = jax.tree.map(lambda leaf: leaf.shape, _as_struct(observation_space))
+    expected = jax.tree.map(lambda leaf: leaf.shape, struct_of(observation_space))
     if jax.tree.map(lambda leaf: leaf.shape, timestep.observation) != expected:
         raise ValueError(
             f"The observation must be of observation_space = {observation_space}, got "

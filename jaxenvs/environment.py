@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
+from collections.abc import Iterable
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import gymnasium
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import hashable, is_array, is_real, shown, type_name
+from jaxenvs.arguments import did_you_mean, hashable, is_array, is_real, shown, type_name
 
 State = TypeVar("State")
 T = TypeVar("T")
@@ -263,7 +263,7 @@ class Environment(Generic[State]):
         """
         if hasattr(self, name):
             return getattr(self, name)
-        raise AttributeError(no_parameter(type(self), name))
+        raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers pass on what is not theirs.
@@ -273,7 +273,7 @@ class Environment(Generic[State]):
         """
         for name in changes:
             if name not in self.parameter_names:
-                raise AttributeError(no_parameter(type(self), name))
+                raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     @property
@@ -324,31 +324,16 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
             raise ValueError(f"{name} must fit into {jnp.result_type(int)}, got {shown(leaf)}.")
 
 
-def no_parameter(env_class: type[Any], name: str) -> str:
-    """What to say of a parameter that a class of environments does not have."""
-    names = [field.name for field in dataclasses.fields(env_class)]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"{env_class.__name__} has no parameter {name!r}.{hint} It has: {', '.join(names)}."
+def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
+    """What to say of a parameter that an environment does not have.
 
-
-def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
-    """The environment whose parameter `name` is, `env` or one inside it, and the parameter's value.
-
-    Raises:
-      AttributeError: there is no such parameter; the message has the nearest.
-      ValueError: it is no number but part of the program: static, or an environment.
+    Args:
+      owner: the class of the environment.
+      names: those of the parameters that it has.
     """
-    owner = env
-    while name not in owner.parameter_names and isinstance(owner, Wrapper):
-        owner = owner.env
-    if name not in owner.parameter_names:
-        owner.replace(**{name: None})  # raises, and says which parameters there are
-    value = owner.parameter(name)
-    static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
-    if name in static_names or isinstance(value, Environment):
-        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
-    return owner, value
+    names = list(names)
+    hint = did_you_mean(name, names, most=1, show=repr)
+    return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."
 
 
 class Wrapper(Environment[State]):

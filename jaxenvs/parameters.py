@@ -10,8 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import as_numbers
-from jaxenvs.environment import Environment, numeric_parameter
+from jaxenvs.environment import Environment, Wrapper
 from jaxenvs.vector import VectorEnv
+
+
+def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
+    """The environment whose parameter `name` is, `env` or one inside it, and the parameter's value.
+
+    Raises:
+      AttributeError: there is no such parameter; the message has the nearest.
+      ValueError: it is no number but part of the program: static, or an environment.
+    """
+    owner = env
+    while name not in owner.parameter_names and isinstance(owner, Wrapper):
+        owner = owner.env
+    if name not in owner.parameter_names:
+        owner.replace(**{name: None})  # raises, and says which parameters there are
+    value = owner.parameter(name)
+    static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
+    if name in static_names or isinstance(value, Environment):
+        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
+    return owner, value
 
 
 def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from types import NoneType
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import function, instance, integer, number, positive_int
+from jaxenvs.arguments import did_you_mean, function, instance, integer, number, positive_int
 from jaxenvs.environment import Environment, no_parameter, require_environment
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
@@ -121,8 +120,7 @@ def spec(id: str) -> Spec:
     if name and library in LIBRARIES and id not in _specs:
         return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
-        near = difflib.get_close_matches(id, _specs, n=3, cutoff=0.4)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"Registered are: {', '.join(registered())}."
+        hint = did_you_mean(id, _specs) or f"Registered are: {', '.join(registered())}."
         raise UnknownEnvironment(f"No environment {id!r}. {hint}")
     return _specs[id]
 
@@ -146,9 +144,10 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
         integer("max_episode_steps", max_episode_steps, 1, expected="None, -1 for no limit, or a positive int")
     entry_point = _imported(known)
     if isinstance(entry_point, type) and dataclasses.is_dataclass(entry_point):
+        names = [field.name for field in dataclasses.fields(entry_point)]
         for name in parameters:
-            if name not in {field.name for field in dataclasses.fields(entry_point)}:
-                raise TypeError(no_parameter(entry_point, name))
+            if name not in names:
+                raise TypeError(no_parameter(entry_point.__name__, name, names))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
     require_environment(f"What the entry point of {id!r} returns", env)
     # A library may have another for each of its environments, which is known once it is made.

@@ -233,6 +233,24 @@ def _(space: Discrete | MultiDiscrete, value: Any, dtype: Any = jnp.float32) -> 
     return hot.astype(dtype)
 
 
+# --- Shapes and dtypes ----------------------------------------------------------------------------------------------
+
+
+def struct_of(space: Space[Any], name: str = "space") -> Any:
+    """The members of a space as JAX has them: `jax.ShapeDtypeStruct`, in dicts and tuples.
+
+    Raises:
+      TypeError: they are no arrays.
+    """
+    if isinstance(space, Dict):
+        return {key: struct_of(part, f"{name}[{key!r}]") for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(struct_of(part, f"{name}[{i}]") for i, part in enumerate(space.spaces))
+    if space.shape is None or space.dtype is None:
+        raise TypeError(f"{name} must be of arrays, as Box, Discrete, MultiDiscrete and MultiBinary are, got {space}.")
+    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
+
+
 # --- What they share ------------------------------------------------------------------------------------------------
 
 

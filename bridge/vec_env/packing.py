@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.arrays import is_key, key_data, key_impl
+
 
 class Packed(NamedTuple):
     """The arrays of a pytree: those of 32 bits end to end in one uint32 vector, and the rest as they are."""
@@ -31,7 +33,7 @@ class Packing:
         """
         leaves, self.structure = jax.tree.flatten(tree)
         self._key_impls = [key_impl(leaf) if is_key(leaf) else None for leaf in leaves]
-        self._leaves = [jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf for leaf in leaves]
+        self._leaves = [jax.eval_shape(key_data, leaf) if is_key(leaf) else leaf for leaf in leaves]
         self._in_words = [leaf.dtype.itemsize == 4 or leaf.dtype == bool for leaf in self._leaves]
         ends = np.cumsum([math.prod(leaf.shape) * packed for leaf, packed in zip(self._leaves, self._in_words)])
         self._slices = [slice(end - math.prod(leaf.shape), end) for leaf, end in zip(self._leaves, ends.tolist())]
@@ -42,7 +44,7 @@ class Packing:
 
     def pack(self, tree: Any) -> Packed:
         """In traced code."""
-        leaves = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
+        leaves = [key_data(leaf) for leaf in jax.tree.leaves(tree)]
         words = [_to_words(leaf) for leaf, packed in zip(leaves, self._in_words) if packed]
         rest = [leaf for leaf, packed in zip(leaves, self._in_words) if not packed]
         return Packed(jnp.concatenate(words) if words else jnp.zeros(0, jnp.uint32), rest)
@@ -69,18 +71,6 @@ class Packing:
             leaf: np.ndarray = np.ndarray(shape, dtype, words, offset) if in_words else np.array(next(rest))
             leaves.append(leaf != 0 if is_bool else leaf)
         return leaves
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether an array is one of typed PRNG keys."""
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
-
-
-def key_impl(leaf: Any) -> Any:
-    """The implementation of a key of which only shape and dtype are known; JAX tells it of traced keys only."""
-    impls: list[Any] = []
-    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
-    return impls[0]
 
 
 def _host_dtype(dtype: Any) -> np.dtype[Any]:

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from bridge.vec_env.arguments import require_memory
-from bridge.vec_env.packing import Packed, Packing, Stacking, key_impl
+from bridge.vec_env.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
+from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
 from jaxenvs.vector import VectorTimeStep
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.vec_env.packing import is_key, key_impl
 from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
 from jaxenvs.arguments import as_numbers
+from jaxenvs.arrays import is_key, key_data, key_impl, to_arrays
 from jaxenvs.parameters import as_parameter
 
 # Where a repr says where something lies in memory, which is another place in another process.
@@ -24,8 +24,7 @@ def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray
     """One array for each leaf of the state and each parameter, under its path; keys as their data."""
     arrays = {"environment": np.array(_name(venv.env)), "env_axis": np.array(-1 if venv.env_axis is None else 0)}
     for prefix, tree in (("parameters", venv.env), ("state", state)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            arrays[prefix + jax.tree_util.keystr(path)] = np.array(_key_data(leaf))
+        arrays |= {prefix + path: array for path, array in to_arrays(tree).items()}
     return arrays
 
 
@@ -70,7 +69,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
     venv = dataclasses.replace(venv, env=env, env_axis=None if axis == -1 else 0)
 
     def part(path: Any, leaf: Any) -> Any:
-        data = jax.eval_shape(_key_data, leaf)
+        data = jax.eval_shape(key_data, leaf)
         array = jnp.array(numbers("state" + jax.tree_util.keystr(path), data.shape, data.dtype))
         return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
@@ -86,10 +85,6 @@ def _require_parameters(env: Environment[Any]) -> None:
     env.__check_init__()
     if isinstance(env, Wrapper):
         _require_parameters(env.env)
-
-
-def _key_data(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if hasattr(leaf, "dtype") and is_key(leaf) else leaf
 
 
 def _name(env: Environment[Any]) -> str:

@@ -6,7 +6,6 @@ An adapter is a subclass of `ForeignEnvironment` with `_reset` and `_step`, made
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping
@@ -18,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxenvs.arguments import is_array, is_real, shown, type_name
-from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.arguments import did_you_mean, is_array, is_real, shown, type_name
+from jaxenvs.arrays import is_key
+from jaxenvs.environment import Environment, TimeStep, environment, no_parameter, static, struct
 from jaxenvs.registry import UnknownEnvironment
+from jaxenvs.spaces import struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ def adapt(
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     inner, info = jax.eval_shape(first_step, draft.params, key, struct_of(action_space))
-    state, info = jax.tree.map(lambda leaf: _struct(leaf.shape, leaf.dtype), (inner, info))
+    state, info = jax.tree.map(_strong, (inner, info))
     foreign = dataclasses.replace(draft.foreign, state=state, info=info)
     return dataclasses.replace(draft, foreign=foreign)
 
@@ -230,16 +231,8 @@ def require_library(library: str, extra: str | None = None) -> Any:
 
 def unknown_id(library: str, name: str, names: Any) -> UnknownEnvironment:
     """What to raise for a name that a library does not have."""
-    near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.4)
-    hint = f"Did you mean {' or '.join(f'{library}/{n}' for n in near)}?" if near else f"`jaxenvs list {library}` does."
+    hint = did_you_mean(name, names, show=lambda near: f"{library}/{near}") or f"`jaxenvs list {library}` does."
     return UnknownEnvironment(f"{library} has no environment {name!r}. {hint}")
-
-
-def no_parameter(owner: str, name: str, names: Any) -> str:
-    """What to say of a parameter that an environment does not have."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"{owner} has no parameter {name!r}.{hint} It has: {', '.join(names) or 'none'}."
 
 
 # --- Spaces ---------------------------------------------------------------------------------------------------------
@@ -274,17 +267,8 @@ def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
     return unbounded(structs.shape, structs.dtype)
 
 
-def struct_of(space: gymnasium.Space[Any]) -> Any:
-    """The members of a space as JAX has them: `jax.ShapeDtypeStruct`, in dicts and tuples."""
-    if isinstance(space, spaces.Dict):
-        return {name: struct_of(part) for name, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(struct_of(part) for part in space.spaces)
-    return _struct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
-
-
-def _struct(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # type: ignore[no-untyped-call]
 
 
 def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -352,7 +336,7 @@ def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
         raise TypeError(f"The {what} must be an array, got {shown(leaf)}.")
     if jnp.shape(leaf) != like.shape:
         raise ValueError(f"The {what} must have shape {like.shape}, got {jnp.shape(leaf)}.")
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+    if is_key(like):
         return leaf  # type: ignore[no-any-return]
     return jnp.asarray(leaf, like.dtype)
 
@@ -377,10 +361,6 @@ def _arrays_of(info: Any) -> dict[str, Any]:
             kept[str(name)] = _arrays_of(part)
             continue
         leaves = jax.tree.leaves(part)
-        if leaves and all(is_array(leaf) and not _is_key(leaf) for leaf in leaves):
+        if leaves and all(is_array(leaf) and not is_key(leaf) for leaf in leaves):
             kept[str(name)] = part
     return {name: part for name, part in kept.items() if jax.tree.leaves(part)}
-
-
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.environment import TimeStep, environment
+from jaxenvs.environment import TimeStep, environment, no_parameter
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
     ForeignState,
     adapt,
     box,
-    no_parameter,
     require_library,
     shared,
     unbounded_of,

@@ -14,13 +14,12 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import is_real
 from jaxenvs.drawing.tiles import draw_tiles
-from jaxenvs.environment import TimeStep, environment
+from jaxenvs.environment import TimeStep, environment, no_parameter
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
     ForeignState,
     adapt,
     box,
-    no_parameter,
     ravelled,
     require_library,
     shared,

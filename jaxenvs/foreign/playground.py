@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import type_name
+from jaxenvs.arrays import is_key
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
@@ -68,7 +69,7 @@ def _observation(inner: Any) -> Any:
 
 
 def _on_host(leaf: jax.Array) -> Any:
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+    return leaf if is_key(leaf) else np.asarray(leaf)
 
 
 def make(name: str, **arguments: Any) -> PlaygroundEnvironment:

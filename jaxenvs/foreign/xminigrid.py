@@ -6,11 +6,11 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.arguments import type_name
+from jaxenvs.arrays import is_key
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
@@ -71,7 +71,7 @@ TILE_SIZE = 32  # of xminigrid's pictures [pixels]
 
 
 def _on_host(leaf: jax.Array) -> Any:
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+    return leaf if is_key(leaf) else np.asarray(leaf)
 
 
 def make(name: str, **arguments: Any) -> XMiniGridEnvironment:

@@ -15,12 +15,12 @@ from jaxenvs.environment import (
     TimeStep,
     Wrapper,
     environment,
-    numeric_parameter,
     require_environment,
     static,
     struct,
 )
 from jaxenvs.jax_names import is_traced
+from jaxenvs.parameters import numeric_parameter
 
 
 @struct
