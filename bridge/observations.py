@@ -1,4 +1,4 @@
-"""Observations of a Box, or of a Dict of parts: what is done to one is done to each part."""
+"""Observations of a Box, or of a Dict or Tuple of parts: what is done to one array is done to each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 
-def map_parts(function: Callable[[Any], Any], observation: Any) -> Any:
-    """A function of an array over the parts of a Dict observation, or of the one that there is."""
+def map_parts(function: Callable[..., Any], observation: Any, *others: Any) -> Any:
+    """A function of an array over the parts of a Dict or Tuple observation, or over the one that there is.
+
+    Unlike `jax.tree.map` it keeps the order of a dict, takes subclasses of dict and tuple, and is quicker.
+
+    Args:
+      others: further observations, whose parts are further arguments; they may have more parts.
+    """
     if isinstance(observation, dict):
-        return {name: function(part) for name, part in observation.items()}
-    return function(observation)
+        return {
+            name: map_parts(function, part, *[other[name] for other in others]) for name, part in observation.items()
+        }
+    if isinstance(observation, tuple):
+        return tuple(map_parts(function, *parts) for parts in zip(observation, *others))
+    return function(observation, *others)
+
+
+def parts_of(observation: Any) -> list[Any]:
+    """The arrays of an observation, in the order of its space."""
+    parts: list[Any] = []
+    map_parts(parts.append, observation)
+    return parts

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from bridge.observations import map_parts
+
 
 def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
     """A batch of the structure of a space.
@@ -31,15 +33,6 @@ def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], An
     return new_array(space.shape or (), space.dtype)
 
 
-def arrays_of(batch: Any) -> list[np.ndarray]:
-    """The arrays of a batch, or of one observation, in the order of its space."""
-    if isinstance(batch, dict):
-        return [array for part in batch.values() for array in arrays_of(part)]
-    if isinstance(batch, tuple):
-        return [array for part in batch for array in arrays_of(part)]
-    return [batch]
-
-
 def rows(batch: Any) -> list[Any]:
     """The observations of a batch one by one, as views of it."""
     if isinstance(batch, dict):
@@ -51,42 +44,26 @@ def rows(batch: Any) -> list[Any]:
 
 def concatenate(batches: Sequence[Any]) -> Any:
     """The batch of the lanes of several, one after another."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {name: concatenate([batch[name] for batch in batches]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(concatenate(parts) for parts in zip(*batches))
-    return np.concatenate(batches)
+    return map_parts(lambda *parts: np.concatenate(parts), *batches)
 
 
 def take(batch: Any, lanes: np.ndarray | slice) -> Any:
     """The batch of some lanes, a copy; of a slice of them, a view."""
-    if isinstance(batch, dict):
-        return {name: take(part, lanes) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(take(part, lanes) for part in batch)
-    return batch[lanes]
+    return map_parts(lambda part: part[lanes], batch)
 
 
 def stack(batch: Any, observations: Sequence[Any]) -> Any:
     """A batch of single observations, a copy, in the structure and dtypes of another batch."""
-    if isinstance(batch, dict):
-        return {name: stack(part, [one[name] for one in observations]) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(stack(part, [one[i] for one in observations]) for i, part in enumerate(batch))
-    return np.array(list(observations), batch.dtype)
+    return map_parts(lambda like, *parts: np.array(parts, like.dtype), batch, *observations)
 
 
 def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
     """Write the rows `at` of another batch into the lanes of this one."""
-    if isinstance(batch, dict):
-        for name, part in batch.items():
-            write_rows(part, lanes, source[name], at)
-    elif isinstance(batch, tuple):
-        for part, other in zip(batch, source):
-            write_rows(part, lanes, other, at)
-    else:
-        batch[lanes] = np.asarray(source)[at]
+
+    def write(part: np.ndarray, other: Any) -> None:
+        part[lanes] = np.asarray(other)[at]
+
+    map_parts(write, batch, source)
 
 
 def references_are_counted() -> bool:
@@ -144,11 +121,10 @@ def _holders(batch: Any) -> list[int]:
 
 
 def _convert(batch: Any, dtypes: Any, copy: bool) -> Any:
-    if isinstance(dtypes, dict):
-        return {name: _convert(batch[name], dtype, copy) for name, dtype in dtypes.items()}
-    if isinstance(dtypes, tuple):
-        return tuple(_convert(part, dtype, copy) for part, dtype in zip(batch, dtypes))
-    array: np.ndarray = np.asarray(batch)
-    if array.dtype != dtypes:
-        return array.astype(dtypes)
-    return array.copy() if copy or not array.flags.writeable else array
+    def convert(dtype: np.dtype[Any], part: Any) -> np.ndarray:
+        array: np.ndarray = np.asarray(part)
+        if array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy or not array.flags.writeable else array
+
+    return map_parts(convert, dtypes, batch)

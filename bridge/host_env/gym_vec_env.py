@@ -13,12 +13,13 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-from bridge.host_env.batches import Takeover, arrays_of, rows, stack, take, write_rows
+from bridge.host_env.batches import Takeover, rows, stack, take, write_rows
 from bridge.host_env.episodes import Ended
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_infos import kept, lane_infos
+from bridge.observations import parts_of
 from bridge.vec_env.all_lanes import MAX_IMAGES
 from bridge.vec_env.arguments import lanes_of
 from jaxenvs.arguments import instance
@@ -85,7 +86,7 @@ class GymVecEnv(HostVecEnv):
         # All lanes' seeds by the first: that is how both count, and native environments take no list.
         observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
         observation = self._takeover.own(observation)
-        for array in arrays_of(observation):
+        for array in parts_of(observation):
             if array.shape[:1] != (self.num_envs,):
                 raise ValueError(f"vector_env must give observations of num_envs = {self.num_envs}, got {array.shape}.")
         self._resets_tell = bool(info)
@@ -125,7 +126,7 @@ class GymVecEnv(HostVecEnv):
             return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
         final_observation = take(observation, ended)
         first, first_info = self._reset_lanes(dones.copy())
-        num_rows = len(arrays_of(first)[0])
+        num_rows = len(parts_of(first)[0])
         # EnvPool returns the lanes that were reset, and Gymnasium's own all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, first, at)

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from bridge.host_env.batches import new_batch, references_are_counted
+from bridge.observations import map_parts
 
 # What XLA wants of memory that it is to use without a copy.
 ALIGNMENT = 64
@@ -142,8 +143,4 @@ def _lay_out(num_envs: int, space: gymnasium.Space[Any], memory: np.ndarray | No
 
 def views(batch: Any) -> Any:
     """A batch of views, which hold the memory as long as somebody holds them."""
-    if isinstance(batch, dict):
-        return {name: views(part) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(views(part) for part in batch)
-    return batch[:]
+    return map_parts(lambda part: part[:], batch)

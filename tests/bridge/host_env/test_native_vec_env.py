@@ -17,8 +17,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import obs_as_tensor
 
 from bridge import NativeVecEnv, NativeVectorEnv
-from bridge.host_env.batches import arrays_of
 from bridge.host_env.native import ALIGNMENT, MOST_BUFFERS
+from bridge.observations import parts_of
 from tests.bridge.vec_env.test_jax_vec_env import sample_actions
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "native_c" / "cartpole.py"
@@ -153,8 +153,8 @@ def test_buffers_are_aligned_and_row_major():
     venv.reset()
     venv.step(np.zeros(5, int))
     (buffers,) = env.written
-    arrays = [*arrays_of(buffers.observation), buffers.reward, buffers.terminated, buffers.truncated]
-    arrays += arrays_of(buffers.final_observation)
+    arrays = [*parts_of(buffers.observation), buffers.reward, buffers.terminated, buffers.truncated]
+    arrays += parts_of(buffers.final_observation)
     for i, array in enumerate(arrays):
         assert array.ctypes.data % ALIGNMENT == 0
         assert (array.flags.c_contiguous, array.flags.writeable, len(array)) == (True, True, 5)
