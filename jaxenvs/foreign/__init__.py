@@ -5,18 +5,21 @@ A file for each library, which is imported when one of its environments is made;
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from jaxenvs.arguments import one_of
 from jaxenvs.foreign.base import ForeignEnvironment, ForeignState
-from jaxenvs.foreign.brax import from_brax
-from jaxenvs.foreign.craftax import from_craftax
-from jaxenvs.foreign.gymnax import from_gymnax
-from jaxenvs.foreign.jumanji import from_jumanji
-from jaxenvs.foreign.navix import from_navix
-from jaxenvs.foreign.pgx import from_pgx
-from jaxenvs.foreign.playground import from_playground
-from jaxenvs.foreign.xminigrid import from_xminigrid
 from jaxenvs.registry import LIBRARIES
+
+if TYPE_CHECKING:
+    from jaxenvs.foreign.brax import from_brax
+    from jaxenvs.foreign.craftax import from_craftax
+    from jaxenvs.foreign.gymnax import from_gymnax
+    from jaxenvs.foreign.jumanji import from_jumanji
+    from jaxenvs.foreign.navix import from_navix
+    from jaxenvs.foreign.pgx import from_pgx
+    from jaxenvs.foreign.playground import from_playground
+    from jaxenvs.foreign.xminigrid import from_xminigrid
 
 __all__ = [
     "ForeignEnvironment",
@@ -41,3 +44,14 @@ def ids(library: str) -> list[str]:
     """
     adapters = importlib.import_module(f"jaxenvs.foreign.{one_of('library', library, tuple(LIBRARIES))}")
     return [f"{library}/{name}" for name in adapters.ids()]
+
+
+def __getattr__(name: str) -> Any:
+    """The function `from_LIBRARY`, whose file is imported now."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{name.removeprefix('from_')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
