@@ -165,7 +165,8 @@ class _Made:
 
 
 def _is_jax_id(env_id: str) -> bool:
-    """
+    """Whether an id is one of jaxenvs; else it is one of Gymnasium.
+
     Raises:
       UnknownEnvironment: neither jaxenvs nor Gymnasium has it.
     """
@@ -227,7 +228,8 @@ def _env_fn(
     wrapper_class: Callable[..., Any] | None,
     wrapper_kwargs: dict[str, Any],
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """
+    """The function that makes the environment of a lane, in its Monitor and wrapper.
+
     Args:
       monitor_kwargs: with nothing in it there is no Monitor.
     """
@@ -268,7 +270,7 @@ def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) 
 
 
 def _ids_of_envpool() -> Collection[str]:
-    """Those of an EnvPool that is installed."""
+    """The ids of an EnvPool that is installed."""
     found = importlib.util.find_spec("envpool")
     ids: Collection[str] = () if found is None else importlib.import_module("envpool").list_all_envs()
     return ids

@@ -148,7 +148,8 @@ def is_array(leaf: Any) -> bool:
 
 
 def hashable(name: str, value: Any) -> Any:
-    """
+    """`value`, if it can be hashed.
+
     Raises:
       TypeError: it is not hashable, and so can be no part of a compiled program.
     """
@@ -160,7 +161,8 @@ def hashable(name: str, value: Any) -> Any:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """
+    """`value` as a bool of Python, if it is a bool.
+
     Raises:
       ValueError: it is no bool.
     """
@@ -170,7 +172,8 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """
+    """`value`, if it is one of some choices.
+
     Raises:
       ValueError: it is none of them.
     """
@@ -180,7 +183,8 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
 
 
 def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
-    """
+    """`value`, if it is of a class.
+
     Args:
       expected: `kind` in words, as "a str".
 
@@ -193,7 +197,8 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
 
 
 def function(name: str, value: Any) -> Any:
-    """
+    """`value`, if it can be called.
+
     Raises:
       TypeError: it cannot be called.
     """
@@ -203,7 +208,8 @@ def function(name: str, value: Any) -> Any:
 
 
 def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
-    """
+    """`value`, if it is a typed PRNG key of one of some shapes.
+
     Args:
       shapes: those it may have.
 

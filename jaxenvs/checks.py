@@ -210,7 +210,8 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
 
 
 def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
-    """
+    """What a function returned, if it is (state, TimeStep), of arrays.
+
     Raises:
       TypeError: this is not (state, TimeStep), or there is in it what cannot be traced.
     """

@@ -288,7 +288,8 @@ def _draw(env: Environment[Any], state: Any, height: int, width: int) -> jax.Arr
 
 
 def require_environment(name: str, value: Any) -> None:
-    """
+    """Refuse what is no Environment.
+
     Raises:
       TypeError: this is no Environment, or one that is no pytree.
     """

@@ -74,7 +74,8 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
 
 
 def _length(states: Any) -> int:
-    """
+    """The number of states.
+
     Raises:
       ValueError: there are none, or leaves have no leading axis, or not all the same.
     """

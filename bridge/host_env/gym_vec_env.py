@@ -283,7 +283,7 @@ def _writer(
 
 
 def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:
-    """Those that a vector environment with auto-reset SAME_STEP tells: a batch like `observation`, of these lanes."""
+    """The final observations of some lanes with auto-reset SAME_STEP: a batch like `observation`."""
     final = info.get("final_obs")
     if final is None:
         raise ValueError(

@@ -71,7 +71,8 @@ class HostVecEnv(AllLanesVecEnv):
         return observation
 
     def step_async(self, actions: Any) -> None:
-        """
+        """Start a step of all lanes with their actions.
+
         Args:
           actions: (num_envs, *shape of an action); lists too.
 
@@ -126,7 +127,8 @@ class HostVecEnv(AllLanesVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """
+        """Refuse: lanes have no environments of their own to call.
+
         Raises:
           AttributeError: always. Lanes have no environments of their own.
         """
@@ -138,7 +140,8 @@ class HostVecEnv(AllLanesVecEnv):
         return [None] * self.num_envs if pictures is None else list(pictures)[:MAX_IMAGES]
 
     def _all_lanes(self, indices: VecEnvIndices, what: str) -> list[int]:
-        """
+        """The numbers of all lanes, where nothing less can be meant.
+
         Raises:
           ValueError: `indices` are not all lanes.
         """

@@ -15,7 +15,8 @@ LaneReset = Callable[[np.ndarray], tuple[Any, dict[str, Any]]]
 
 
 def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """
+    """The auto-reset mode that a vector environment declares.
+
     Raises:
       ValueError: the environment does not declare its mode.
     """
@@ -114,7 +115,8 @@ def is_trusted(vector_env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """
+    """Refuse what is no vector environment that steps all its lanes at once.
+
     Raises:
       TypeError: it is no vector environment.
       ValueError: a step of it is one of some lanes only.

@@ -47,7 +47,8 @@ class ActionChecker:
         self._shape = (num_envs, *(space.shape or ()))
 
     def __call__(self, actions: Any) -> np.ndarray:
-        """
+        """The actions of all lanes in the dtype that environments take, if they are such.
+
         Raises:
           ValueError: the shape is wrong, or an action lies outside of the space or is NaN.
           TypeError: the dtype is wrong.
@@ -78,7 +79,8 @@ class ActionChecker:
         return (actions >= self._low) & (actions <= self._high)  # NaN is neither
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """
+        """Refuse actions of another shape.
+
         Raises:
           ValueError: this is not the shape of a batch of actions.
         """

@@ -29,7 +29,8 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:
-    """
+    """Refuse more environments than this machine could ever hold.
+
     Args:
       arrays: what all lanes keep, as `jax.ShapeDtypeStruct`s.
 

@@ -112,7 +112,8 @@ class QuietInfos:
         self._infos: list[dict[str, Any]] = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
 
     def __call__(self, info: Any) -> list[dict[str, Any]]:
-        """
+        """The infos of a step in which no episode ended, a dict for each lane.
+
         Args:
           info: what the environments tell, arrays with the leading axis `num_envs`; {} is nothing.
         """

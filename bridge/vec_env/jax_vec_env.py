@@ -113,7 +113,8 @@ class JaxVecEnv(AllLanesVecEnv):
         return first
 
     def step_async(self, actions: Any) -> None:
-        """
+        """Start a step of all lanes with their actions.
+
         Args:
           actions: (num_envs, *shape of an action); lists too.
 

@@ -31,7 +31,7 @@ class Outputs(NamedTuple):
 
     @classmethod
     def of(cls, timestep: VectorTimeStep) -> Outputs:
-        """Those of a step, or of many."""
+        """The outputs of a step, or of many."""
         return cls(
             observation=timestep.observation,
             reward=timestep.reward,
@@ -58,7 +58,7 @@ class Programs:
 
     @classmethod
     def of(cls, venv: VectorEnv) -> Programs:
-        """Those of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
+        """The programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         return _programs_of_kind(jax.tree.structure(venv), kinds, x64, _Unhashed(venv))

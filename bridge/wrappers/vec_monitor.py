@@ -16,7 +16,7 @@ from jaxenvs import VectorTimeStep, struct
 
 @struct
 class MonitorState:
-    """Of the running episodes: the returns so far, float32, and the lengths, int32, each (num_envs,)."""
+    """Running episodes: the returns so far, float32, and the lengths, int32, each (num_envs,)."""
 
     episode_return: Any
     episode_length: Any

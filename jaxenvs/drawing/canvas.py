@@ -148,7 +148,7 @@ class Canvas:
         return self.x - x, self.y - y
 
     def _extent(self, x: Number, y: Number) -> jax.Array:
-        """Of a pixel in the direction (x, y), of length 1: of the interval that has the pixel's variance."""
+        """The extent of a pixel in the direction (x, y), of length 1: the interval that has the pixel's variance."""
         return _length(x * self.pixel[0], y * self.pixel[1])
 
     def _rod(self, start: Point, end: Point, width: Number) -> jax.Array:

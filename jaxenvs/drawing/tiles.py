@@ -26,6 +26,6 @@ def draw_tiles(grid: jax.Array, tiles: jax.Array | np.ndarray, height: int, widt
 
 
 def _positions(size: int, cells: int, tile_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each pixel along one side: the cell it lies in, and where in that cell's tile."""
+    """Positions of the pixels along one side: the cell that each lies in, and where in that cell's tile."""
     where = np.arange(size) * cells * tile_size // size
     return where // tile_size, where % tile_size

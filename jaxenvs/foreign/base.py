@@ -299,7 +299,8 @@ def flat_dict(tree: Any, prefix: str = "") -> Any:
 
 
 def require_arrays(what: str, tree: Any) -> None:
-    """
+    """Refuse a pytree that is not of arrays.
+
     Raises:
       TypeError: there is a leaf that is no array.
     """
@@ -342,7 +343,8 @@ def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """
+    """`value`, if it is one number.
+
     Raises:
       ValueError: it is not one number, as the rewards of several agents.
     """

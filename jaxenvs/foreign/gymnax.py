@@ -208,7 +208,7 @@ def with_parameters(build: Any, name: str, parameters: dict[str, Any]) -> Any:
 
 
 def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
-    """Of an environment of gymnax or craftax; one that its observations leave, without bounds."""
+    """The observation space of an environment of gymnax or craftax; one that its observations leave, without bounds."""
     space = ravelled(converted(env.observation_space(params)))
     if env.name in OUTSIDE and isinstance(space, spaces.Box):
         return unbounded(space.shape, space.dtype)

@@ -156,7 +156,8 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
 
 def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnasium.Space[Any]) -> None:
-    """
+    """Refuse an action space that is not the present one.
+
     Raises:
       ValueError: the space is not the present one.
     """
@@ -167,7 +168,8 @@ def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnas
 
 
 def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:
-    """
+    """What Gymnasium's `metadata` says of an environment, if it can be rendered so.
+
     Raises:
       ValueError: the environment has no such render mode.
     """

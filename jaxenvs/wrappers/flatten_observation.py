@@ -87,7 +87,8 @@ class FlattenObservation(Wrapper[Any]):
 
 
 def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
-    """
+    """The layout of the observations of an environment; `former` where nothing tells it.
+
     Args:
       former: that of the environment from which `env` was made.
 

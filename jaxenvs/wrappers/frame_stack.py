@@ -105,7 +105,8 @@ class FrameStack(Wrapper[FrameStackState]):
 
 
 def _zeros(env: Environment[Any]) -> Any:
-    """
+    """The observation of an environment that is nearest to zero.
+
     Raises:
       ValueError: what is nearest to zero depends on what is traced.
     """

@@ -109,7 +109,8 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return self.env.replace(**state.parameters).render(state.inner)
 
     def _draw(self, name: str, key: jax.Array) -> jax.Array:
-        """
+        """A value of a parameter, drawn with a key.
+
         Raises:
           ValueError: what the distribution gives is no such parameter.
         """
@@ -130,7 +131,8 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
 
 
 def _distribution(name: str, given: Any) -> Uniform | Sampler:
-    """
+    """A distribution as the wrapper keeps it.
+
     Raises:
       TypeError, ValueError: it is neither (low, high) nor a function.
     """

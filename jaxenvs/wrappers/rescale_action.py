@@ -72,7 +72,8 @@ class RescaleAction(Wrapper[Any]):
 
 
 def _require_scale(least: np.ndarray, greatest: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """
+    """Refuse bounds that no linear map takes onto each other.
+
     Raises:
       ValueError: one of these ranges cannot be mapped onto the other.
     """

@@ -142,7 +142,8 @@ class ProcessVecEnv(VecEnv):
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:
-        """
+        """Begin an episode in every lane. A step under way is forgotten.
+
         Raises:
           WorkerError: an environment raised, or a worker died; see above.
         """
@@ -170,7 +171,8 @@ class ProcessVecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: np.ndarray) -> None:
-        """
+        """Start a step of all lanes, and return at once.
+
         Raises:
           ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
         """
@@ -180,7 +182,8 @@ class ProcessVecEnv(VecEnv):
             self._begin_step(group)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """
+        """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
+
         Raises:
           WorkerError: an environment raised, or a worker died; see above.
         """
@@ -232,7 +235,8 @@ class ProcessVecEnv(VecEnv):
     # --- Attributes ---------------------------------------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """
+        """An attribute of the environment of each lane, or of one of its wrappers.
+
         Raises:
           AttributeError: there is no such attribute.
           WorkerError: it raised something else; nothing is shut down. Or its process died.

@@ -131,7 +131,8 @@ class Lanes:
 
 
 def _write(observations: Observations, plain: np.ndarray | None, lane: int, observation: Any) -> None:
-    """
+    """Write an observation into the row of its lane.
+
     Args:
       plain: the one array of observations, if it is one.
     """
@@ -361,7 +362,8 @@ def _end_with_parent(end: int) -> None:
 
 
 def main(end: int, memory: int) -> None:
-    """
+    """Be a worker until the parent has gone.
+
     Args:
       end: the descriptor of the worker's end of a socket pair.
       memory: that of the file whose memory is shared.

@@ -65,7 +65,8 @@ class StepMemory:
         self.layout = pickle.dumps((fields, keys))
 
     def write_actions(self, actions: Any, lanes: slice) -> None:
-        """
+        """Write the actions of some lanes to where their workers read them.
+
         Raises:
           ValueError, TypeError: they have another shape, or a dtype that does not fit. Nothing was written.
         """
@@ -75,7 +76,7 @@ class StepMemory:
         np.copyto(own, actions, casting=self._casting)
 
     def copy_observations(self, place: int | str, at: slice | int) -> VecEnvObs:
-        """Those of some lanes, or of one, as SB3 has them."""
+        """Observations of some lanes, or of one, as SB3 has them."""
         arrays = self.observations[place]
         return dict_to_obs(self._observation_space, {key: array[at].copy() for key, array in arrays.items()})
 
