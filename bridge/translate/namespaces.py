@@ -27,8 +27,8 @@ LIBRARIES = {"torch", "numpy", "jax", "jaxlib", "optax", "gymnasium", "stable_ba
 LIBRARIES |= {"bridge", "jaxenvs", *sys.stdlib_module_names}
 # Objects of the standard library that exist to hold settings.
 SETTINGS = (types.SimpleNamespace, Namespace)
-# No more than so many, the nearest first, because all are compared before each program.
-MOST = 500
+# No more than so many, the nearest first, because all are compared before each program; and no arrays of more bytes.
+MOST, MOST_BYTES = 500, 2**20
 
 
 class Namespaces:
@@ -68,7 +68,8 @@ class Namespaces:
         if isinstance(value, BUSY):
             self._watch_named(value)
         elif isinstance(value, np.ndarray):
-            self.readers.append(value.tobytes)
+            if value.nbytes <= MOST_BYTES:
+                self.readers.append(value.tobytes)
         elif isinstance(value, tuple | frozenset):
             self._queue.extend(value)
         elif isinstance(value, types.FunctionType):
@@ -119,7 +120,7 @@ class Namespaces:
             else:
                 self._queue.append(value)
         for cell in function.__closure__ or ():
-            self._watch(functools.partial(getattr, cell, "cell_contents", None))
+            self._watch(functools.partial(_content, cell))
         self._queue.extend((function.__defaults__, function.__kwdefaults__))
 
     def _watch(self, reader: Callable[[], Any]) -> None:
@@ -133,8 +134,7 @@ class Namespaces:
 
     def _is_own(self, value: Any) -> bool:
         """Whether a function, class or module is the user's: in a package of the modules, or not installed."""
-        name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-        root = (name or "").partition(".")[0]
+        root = value.__name__.partition(".")[0] if isinstance(value, types.ModuleType) else _root(value)
         if root in LIBRARIES:
             return False
         file = getattr(sys.modules.get(root), "__file__", None) or ""
@@ -144,8 +144,18 @@ class Namespaces:
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
-def _root(cls: type) -> str:
-    return cls.__module__.partition(".")[0]
+def _root(value: Any) -> str:
+    """The package of a class or a function."""
+    module = getattr(value, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+def _content(cell: Any) -> Any:
+    """What a closure holds; nothing yet, as long as the name has no value."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _names_of_class(cls: type) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Snapshots notice what makes a translation out of date, and nothing else."""
 
 import dataclasses
+import threading
 import types
 
 import gymnasium
@@ -204,3 +205,26 @@ def test_a_training_acts_and_learns_with_the_numbers_of_now():
         spread[config.scale] = np.ptp(model.rollout_buffer.values)
     assert model.plan.updates
     assert spread[1.0] > 0 == spread[0.0]
+
+
+def test_code_with_anything_in_its_reach_can_be_watched():
+    class Reaching(Extractor):
+        table = np.zeros(200_000)  # too large to be compared before each step
+
+        def forward(self, x):
+            return self.linear(x) * (1.0 if later is None else later)
+
+        def unused(self):
+            return self.table, self.loop, self.model, self.lock, self.module, self.mean, undefined  # noqa: F821
+
+    policy = extractor(Reaching)
+    features = policy.features_extractor
+    features.loop = [features]
+    features.loop.append(features.loop)
+    features.model, features.lock, features.module, features.mean = policy, threading.Lock(), types, np.mean
+    snapshot = Snapshot(policy)
+    assert snapshot.is_current()
+    later = None
+    assert snapshot.is_current()
+    later = 2.0
+    assert not snapshot.is_current()
