@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-import torch
 
 from bridge.replay.data import windows
 from bridge.replay.store.ring import Ring
 
 # Children of a node. A draw goes down few levels, and looks at all children of a node at once, which lie side by side.
 WIDTH = 32
-
-
-class PrioritizedSamples(NamedTuple):
-    """SB3's samples, of either kind of observations, with what priorities add.
-
-    Attributes:
-      weights: (batch_size,), importance weights, of which the greatest is 1.
-      indices: (batch_size,), for `update_priorities`.
-    """
-
-    observations: Any
-    actions: torch.Tensor
-    next_observations: Any
-    dones: torch.Tensor
-    rewards: torch.Tensor
-    weights: torch.Tensor
-    indices: torch.Tensor
-    discounts: torch.Tensor | None = None
 
 
 class SumTree:

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay.data import offline, slices, windows
 from bridge.replay.data.memmap import MemoryMapped
-from bridge.replay.data.priorities import Priorities, PrioritizedSamples, importance_weights
+from bridge.replay.data.priorities import Priorities, importance_weights
 from bridge.replay.data.slices import SliceSamples
 from bridge.replay.data.storage import Closed, make_ring, open_ring
 from bridge.replay.store import columns
@@ -21,6 +21,7 @@ from bridge.replay.store.arguments import require_int
 from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
+from bridge.replay.store.samples import PrioritizedSamples
 
 
 class ReplayBuffer(RingReplayBuffer):

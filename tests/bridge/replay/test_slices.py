@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from scipy import stats
 
 from bridge import ReplayBuffer
-from tests.bridge.buffers.histories import ACTION, OBSERVATIONS
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 

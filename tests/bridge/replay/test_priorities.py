@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from bridge import ReplayBuffer
 from bridge.replay.data.priorities import WIDTH, SumTree
-from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 

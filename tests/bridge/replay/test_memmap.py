@@ -13,8 +13,8 @@ import stable_baselines3
 from stable_baselines3.common.env_util import make_vec_env
 
 from bridge import ReplayBuffer
-from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
-from tests.bridge.buffers.test_replay_buffer import assert_same_samples
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
+from tests.bridge.replay.test_replay_buffer import assert_same_samples
 
 
 def open_buffer(path, space="dict", size=60, num_envs=3, **kwargs):

@@ -20,7 +20,7 @@ from bridge import ReplayBuffer
 from bridge.host_env.step_infos import StepInfos
 from bridge.replay.store.ring import Ring
 from bridge.vec_env.infos import QuietInfos
-from tests.bridge.buffers.histories import ACTION, OBSERVATIONS, History
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
 HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
 
