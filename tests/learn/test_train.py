@@ -14,6 +14,7 @@ from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
 from jaxenvs.learn.on_policy.ppo import permutation
 from tests.environments import Counter
+from tests.tiers import tiered
 
 VENV = jaxenvs.make_vec("CartPole-v1", 8)
 NETWORK = ActorCritic.of(VENV.env)
@@ -103,7 +104,7 @@ def test_target_kl_ends_an_update_early():
     assert (near.metrics["stopped_at_kl"] == 0).all()
 
 
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
     training = TINY.replace(normalize=normalize, learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
     go_on = jax.jit(advance, static_argnums=2)
@@ -183,7 +184,7 @@ def test_a_network_starts_like_sb3s():
     assert not any(leaf.any() for name, leaf in params.items() if name.endswith("bias"))
 
 
-@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"])
+@pytest.mark.parametrize("kind", tiered(["discrete", "multi_discrete", "multi_binary", "dict", "tuple"], "dict"))
 def test_a_network_sees_what_gymnasium_makes_of_any_observation(kind):
     env = Counter(observation_kind=kind)
     network = ActorCritic.of(env, actor=(8,), critic=(8,))

@@ -13,6 +13,7 @@ from bridge.buffers.rollout import read_rollout
 from bridge.translate.modules import read_parameters
 from bridge.translate.optimizers import read_optimizer
 from tests.environments import Counter
+from tests.tiers import tiered
 
 N_STEPS, N_ENVS = 24, 4
 SIZE = N_STEPS * N_ENVS
@@ -135,7 +136,7 @@ def train_both(stock, ours):
         model.train()
 
 
-@pytest.mark.parametrize("case", PPO_CASES)
+@pytest.mark.parametrize("case", tiered(PPO_CASES, "discrete", "box, state-dependent"))
 def test_one_step_of_ppo(case, same_order):
     stock, ours = make_pair("PPO", case, **ONE_STEP, **PPO_CASES[case])
     same_order(1)
@@ -157,7 +158,7 @@ def test_hundreds_of_steps_of_ppo_in_float64(case, same_order, float64):
     assert_same(stock, ours, 1e-5 if case == "multi_binary" else 1e-8)
 
 
-@pytest.mark.parametrize("case", ["discrete", "multi_discrete", "box"])
+@pytest.mark.parametrize("case", tiered(["discrete", "multi_discrete", "box"], "box"))
 def test_hundreds_of_steps_of_ppo_in_float32(case, same_order):
     stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
     same_order(MANY_STEPS["n_epochs"])
@@ -192,7 +193,7 @@ def test_target_kl_ends_the_update_at_the_same_step(learning_rate, epochs, same_
 
 
 @pytest.mark.parametrize("settings", [{}, {"normalize_advantage": True, "ent_coef": 0.01}, {"use_rms_prop": False}])
-@pytest.mark.parametrize("case", ["discrete", "box"])
+@pytest.mark.parametrize("case", tiered(["discrete", "box"], "discrete"))
 def test_ten_steps_of_a2c(case, settings, float64):
     stock, ours = make_pair("A2C", case, **settings)
     for _ in range(10):

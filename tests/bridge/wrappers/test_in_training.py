@@ -11,6 +11,7 @@ from bridge.errors import NotCompilable
 from bridge.wrappers import Chain
 from tests.bridge.small_models import N_ENVS, ROLLOUT, OnRolloutEnd, Recorder, make, make_env, replayed
 from tests.environments import Counter
+from tests.tiers import tiered
 
 
 class OwnNormalize(VecNormalize):
@@ -47,7 +48,9 @@ def close_steps(recorder, stepped):
 # --- VecNormalize ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}], ids=str)
+@pytest.mark.parametrize(
+    "settings", tiered([{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}], {}), ids=str
+)
 def test_vec_normalize_is_where_stepping_through_it_would_be(settings):
     env, theirs = (VecNormalize(make_env(), gamma=0.9, clip_obs=2.0, **settings) for _ in range(2))
     recorder = Recorder()
@@ -109,7 +112,7 @@ def test_statistics_go_on_from_a_file(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monitor`")
-@pytest.mark.parametrize("order", ["inside", "outside"])
+@pytest.mark.parametrize("order", tiered(["inside", "outside"], "inside"))
 def test_vec_monitor_counts_as_if_stepped(order, tmp_path):
     def wrap(name):
         env, path = JaxVecEnv(Counter(), N_ENVS), str(tmp_path / name)
@@ -146,7 +149,10 @@ def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(
 # --- Images ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "observation_kind"), [("CnnPolicy", "image"), ("MultiInputPolicy", "dict")])
+@pytest.mark.parametrize(
+    ("policy", "observation_kind"),
+    [("CnnPolicy", "image"), pytest.param("MultiInputPolicy", "dict", marks=pytest.mark.thorough)],
+)
 def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
     recorder = Recorder()
     env = Counter(observation_kind=observation_kind)

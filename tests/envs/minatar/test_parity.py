@@ -149,7 +149,9 @@ WITHOUT_RAMPING = {"ramp": 0, "most entities": 4, "most fish and submarines": 3,
 
 
 @pytest.mark.slow
-@all_cases
+@pytest.mark.parametrize(
+    ("game", "ramping"), [case if case[1] else pytest.param(*case, marks=pytest.mark.thorough) for case in CASES]
+)
 def test_plays_two_hundred_episodes_as_the_reference_plays(game: str, ramping: bool) -> None:
     seen = compare(game, ramping, steps=100_000, episodes=200)
     for what, number in SEEN[game].items():

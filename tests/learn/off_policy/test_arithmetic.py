@@ -19,6 +19,7 @@ from jaxenvs.learn.networks import linear
 from jaxenvs.learn.off_policy.policies import Perceptron
 from jaxenvs.learn.optimization import ravel
 from tests.environments import Counter
+from tests.tiers import tiered
 
 ENV = {kind: Counter(action_kind=kind) for kind in ("discrete", "box")}
 BATCH, GAMMA, ARCH = 16, 0.9, (16, 8)
@@ -220,7 +221,7 @@ def assert_same(settings, state, metrics, model, tolerance):
     compare(metrics, {name: np.asarray(logged[name]) for name in metrics}, "metrics")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", tiered(CASES, "DQN", "SAC", "TD3"))
 def test_an_update_is_sb3s(case, monkeypatch):
     assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=1e-5)
 

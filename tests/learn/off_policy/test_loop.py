@@ -25,6 +25,7 @@ from jaxenvs.learn import (
     train,
 )
 from tests.environments import Counter
+from tests.tiers import tiered
 
 NUM_ENVS, TRAIN_FREQ, STARTS = 2, 3, 12
 PENDULUM = jaxenvs.make_vec("Pendulum-v1", NUM_ENVS)
@@ -69,7 +70,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", tiered(TRAININGS, "SAC"))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
     start, whole, whole_metrics = trained(name)
     half, first = go_on(TRAININGS[name], start, 5)
