@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from stable_baselines3.common.noise import (
     ActionNoise,
     NormalActionNoise,
@@ -16,6 +18,7 @@ from stable_baselines3.common.noise import (
 from bridge.errors import NotCompilable
 from jaxenvs.learn.off_policy import noise as learn
 
+Known = NormalActionNoise | OrnsteinUhlenbeckActionNoise
 Exported = learn.NormalActionNoise | learn.OrnsteinUhlenbeckActionNoise
 
 
@@ -51,7 +54,7 @@ def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> 
         return None
 
 
-def noise_state(noise: ActionNoise | None, num_envs: int) -> Any:
+def noise_state(noise: ActionNoise | None, num_envs: int) -> np.ndarray | None:
     """What `init` and `step` of the exported one give, (num_envs, n) or None."""
     each = [] if noise is None else _noises_of(noise)
     if not each or not isinstance(each[0], OrnsteinUhlenbeckActionNoise):
@@ -60,7 +63,7 @@ def noise_state(noise: ActionNoise | None, num_envs: int) -> Any:
     return np.broadcast_to(state, (num_envs, *state.shape[1:]))
 
 
-def leave_noise_state(noise: ActionNoise | None, state: Any) -> None:
+def leave_noise_state(noise: ActionNoise | None, state: npt.ArrayLike | None) -> None:
     """Leave it where SB3 has it."""
     if noise is not None and state is not None:
         for one, row in zip(_noises_of(noise), np.asarray(state)):
@@ -72,19 +75,19 @@ def _noises_of(noise: ActionNoise) -> list[Any]:
     return list(noise.noises) if type(noise) is VectorizedActionNoise else [noise]
 
 
-def _shape_of(noise: Any) -> tuple[int, ...]:
+def _shape_of(noise: Known) -> tuple[int, ...]:
     """The shape of what it draws: that of the mean, with which SB3's NormalActionNoise also broadcasts sigma."""
     if isinstance(noise, NormalActionNoise):
         return np.broadcast_shapes(np.shape(noise._mu), np.shape(noise._sigma))
     return np.shape(noise._mu)
 
 
-def _require_shape(noise: Any, shape: tuple[int, ...], has_one_for_each: bool) -> None:
+def _require_shape(noise: Known, shape: tuple[int, ...], has_one_for_each: bool) -> None:
     """Refuse what NumPy would broadcast otherwise than to one draw for each number of an action.
 
     One draw for several of them, as SB3 makes it for a row of a matrix, is another distribution.
     """
-    numbers = [noise._mu, noise._sigma]
+    numbers: list[npt.ArrayLike] = [noise._mu, noise._sigma]
     if isinstance(noise, OrnsteinUhlenbeckActionNoise):
         numbers += [noise._theta, noise._dt, np.zeros(()) if noise.initial_noise is None else noise.initial_noise]
     try:
@@ -99,16 +102,16 @@ def _require_shape(noise: Any, shape: tuple[int, ...], has_one_for_each: bool) -
         raise NotCompilable(f"The action noise must draw numbers of the shape {shape} of actions, got {noise!r}.")
 
 
-def _common(noises: list[Any], name: str) -> Any:
+def _common(noises: list[Known], name: str) -> np.ndarray:
     return _one_or_all([getattr(one, name) for one in noises], noises)
 
 
-def _one_or_all(numbers: list[Any], noises: list[Any]) -> np.ndarray:
+def _one_or_all(numbers: Sequence[npt.ArrayLike], noises: list[Known]) -> np.ndarray:
     """The numbers of all environments, (n,), if they have the same; else of each, (num_envs, n)."""
     arrays = [_vector(each, noise) for each, noise in zip(numbers, noises, strict=True)]
     return arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else np.stack(arrays)
 
 
-def _vector(numbers: Any, noise: Any) -> np.ndarray:
+def _vector(numbers: npt.ArrayLike, noise: Known) -> np.ndarray:
     """One number for each of an action, (n,)."""
     return np.broadcast_to(np.asarray(numbers, np.float32), _shape_of(noise)).reshape(-1)

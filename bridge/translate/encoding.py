@@ -29,7 +29,7 @@ class Encoding:
     nvec: tuple[int, ...] = ()
     is_image: bool = False
 
-    def __call__(self, observation: jax.Array, dtype: Any) -> jax.Array:
+    def __call__(self, observation: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
         """(batch, *encoded_shape) numbers. Observations of a Discrete space may be (batch,) or (batch, 1)."""
         if self.nvec:
             numbers = observation.reshape(-1, len(self.nvec)).astype(jnp.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -54,11 +54,11 @@ class ExportedNetwork:
         """All parameters by name, in PyTorch's layout, from one vector."""
         return self.module.unravel(vector)
 
-    def named(self, params: Any) -> dict[str, jax.Array]:
+    def named(self, params: Params) -> Mapping[str, jax.Array]:
         """Parameters by name, given so or as a vector."""
-        return params if isinstance(params, dict) else self.unravel(params)
+        return params if isinstance(params, Mapping) else self.unravel(params)
 
-    def numbers(self, params: dict[str, jax.Array], observation: Any, *further: Any) -> Any:
+    def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array) -> Any:
         """What the module gives for a batch of observations, computed in the dtype of the parameters.
 
         Args:
@@ -69,7 +69,7 @@ class ExportedNetwork:
         """
         dtype = next(iter(params.values())).dtype
         if isinstance(self.encoding, Encoding):
-            encoded: Any = self.encoding(observation, dtype)
+            encoded: Observation = self.encoding(observation, dtype)
         else:
             encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
         return self.module(params, encoded, *(array.astype(dtype) for array in further))
@@ -79,6 +79,11 @@ class ExportedNetwork:
         encoding = self.encoding if isinstance(self.encoding, Encoding) else dict(self.encoding)
         return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
 
+
+# Parameters by name, or end to end as a vector; and a batch of observations, or of the parts of a Dict observation.
+Params = Mapping[str, jax.Array] | jax.Array
+Observation = jax.Array | Mapping[str, jax.Array]
+Encoded = torch.Tensor | dict[str, torch.Tensor]
 
 # What each network has computed until now: it is another computation when a number that its code reads has changed.
 _COMPUTATIONS: WeakKeyDictionary[nn.Module, set[Computation]] = WeakKeyDictionary()
@@ -115,7 +120,7 @@ def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, 
         return torch.zeros((1, *shape), device=network.device)
 
     if isinstance(encoding, Encoding):
-        encoded: Any = example(*encoding.encoded_shape)
+        encoded: Encoded = example(*encoding.encoded_shape)
     else:
         encoded = {key: example(*part.encoded_shape) for key, part in encoding}
     module = export_module(parts, encoded, *map(example, further))
@@ -123,7 +128,9 @@ def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, 
     return encoding, module
 
 
-def shapes_given(network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int) -> list[Any]:
+def shapes_given(
+    network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int
+) -> list[tuple[int, ...]]:
     """The shapes of what `apply(vector, observations, ...)` gives for two observations.
 
     Raises:

@@ -44,9 +44,9 @@ class Namespaces:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.live: list[Any] = []
-        self.readers: list[Callable[[], Any]] = []
-        self._seen: dict[int, Any] = {}  # with the objects, so that no other gets their id
-        self._queue: collections.deque[Any] = collections.deque()
+        self.readers: list[Callable[[], object]] = []
+        self._seen: dict[int, object] = {}  # with the objects, so that no other gets their id
+        self._queue: collections.deque[object] = collections.deque()
         modules = list(modules)
         own = {cls for module in modules for cls in type(module).__mro__ if _root(cls) not in LIBRARIES}
         self._packages = {_root(cls) for cls in own}
@@ -62,7 +62,7 @@ class Namespaces:
                 self._seen[id(value)] = value
                 self._visit(value)
 
-    def _visit(self, value: Any) -> None:
+    def _visit(self, value: object) -> None:
         if isinstance(value, nn.Module):
             return
         if isinstance(value, BUSY):
@@ -89,7 +89,7 @@ class Namespaces:
         else:
             self._visit_object(value)
 
-    def _visit_object(self, value: Any) -> None:
+    def _visit_object(self, value: object) -> None:
         if isinstance(value, CONTAINERS):
             self.live.append(value)
             if len(value) <= MOST:
@@ -123,16 +123,16 @@ class Namespaces:
             self._watch(functools.partial(_content, cell))
         self._queue.extend((function.__defaults__, function.__kwdefaults__))
 
-    def _watch(self, reader: Callable[[], Any]) -> None:
+    def _watch(self, reader: Callable[[], object]) -> None:
         self.readers.append(reader)
         self._queue.append(reader())
 
-    def _watch_named(self, value: Any) -> None:
+    def _watch_named(self, value: object) -> None:
         for name in sorted(self._named & vars(value).keys()):
             if isinstance(vars(value)[name], int | float | str | np.generic | None):
                 self.readers.append(functools.partial(getattr, value, name, None))
 
-    def _is_own(self, value: Any) -> bool:
+    def _is_own(self, value: object) -> bool:
         """Whether a function, class or module is the user's: in a package of the modules, or not installed."""
         root = value.__name__.partition(".")[0] if isinstance(value, types.ModuleType) else _root(value)
         if root in LIBRARIES:
@@ -144,13 +144,13 @@ class Namespaces:
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
-def _root(value: Any) -> str:
+def _root(value: object) -> str:
     """The package of a class or a function."""
     module = getattr(value, "__module__", None)
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: types.CellType) -> object:
     """What a closure holds; nothing yet, as long as the name has no value."""
     try:
         return cell.cell_contents
@@ -182,5 +182,5 @@ def _slots(cls: type) -> list[str]:
     return [name for each in cls.__mro__ for name, value in vars(each).items() if _is_slot(value)]
 
 
-def _is_slot(value: Any) -> bool:
+def _is_slot(value: object) -> bool:
     return isinstance(value, types.MemberDescriptorType)

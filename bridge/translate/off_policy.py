@@ -18,6 +18,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import (
+    Encoded,
     Exploration,
     ExportedNetwork,
     Parts,
@@ -258,7 +259,7 @@ class _QNetwork(Parts):
     features_extractor: nn.Module
     q_net: nn.Module
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Encoded) -> Any:
         return self.q_net(self.features_extractor(x))
 
 
@@ -272,7 +273,7 @@ class _SACActor(Parts):
         super().__init__(actor)
         self.use_sde = actor.use_sde
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Encoded) -> Any:
         latent = self.latent_pi(self.features_extractor(x))
         if self.use_sde:
             return self.mu(latent), latent
@@ -283,7 +284,7 @@ class _TD3Actor(Parts):
     features_extractor: nn.Module
     mu: nn.Module
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Encoded) -> Any:
         return self.mu(self.features_extractor(x))
 
 
@@ -294,7 +295,7 @@ class _Critic(Parts):
         super().__init__(critic)
         self.n_critics, self.share_features_extractor = critic.n_critics, critic.share_features_extractor
 
-    def forward(self, x: Any, action: Any) -> Any:
+    def forward(self, x: Encoded, action: torch.Tensor) -> Any:
         with torch.set_grad_enabled(not self.share_features_extractor):
             features = self.features_extractor(x)
         inputs = torch.cat([features, action], dim=1)

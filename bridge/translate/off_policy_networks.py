@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.exported_network import Exploration, ExportedNetwork
+from bridge.translate.exported_network import Exploration, ExportedNetwork, Observation, Params
 from jaxenvs.environment import struct
 from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.networks import ActionHead
@@ -19,6 +20,9 @@ from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
 # With what the names of the parameters of a features extractor begin.
 EXTRACTOR = "features_extractor."
 
+# Parameters of several networks, end to end, by the names of the networks.
+Vectors = Mapping[str, jax.Array]
+
 
 @struct
 class Deterministic:
@@ -26,7 +30,7 @@ class Deterministic:
 
     action: jax.Array
 
-    def sample(self, noise: Any) -> jax.Array:
+    def sample(self, noise: object) -> jax.Array:
         return self.action
 
     def mode(self) -> jax.Array:
@@ -44,7 +48,7 @@ class ExportedQNetwork(ExportedNetwork):
     exploration: ClassVar[None] = None
     head: ActionHead
 
-    def apply(self, params: Any, observation: Any) -> jax.Array:
+    def apply(self, params: Params, observation: Observation) -> jax.Array:
         """The value of each action, (batch, n), for a batch of observations.
 
         Args:
@@ -54,7 +58,7 @@ class ExportedQNetwork(ExportedNetwork):
         values: jax.Array = self.numbers(self.named(params), observation)
         return values
 
-    def distribution(self, params: Any, observation: Any) -> Deterministic:
+    def distribution(self, params: Params, observation: Observation) -> Deterministic:
         """The greedy actions: it is SB3's algorithm that explores, not its policy."""
         return Deterministic(jnp.argmax(self.apply(params, observation), axis=-1).astype(jnp.int32))
 
@@ -75,7 +79,7 @@ class ExportedSACActor(ExportedNetwork):
     head: ActionHead
     exploration: Exploration | None
 
-    def apply(self, params: Any, observation: Any) -> SquashedGaussian | StateDependentGaussian:
+    def apply(self, params: Params, observation: Observation) -> SquashedGaussian | StateDependentGaussian:
         """The distribution over actions in [-1, 1] for a batch of observations.
 
         Args:
@@ -106,7 +110,7 @@ class ExportedTD3Actor(ExportedNetwork):
     exploration: ClassVar[None] = None
     head: ActionHead
 
-    def apply(self, params: Any, observation: Any) -> jax.Array:
+    def apply(self, params: Params, observation: Observation) -> jax.Array:
         """The actions in [-1, 1], (batch, size), for a batch of observations.
 
         Args:
@@ -116,7 +120,7 @@ class ExportedTD3Actor(ExportedNetwork):
         action: jax.Array = self.numbers(self.named(params), observation)
         return action
 
-    def distribution(self, params: Any, observation: Any) -> Deterministic:
+    def distribution(self, params: Params, observation: Observation) -> Deterministic:
         """The actions: it is SB3's algorithm that adds noise, not its policy."""
         return Deterministic(self.apply(params, observation))
 
@@ -139,7 +143,7 @@ class ExportedCritic(ExportedNetwork):
     n_critics: int
     shares: bool
 
-    def apply(self, params: Any, observation: Any, action: jax.Array) -> jax.Array:
+    def apply(self, params: Params, observation: Observation, action: jax.Array) -> jax.Array:
         """The values, (n_critics, batch), of a batch of observations and of actions in [-1, 1].
 
         Args:
@@ -173,11 +177,11 @@ class ExportedSACPolicy(OffPolicyPolicy):
     critic: ExportedCritic
     head: ActionHead
 
-    def critic_params(self, params: Any) -> jax.Array:
+    def critic_params(self, params: Vectors) -> jax.Array:
         """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
-    def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
+    def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
         """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
         return {"critic_target": mix(targets["critic_target"], self.critic_params(params), tau)}
 
@@ -193,15 +197,15 @@ class ExportedTD3Policy(OffPolicyPolicy):
     critic: ExportedCritic
     head: ActionHead
 
-    def critic_params(self, params: Any) -> jax.Array:
+    def critic_params(self, params: Vectors) -> jax.Array:
         """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
-    def critic_target_params(self, targets: Any) -> jax.Array:
+    def critic_target_params(self, targets: Vectors) -> jax.Array:
         """All parameters of the critic's target. See OffPolicyPolicy."""
         return _critic_params(self.actor, self.critic, targets["actor_target"], targets["critic_target"])
 
-    def polyak(self, targets: Any, params: Any, tau: Any) -> dict[str, jax.Array]:
+    def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
         """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
         critic = mix(targets["critic_target"], params["critic"], tau)
         actor = targets["actor_target"]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+from jax.tree_util import PyTreeDef
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from bridge.errors import NotCompilable
@@ -71,7 +72,7 @@ class ExportedOptimizer:
             group = group | {"beta1": group["betas"][0], "beta2": group["betas"][1]}
         return {name: float(group[name]) for name in self._numbers}
 
-    def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
+    def transformation(self, settings: Mapping[str, jax.typing.ArrayLike]) -> optax.GradientTransformation:
         """What the optimiser does to the gradient of a vector of parameters, but for the learning rate.
 
         Args:
@@ -128,7 +129,9 @@ def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
     )
 
 
-def read_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None) -> Any:
+def read_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None
+) -> optax.OptState:
     """The state of the exported optimiser: NumPy arrays of their own memory. Where PyTorch has none yet, the initial.
 
     Args:
@@ -165,7 +168,7 @@ def one_count(counts: Sequence[int]) -> int:
 
 
 def write_optimizer(
-    optimizer: torch.optim.Optimizer, state: Any, parameters: Sequence[torch.Tensor] | None = None
+    optimizer: torch.optim.Optimizer, state: optax.OptState, parameters: Sequence[torch.Tensor] | None = None
 ) -> None:
     """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would.
 
@@ -189,7 +192,9 @@ def write_optimizer(
         copy_into([entry[name] for entry in entries], _split(leaf, parameters))
 
 
-def state_layout(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> tuple[tuple[str, ...], Any]:
+def state_layout(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+) -> tuple[tuple[str, ...], PyTreeDef]:
     """The leaves of what `read_optimizer` gives, named as in PyTorch, where "step" is a number; and the structure."""
     names, _, structure = _layout(export_optimizer(optimizer), *_size(parameters))
     return tuple(_torch_names(optimizer, names)), structure
@@ -220,7 +225,9 @@ def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
 
 
 @functools.lru_cache
-def _layout(exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], list[Any], Any]:
+def _layout(
+    exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]
+) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
     """The state for a vector: the names of its leaves, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
     paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))

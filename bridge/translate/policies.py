@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import jax
+import torch
 from stable_baselines3.common import distributions
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
@@ -14,8 +15,11 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import (
+    Encoded,
     Exploration,
     ExportedNetwork,
+    Observation,
+    Params,
     Parts,
     export_exploration,
     export_head,
@@ -60,7 +64,7 @@ class ExportedPolicy(ExportedNetwork):
     head: ActionHead
     exploration: Exploration | None
 
-    def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
+    def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
         """The distribution over actions and the values, (batch,), for a batch of observations.
 
         Args:
@@ -76,7 +80,7 @@ class ExportedPolicy(ExportedNetwork):
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
-    def distribution(self, params: Any, observation: Any) -> Distribution:
+    def distribution(self, params: Params, observation: Observation) -> Distribution:
         """The distribution over actions, as `apply` gives it."""
         return self.apply(params, observation)[0]
 
@@ -135,7 +139,7 @@ class _Networks(Parts):
         super().__init__(policy)
         self.share_features_extractor = policy.share_features_extractor
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Encoded) -> tuple[torch.Tensor, ...]:
         pi_features = self.pi_features_extractor(x)
         vf_features = pi_features if self.share_features_extractor else self.vf_features_extractor(x)
         latent_pi = self.mlp_extractor.policy_net(pi_features)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -65,7 +66,7 @@ class Snapshot:
         except Exception:  # of arrays that are other objects than before, or of users' own `__eq__`
             return False
 
-    def _read_settings(self) -> list[Any]:
+    def _read_settings(self) -> list[tuple[bool, torch.dtype, bool, bool]]:
         return [
             (each.requires_grad, each.dtype, bool(each._backward_hooks), bool(each._post_accumulate_grad_hooks))
             for each in self.parameters

@@ -22,7 +22,7 @@ from bridge.translate.computation import Computation, Operation, Parameter, Valu
 from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, drops
 
 
-def record(module: nn.Module, *examples: Any, training: bool = False) -> fx.Graph:
+def record(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:
     """What `module(*examples)` calls: functions and modules of PyTorch, and parameters by their names in the module.
 
     Args:
@@ -108,7 +108,7 @@ class _Recorder(GraphAppendingTracer):
         self._parameters = {key: self.proxy(self.create_node("get_attr", name, (), {})) for key, name in names.items()}
         self._watched: list[tuple[str, nn.Module, dict[str, Any], list[tuple[int, int]]]] = []
 
-    def input(self, index: int, example: Any) -> Any:
+    def input(self, index: int, example: object) -> Any:
         proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
         return {key: proxy[key] for key in example} if isinstance(example, dict) else proxy
 
@@ -188,7 +188,7 @@ def translate(graph: fx.Graph) -> Computation:
         operations.append(Operation(name, args, tuple(kwargs.items())))
         return Value(num_inputs + len(operations) - 1)
 
-    def argument(value: Any) -> Any:
+    def argument(value: object) -> Any:
         if isinstance(value, fx.Node):
             return values[value]
         if isinstance(value, list | tuple):
