@@ -1,30 +1,98 @@
-"""Checkpoints from which a run that was killed continues bit for bit."""
+"""Checkpoints from which a run that was killed continues bit for bit.
+
+They are pickles, as the zips of Stable-Baselines3 are: whoever wrote one can run anything in the process that loads it.
+Load only your own.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
+import json
 import os
 import pickle
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from bridge.algorithms.base import CompiledAlgorithm
+from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
 from jaxenvs.files import replacing
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
-REPLAY_BUFFER = "replay_buffer.pkl"  # in the zip
+# In the zip, beside what SB3 reads of it.
+POSITION = "training_position.pkl"
+REPLAY_BUFFER = "replay_buffer.pkl"
+METADATA = "metadata.json"
 
 
-def save_checkpoint(model: BaseAlgorithm, path: str | Path) -> None:
+@dataclasses.dataclass
+class TrainingPosition:
+    """Where a training is: all that its rest depends on and that neither SB3's zip nor a replay buffer holds.
+
+    Attributes:
+      env: the state of the environments, as `JaxVecEnv.get_state` gives it.
+      wrappers: of those around them, from the outermost on, the name of the class, and the attributes, pickled one by
+        one.
+      random: the states of random generators, as `get_random_state` gives them.
+      action_space: that of the generator of the action space.
+    """
+
+    env: dict[str, Any]
+    wrappers: list[tuple[str, dict[str, bytes]]]
+    random: dict[str, Any]
+    action_space: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, model: BaseAlgorithm, random_state: dict[str, Any]) -> Self:
+        """Where the training of a model is now."""
+        env = model.get_env()
+        return cls(
+            env=_jax_vec_env(env).get_state(),
+            wrappers=[_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
+            random=random_state,
+            action_space=dict(model.action_space.np_random.bit_generator.state),
+        )
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """That of its fields by name, also as 0.2.0 wrote them, with random states as a tuple."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        position = cls(**{name: value for name, value in fields.items() if name in known})
+        if isinstance(position.random, tuple):
+            position.random = dict(zip(("torch", "numpy", "python"), position.random))
+        return position
+
+    def restore(self, model: BaseAlgorithm) -> None:
+        """Go on from here, with a model that SB3 has loaded.
+
+        Raises:
+          ValueError: its environments, or the wrappers around them, are others. Nothing changed.
+        """
+        wrappers = list(_wrappers(model.get_env()))
+        came, expected = ([name for name, _ in self.wrappers], [type(wrapper).__name__ for wrapper in wrappers])
+        if came != expected:
+            raise ValueError(f"The checkpoint has the wrappers {came}, env has {expected}.")
+        _jax_vec_env(model.get_env()).set_state(self.env)
+        for wrapper, (_, attributes) in zip(wrappers, self.wrappers, strict=True):
+            vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
+        set_random_state(self.random)
+        if self.action_space is not None:
+            model.action_space.np_random.bit_generator.state = self.action_space
+        if isinstance(model, CompiledOffPolicyAlgorithm):
+            model.go_on_with(copy.deepcopy(model.action_noise))
+
+
+def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, Any] | None = None) -> None:
     """Save a model with all that its training depends on: an SB3 zip that also holds the state of the
     environments, of the wrappers around them, of the random generators of PyTorch (CUDA's too), NumPy and Python, and
     the replay buffer, if there is one.
@@ -35,39 +103,42 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path) -> None:
 
     Args:
       path: of the file; ".zip" is added if it is not there.
+      metadata: of your own, as JSON has it; `read_metadata` gives it back.
 
     Raises:
       TypeError: `model` is no SB3 model, or its environments are not a JaxVecEnv.
       ValueError: it has not begun to learn, so that its environments have no state yet.
     """
-    _save_checkpoint(model, path, get_random_state())
+    _save_checkpoint(model, path, get_random_state(), metadata)
 
 
-def _save_checkpoint(model: BaseAlgorithm, path: str | Path, random_state: dict[str, Any]) -> None:
+def _save_checkpoint(
+    model: BaseAlgorithm, path: str | Path, random_state: dict[str, Any], metadata: dict[str, Any] | None
+) -> None:
     arguments.instance("model", model, BaseAlgorithm, "a Stable-Baselines3 model")
     _require_path(path)
-    env = model.get_env()
-    base = _jax_vec_env(env)
+    _jax_vec_env(model.get_env())
     if model._last_obs is None:
         raise ValueError("model must have begun to learn: before it does, its environments have no state to save.")
-    checkpoint = {
-        "env": base.get_state(),
-        "wrappers": [_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
-        "random": random_state,
-        "action_space": model.action_space.np_random.bit_generator.state,
-    }
-    vars(model)["_checkpoint"] = checkpoint  # SB3 saves every attribute that it does not know
-    try:
-        with replacing(_zip_path(path)) as unfinished:
-            model.save(unfinished)
-            _add_replay_buffer(model, unfinished)
-    finally:
-        del vars(model)["_checkpoint"]
+    position = TrainingPosition.of(model, random_state)
+    with replacing(_zip_path(path)) as unfinished:
+        model.save(unfinished)
+        # Beside what SB3 reads of a zip, and not among it: that is text, which takes more room than memory may have.
+        with zipfile.ZipFile(unfinished, "a") as archive:
+            # By their names, for other versions to read what they know.
+            fields = {field.name: getattr(position, field.name) for field in dataclasses.fields(position)}
+            _add_pickle(archive, POSITION, fields)
+            if (buffer := getattr(model, "replay_buffer", None)) is not None:
+                _add_pickle(archive, REPLAY_BUFFER, buffer)
+            if metadata is not None:
+                archive.writestr(METADATA, json.dumps(metadata))
 
 
 def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
     """The model of a checkpoint, ready to go on:
     `model.learn(total_timesteps - model.num_timesteps, reset_num_timesteps=False)`.
+
+    A checkpoint is a pickle, as any zip of SB3's: load only your own.
 
     Args:
       env: environments like those it was trained on, wrapped in the same wrappers. They continue where it was.
@@ -81,26 +152,33 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     _require_path(path)
     arguments.instance("env", env, VecEnv, "a VecEnv")
     model = algorithm.load(path, env=env, force_reset=False, **kwargs)
-    if not hasattr(model, "_checkpoint"):
-        raise ValueError(f"{path} is a model without a state of its environments: save it with save_checkpoint.")
-    checkpoint = vars(model).pop("_checkpoint")
-    _jax_vec_env(model.get_env()).set_state(checkpoint["env"])
-    wrappers = list(_wrappers(model.get_env()))
-    came, expected = ([name for name, _ in checkpoint["wrappers"]], [type(wrapper).__name__ for wrapper in wrappers])
-    if came != expected:
-        raise ValueError(f"The checkpoint has the wrappers {came}, env has {expected}.")
-    for wrapper, (_, attributes) in zip(wrappers, checkpoint["wrappers"], strict=True):
-        vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
-    random_state = checkpoint["random"]
-    if isinstance(random_state, tuple):  # as 0.2.0 wrote it
-        random_state = dict(zip(("torch", "numpy", "python"), random_state))
-    set_random_state(random_state)
-    if "action_space" in checkpoint:
-        model.action_space.np_random.bit_generator.state = checkpoint["action_space"]
-    _load_replay_buffer(model, path)
-    if getattr(model, "action_noise", None) is not None:
-        vars(model)["_noise_of_checkpoint"] = copy.deepcopy(vars(model)["action_noise"])
+    with zipfile.ZipFile(_file(path)) as archive:
+        fields = vars(model).pop("_checkpoint", None)  # where 0.2.0 had them
+        if POSITION in archive.namelist():
+            with archive.open(POSITION) as file:
+                fields = pickle.load(file)
+        if fields is None:
+            raise ValueError(f"{path} is a model without a state of its environments: save it with save_checkpoint.")
+        TrainingPosition.from_fields(fields).restore(model)
+        if REPLAY_BUFFER in archive.namelist():
+            # SB3 takes no other kind of file.
+            with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:
+                cast(Any, model).load_replay_buffer(buffered, truncate_last_traj=False)
     return model
+
+
+def read_metadata(path: str | Path) -> dict[str, Any] | None:
+    """The metadata of a checkpoint; None if it was saved without any.
+
+    Args:
+      path: as `save_checkpoint` takes it.
+
+    Raises:
+      OSError, zipfile.BadZipFile: there is no such file, or it is no zip.
+    """
+    _require_path(path)
+    with zipfile.ZipFile(_file(path)) as archive:
+        return json.loads(archive.read(METADATA)) if METADATA in archive.namelist() else None
 
 
 class RolloutCheckpoint(BaseCallback):
@@ -110,11 +188,14 @@ class RolloutCheckpoint(BaseCallback):
     some thousands.
     """
 
-    def __init__(self, path: str | Path, every: int = 1, verbose: int = 0) -> None:
+    def __init__(
+        self, path: str | Path, every: int = 1, verbose: int = 0, metadata: dict[str, Any] | None = None
+    ) -> None:
         """
         Args:
           path: of the zip file.
           every: so many rollouts.
+          metadata: as for `save_checkpoint`.
 
         Raises:
           TypeError, ValueError: `path` is none, or `every` no positive int.
@@ -122,34 +203,22 @@ class RolloutCheckpoint(BaseCallback):
         _require_path(path)
         arguments.positive_int("every", every)
         super().__init__(verbose)
-        self.path, self.every, self.rollouts = Path(path), every, 0
+        self.path, self.every, self.rollouts, self.metadata = Path(path), every, 0, metadata
 
     def _on_rollout_start(self) -> None:
         if self.rollouts % self.every == 0:
-            # With state-dependent exploration, SB3's loop has drawn from the generators already; it will draw again.
-            before = getattr(self.model, "_random_before_rollout", None)
-            _save_checkpoint(self.model, self.path, before or get_random_state())
+            model = self.model
+            state = model.random_before_rollout if isinstance(model, CompiledAlgorithm) else get_random_state()
+            _save_checkpoint(model, self.path, state, self.metadata)
         self.rollouts += 1
 
     def _on_step(self) -> bool:
         return True
 
 
-def _add_replay_buffer(model: Any, path: Path) -> None:
-    """Beside what SB3 reads of a zip, and not among it: that is text, which takes more room than memory may have."""
-    buffer = getattr(model, "replay_buffer", None)
-    if buffer is not None:
-        with zipfile.ZipFile(path, "a") as archive, archive.open(REPLAY_BUFFER, "w", force_zip64=True) as file:
-            pickle.dump(buffer, file, pickle.HIGHEST_PROTOCOL)
-
-
-def _load_replay_buffer(model: Any, path: str | Path) -> None:
-    name = next(each for each in (Path(path), _zip_path(path)) if each.is_file())
-    with zipfile.ZipFile(name) as archive:
-        if REPLAY_BUFFER in archive.namelist():
-            # SB3 takes no other kind of file.
-            with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:
-                model.load_replay_buffer(buffered, truncate_last_traj=False)
+def _add_pickle(archive: zipfile.ZipFile, name: str, value: Any) -> None:
+    with archive.open(name, "w", force_zip64=True) as file:
+        pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
 
 
 def _require_path(path: Any) -> None:
@@ -187,3 +256,8 @@ def _zip_path(path: str | os.PathLike[str]) -> Path:
     """`path` with ".zip" behind it, unless it ends so. Not instead of what looks like a suffix, as in "ppo_0.98"."""
     path = Path(path)
     return path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
+
+
+def _file(path: str | Path) -> Path:
+    """The file that SB3 finds under a path."""
+    return next(each for each in (Path(path), _zip_path(path)) if each.is_file())

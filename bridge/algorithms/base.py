@@ -25,7 +25,7 @@ from bridge.engine.memory import release_freed_memory
 from bridge.engine.predicting import Predictor
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
-from bridge.randomness import key_data
+from bridge.randomness import get_random_state, key_data
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.files import replacing
@@ -84,6 +84,15 @@ class CompiledAlgorithm(BaseAlgorithm):
         if seed is None:
             seed = int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:4], "little")
         self.key = key_data(seed)
+
+    @property
+    def random_before_rollout(self) -> dict[str, Any]:
+        """The states of random generators from which a rollout draws that begins now, for a checkpoint.
+
+        With state-dependent exploration, SB3's loop has drawn before it calls callbacks.
+        """
+        state: dict[str, Any] | None = getattr(self, "_random_before_rollout", None)
+        return state or get_random_state()
 
     def _setup_model(self) -> None:
         key = vars(self).get("key")  # of a zip that is being loaded

@@ -161,8 +161,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     # --- In one program -----------------------------------------------------------------------------------------
 
+    def go_on_with(self, action_noise: Any) -> None:
+        """Let the next `learn` go on with an action noise as it is, which SB3's lets begin anew."""
+        self._noise_to_go_on_with = action_noise
+
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
-        noise = vars(self).pop("_noise_of_checkpoint", None)
+        noise = vars(self).pop("_noise_to_go_on_with", None)
         given = super()._setup_learn(*args, **kwargs)
         if noise is not None and self.num_timesteps:
             self.action_noise = noise  # which SB3 lets begin anew

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from bridge import RolloutCheckpoint, save_checkpoint
+from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import CHECKPOINT, EPISODES
 from bridge.configuration import without_dynamo
@@ -103,8 +104,8 @@ class Episodes(QuietCallback):
 class Checkpoints(RolloutCheckpoint, QuietCallback):
     """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there."""
 
-    def __init__(self, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
-        super().__init__(folder / CHECKPOINT)
+    def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
+        super().__init__(folder / CHECKPOINT, metadata={"config": config.as_json()})
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
 
     def _on_rollout_start(self) -> None:
@@ -117,7 +118,7 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
     def write_last(self) -> None:
         """Write one when the training has ended, for it to go on to a larger budget."""
         with self._writing():
-            save_checkpoint(self.model, self.path)
+            save_checkpoint(self.model, self.path, self.metadata)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -126,6 +126,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
 
     Args:
       run: The folder of a run, also of one that is still training. Of a run with --seeds, all of them, or RUN/seed-0.
+        Only one of your own: models are pickles, which can run anything.
       episodes: How many. If not given, 100.
       seed: Of the first episode; the next has the next. If not given, those with which its training ended.
     """

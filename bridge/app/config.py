@@ -123,6 +123,29 @@ class TrainingConfig:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
         return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, resolved, engine, num_seeds)
 
+    def as_json(self) -> dict[str, Any]:
+        """Its fields as a config.json has them."""
+        fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return fields
+
+    def require_begun_as(self, begun: dict[str, Any] | None, path: Path) -> None:
+        """Refuse to go on with a run whose config.json was changed by hand, but for a larger budget.
+
+        Args:
+          begun: `as_json` of what the checkpoint was trained with; None of one that does not say.
+
+        Raises:
+          UserError: something is another.
+        """
+        before, now = (_flat(fields) for fields in (begun or {}, self.as_json()))
+        other = [name for name in before if name != "total_timesteps" and now.get(name) != before[name]]
+        if other:
+            changes = ", ".join(f"{name} was {before[name]!r} and is {now.get(name)!r}" for name in other)
+            raise UserError(
+                f"{path} is not that of the checkpoint beside it: {changes}. --resume goes on with a run as it was "
+                f"begun: put that back; or begin another with --config {path}."
+            )
+
     def save(self, path: Path) -> None:
         """Write it as JSON, with the versions of the packages beside it."""
         with replacing(path) as unfinished:
@@ -181,6 +204,11 @@ def _policy(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, gymnasium.spaces.Dict):
         return "MultiInputPolicy"
     return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with each hyper-parameter as one of them: a later version may have more of these."""
+    return {**fields, **fields.get("hyperparameters", {}), "hyperparameters": None}
 
 
 def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:

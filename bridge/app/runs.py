@@ -19,6 +19,7 @@ from bridge import load_checkpoint, make_vec_env
 from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
+from bridge.checkpoint import read_metadata
 from bridge.configuration import without_dynamo
 from jaxenvs import cli
 from jaxenvs.cli import UserError
@@ -151,6 +152,18 @@ def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAl
         with without_dynamo():
             return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
     except Exception as error:  # whatever unpickling ends in
+        raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
+
+
+def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """What `TrainingConfig.as_json` was when a checkpoint was written; None of one that does not say.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        return (read_metadata(folder / CHECKPOINT) or {}).get("config")
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 

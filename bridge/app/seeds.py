@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,12 +45,12 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     config.save(out / CONFIG)
     path = out / SEEDS_CHECKPOINT
     if resume and path.exists():
-        _read(sweep, path)
+        _read(sweep, config, path)
     announce(config, out, sweep.num_timesteps)
     try:
         with Interrupt() as interrupt:
             _train(sweep, config, path, interrupt)
-            _write(sweep, path)
+            _write(sweep, config, path)
             sweep.finish()
             for model, (folder, _) in zip(models, folders):
                 make_folder(folder)
@@ -75,19 +76,24 @@ def _train(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Inte
             bar.update(sweep.num_timesteps - bar.n)
             if timer.is_due:
                 with timer.writing():
-                    _write(sweep, path)
+                    _write(sweep, config, path)
 
 
-def _write(sweep: SeedSweep, path: Path) -> None:
-    arrays = sweep.to_arrays()
+def _write(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+    arrays = sweep.to_arrays() | {CONFIG: np.array(json.dumps(config.as_json()))}
     with replacing(path) as unfinished:
         np.savez(unfinished, **arrays)  # type: ignore[arg-type]
 
 
-def _read(sweep: SeedSweep, path: Path) -> None:
+def _read(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
     try:
         with np.load(path) as file:
-            sweep.from_arrays(dict(file))
+            arrays = dict(file)
+        begun = arrays.pop(CONFIG, None)  # of an earlier version there is none
+        config.require_begun_as(None if begun is None else json.loads(str(begun)), path.parent / CONFIG)
+        sweep.from_arrays(arrays)
+    except UserError:
+        raise
     except Exception as error:  # whatever reading a damaged file ends in
         raise UserError(f"Cannot go on from {path}: {type(error).__name__}: {error}") from error
 

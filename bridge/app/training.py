@@ -14,7 +14,16 @@ from bridge.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Sto
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, replacing, writing
-from bridge.app.runs import CHECKPOINT, CONFIG, CURVE, make_env, make_model, read_checkpoint, save_model
+from bridge.app.runs import (
+    CHECKPOINT,
+    CONFIG,
+    CURVE,
+    config_of_checkpoint,
+    make_env,
+    make_model,
+    read_checkpoint,
+    save_model,
+)
 from jaxenvs.cli import UserError
 
 
@@ -42,8 +51,11 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
       UserError: the environment or the algorithm does not accept the config, or nothing can be written.
       Interrupted: by Ctrl-C during training; everything was written all the same.
     """
+    resumes = resume and (out / CHECKPOINT).exists()
+    if resumes:
+        config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
     env, episodes = make_env(config), Episodes()
-    if resume and (out / CHECKPOINT).exists():
+    if resumes:
         model = read_checkpoint(out, config, env)
         episodes.read(out, until=model.num_timesteps)
     else:
@@ -53,7 +65,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     try:
         with Interrupt() as interrupt:
             announce(config, out, model.num_timesteps)
-            checkpoints = Checkpoints(out, episodes, interrupt)
+            checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
             save_model(model, out)
             _plot(config, out, episodes)

@@ -13,6 +13,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import load_checkpoint, make_vec_env, save_checkpoint
+from bridge.checkpoint import read_metadata
 
 SCRIPT = Path(__file__).with_name("resumable_run.py")
 
@@ -47,8 +48,26 @@ def model():
 def test_a_checkpoint_is_a_zip_that_sb3_loads(tmp_path, model):
     save_checkpoint(model, tmp_path / "model.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.zip"]
-    assert PPO.load(tmp_path / "model.zip").num_timesteps == 16
-    assert "_checkpoint" not in vars(model)
+    loaded = PPO.load(tmp_path / "model.zip")
+    assert loaded.num_timesteps == 16
+    assert vars(loaded).keys() <= {*vars(model), "policy_class"}
+
+
+def test_metadata_is_kept_with_a_checkpoint(tmp_path, model):
+    save_checkpoint(model, tmp_path / "model", metadata={"experiment": ["a", 1]})
+    assert read_metadata(tmp_path / "model") == {"experiment": ["a", 1]}
+    save_checkpoint(model, tmp_path / "model")
+    assert read_metadata(tmp_path / "model.zip") is None
+
+
+def test_a_checkpoint_of_other_wrappers_leaves_the_environments_as_they_are(tmp_path, model):
+    save_checkpoint(model, tmp_path / "model.zip")
+    env = VecNormalize(make_vec_env("CartPole-v1", 2, seed=1))
+    env.reset()
+    before = env.unwrapped.get_state()
+    with pytest.raises(ValueError, match="The checkpoint has the wrappers"):
+        load_checkpoint(PPO, tmp_path / "model.zip", env)
+    assert all((before[name] == array).all() for name, array in env.unwrapped.get_state().items())
 
 
 def test_what_is_not_a_checkpoint_of_these_environments_is_refused(tmp_path, model):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -144,6 +145,13 @@ def test_a_number_of_iterations_that_nothing_divides_has_a_shorter_row_at_the_en
     with np.load(tmp_path / "checkpoint.npz") as file:
         assert file["metrics/timesteps"][0].tolist() == [64, 128, 160]
     assert same(weights(tmp_path / "seed-6"), weights(two_seeds / "seed-6"))
+
+
+def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(two_seeds, tmp_path, capsys):
+    shutil.copytree(two_seeds, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace('"gamma": 0.99', '"gamma": 0.5'))
+    assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
 
 
 def test_seeds_go_on_to_a_larger_budget_with_a_larger_store(two_seeds, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,8 +75,16 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, killed, tmp_path, ca
         assert (out / file).read_text() == (tmp_path / "whole" / file).read_text()
 
 
-def test_a_run_that_ended_goes_on_to_a_larger_budget_only(tmp_path, capsys):
-    train(tmp_path / "run", steps=128)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that ended after two rollouts."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train(out, steps=128)
+    return out
+
+
+def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
     cli.main(["train", "--resume", str(tmp_path / "run"), "--total-timesteps", "256"])
     assert "for 256 steps from 128 on" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["total_timesteps"] == 256
@@ -92,6 +101,16 @@ def test_an_unfinished_run_is_not_overwritten_and_can_be_evaluated(killed, capsy
     assert f"--resume {out}" in error_of(capsys, "train", "ppo", "CartPole-v1", "--out", str(out))
     cli.main(["evaluate", str(out)])
     assert "Return of 4 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_envs", 4), ("learning_rate", 0.5), ("env_kwargs", {"gravity": 1})])
+def test_a_config_that_was_changed_by_hand_is_not_gone_on_with(name, value, finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "changed")
+    path = tmp_path / "changed" / "config.json"
+    config = json.loads(path.read_text())
+    (config if name in config else config["hyperparameters"])[name] = value
+    path.write_text(json.dumps(config))
+    assert f"and is {value!r}. --resume goes on" in error_of(capsys, "train", "--resume", str(path.parent))
 
 
 def test_a_damaged_checkpoint_is_one_line(killed, capsys):
