@@ -23,7 +23,7 @@ from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.native import Buffers, NativeVectorEnv
 from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
-from bridge.host_env.processes.worker_process import WorkerDied, WorkerError
+from bridge.host_env.processes.worker_handle import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
 from bridge.seeds import train_seeds

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bridge.host_env.processes.process_worker import Told
+from bridge.host_env.processes.worker_main import Told
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
 

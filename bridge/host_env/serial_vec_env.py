@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import Episodes, infos_of_step
-from bridge.host_env.processes.process_worker import Lanes, set_attribute
+from bridge.host_env.processes.worker_main import Lanes, set_attribute
 from bridge.vec_env.arguments import lanes_of
 
 

@@ -22,19 +22,24 @@ class ParameterAttributes:
         """Go on with another value."""
         raise NotImplementedError
 
+    def is_parameter(self, name: str) -> bool:
+        """Whether a name is that of a parameter, and not of an attribute of the object itself."""
+        if name in self.__dict__ or hasattr(type(self), name):  # asked first, as steps set attributes
+            return False
+        env = self._environment()
+        return env is not None and name in names_of_parameters(env)
+
     def __getattr__(self, name: str) -> Any:
         env = self._environment()
-        if env is None or name not in names_of_parameters(env):
+        if env is None or not self.is_parameter(name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return env.parameter(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self.__dict__ and not hasattr(type(self), name):  # first, as steps set attributes
-            env = self._environment()
-            if env is not None and name in names_of_parameters(env):
-                self._set_parameter(name, value)
-                return
-        object.__setattr__(self, name, value)
+        if self.is_parameter(name):
+            self._set_parameter(name, value)
+        else:
+            object.__setattr__(self, name, value)
 
 
 def names_of_parameters(env: Environment[Any]) -> set[str]:

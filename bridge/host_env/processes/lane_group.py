@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge.host_env.batches import concatenate
-from bridge.host_env.processes.process_worker import Told
-from bridge.host_env.processes.worker_process import Deadline, WorkerProcess
+from bridge.host_env.processes.worker_handle import Deadline, WorkerProcess
+from bridge.host_env.processes.worker_main import Told
 
 
 @dataclasses.dataclass(eq=False)

@@ -11,7 +11,7 @@ Gymnasium's AsyncVectorEnv is not underneath, because what is wanted here cannot
 * its processes import the main module again under `spawn` and `forkserver`, and with it, here, JAX and PyTorch; under
   `fork` they hang sooner or later, since JAX has threads whose locks a child inherits without the threads.
 
-So a worker is a fresh interpreter that runs `process_worker.py` as a script: whatever threads the parent has, without
+So a worker is a fresh interpreter that runs `worker_main.py` as a script: whatever threads the parent has, without
 the main module, and so without the `if __name__ == "__main__"` that scripts else need. It is in a process group of its
 own: Ctrl-C does not reach it, and what its environments have started can be ended with it. The shared memory has no
 name, and the workers read a socket of which the parent alone has the other end: however the parent ends, they find it
@@ -40,15 +40,15 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from bridge.host_env.batches import concatenate
 from bridge.host_env.episodes import Episodes, infos_of_step
 from bridge.host_env.processes.lane_group import LaneGroup, LaneStep
-from bridge.host_env.processes.process_worker import CALL, RESET, SHARE, STEP, Told, dumps
 from bridge.host_env.processes.step_memory import StepMemory, anonymous_file
-from bridge.host_env.processes.worker_process import (
+from bridge.host_env.processes.worker_handle import (
     Deadline,
     WorkerDied,
     WorkerError,
     WorkerProcess,
     shut_down,
 )
+from bridge.host_env.processes.worker_main import CALL, RESET, SHARE, STEP, Told, dumps
 from bridge.vec_env.arguments import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
-from bridge.host_env.processes.process_worker import shared_arrays
+from bridge.host_env.processes.worker_main import shared_arrays
 
 # Where observations are: in one of two slots those before a step, in the other those after it; and the terminal ones.
 PLACES = (0, 1, "terminal")

@@ -156,8 +156,10 @@ def test_a_parameter_of_a_jax_environment_is_set_through_all_wrappers():
     for _ in range(2):
         observations, expected = (each.step(np.ones(2, int))[0] for each in (venv, other))
     assert (observations != expected).any(1).tolist() == [False, True]
-    venv.set_attr("note", "mine")
-    assert [env.note for env in venv.envs] == ["mine", "mine"]
+    for name in ("note", "action_space"):  # of the outermost wrapper, as SB3 does
+        venv.set_attr(name, "mine")
+        assert [getattr(env, name) for env in venv.envs] == ["mine", "mine"]
+    assert venv.envs[0].unwrapped.action_space == venv.action_space
 
 
 def test_pictures_are_tiled(venv):

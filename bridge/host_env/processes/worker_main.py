@@ -165,7 +165,7 @@ def is_a(value: Any, module: str, name: str) -> bool:
 def set_attribute(env: Any, name: str, value: Any) -> None:
     """Set an attribute of the outermost wrapper, as SB3 does; a parameter of a JAX environment where it has effect."""
     inner = env.unwrapped
-    is_parameter = is_a(inner, "jaxenvs.gym.env", "GymnasiumEnv") and name not in vars(env) and hasattr(inner, name)
+    is_parameter = is_a(inner, "jaxenvs.gym.env", "GymnasiumEnv") and inner.is_parameter(name)
     setattr(inner if is_parameter else env, name, value)
 
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bridge.host_env.processes import process_worker
-from bridge.host_env.processes.process_worker import ANSWER, START, Channel
+from bridge.host_env.processes import worker_main
+from bridge.host_env.processes.worker_main import ANSWER, START, Channel
 
 # How often one looks whether a worker that says nothing still runs. One that died closes its socket at once, unless a
 # process that its environment started has that too.
@@ -93,7 +93,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", process_worker.__file__, str(theirs.fileno()), str(self._memory)],
+                [sys.executable, "-P", worker_main.__file__, str(theirs.fileno()), str(self._memory)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self._memory),
                 process_group=0,
