@@ -90,7 +90,8 @@ def _stand_in(help: str) -> Callable[[], None]:
 
 
 def _require_sb3(command: str) -> None:
-    """
+    """Refuse a command of bridge without what bridge needs.
+
     Raises:
       UserError: a package that the command needs is not installed.
     """
@@ -227,4 +228,4 @@ def _described(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    importlib.import_module("jaxenvs.cli").main()  # the module whose UserError bridge.app raises

@@ -56,6 +56,13 @@ def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
     assert "source checkout" in error_of(capsys, "bench")
 
 
+def test_as_a_module_it_ends_in_one_line_too(tmp_path):
+    command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith("jaxenvs: error: Cannot read")
+
+
 def test_version_is_printed(capsys):
     cli.main(["--version"])
     assert capsys.readouterr().out.startswith("jaxenvs ")

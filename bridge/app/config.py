@@ -219,7 +219,8 @@ def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> 
 
 
 def _require_json(flag: str, values: dict[str, Any]) -> None:
-    """
+    """Refuse values that would be others, or none, when they are read again.
+
     Raises:
       UserError: a value is nothing that a config.json can hold.
     """

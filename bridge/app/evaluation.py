@@ -14,7 +14,7 @@ from bridge.app.runs import folders_of_models, load_model, read_run
 from jaxenvs import cli
 from jaxenvs.cli import UserError
 
-EPISODES = 100
+N_EPISODES = 100
 # Where nothing limits an episode: an agent may have learnt to let it go on for ever.
 MOST_STEPS = 10_000
 
@@ -30,7 +30,7 @@ def evaluate_model(
 
     Args:
       env: as it was trained on; of it only the parameters, and the statistics of a VecNormalize, are used.
-      n_episodes: EPISODES if not given.
+      n_episodes: N_EPISODES if not given.
       seed: as `first_seed` if not given.
 
     Raises:
@@ -39,7 +39,7 @@ def evaluate_model(
     limit = None if cli.has_time_limit(config.env_id, config.env_kwargs) else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     try:
-        return evaluate(model, env, EPISODES if n_episodes is None else n_episodes, seed=seed, max_steps=limit)
+        return evaluate(model, env, N_EPISODES if n_episodes is None else n_episodes, seed=seed, max_steps=limit)
     except NotCompilable as reason:
         raise UserError(f"Not evaluated: {reason}") from reason
 

@@ -54,7 +54,8 @@ def check_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """
+    """Make a folder, and those that it is in, where they are not there yet.
+
     Raises:
       CannotWrite: it cannot be made.
     """

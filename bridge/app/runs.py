@@ -55,7 +55,8 @@ def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, 
 
 
 def refuse_used(folder: Path) -> None:
-    """
+    """Refuse to begin a run in a folder where it would replace what somebody may need.
+
     Raises:
       UserError: the folder holds a model or a checkpoint that another run would replace, or files of anybody else.
     """

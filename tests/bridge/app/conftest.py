@@ -10,7 +10,7 @@ from tests.bridge.app.short_runs import OWN_ENVIRONMENT, TINY
 def few_evaluation_episodes():
     """An evaluation of a mountain car that has learnt nothing would take longer than all the tests here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridge.app.evaluation.EPISODES", 4)
+        patch.setattr("bridge.app.evaluation.N_EPISODES", 4)
         yield
 
 
