@@ -84,3 +84,12 @@ def test_every_module_is_in_a_room():
     # None may be a room only because its package is one: a new file of the core is put on a floor of its own.
     stray = [m for _, m in modules() if room_of(m) in ("jaxenvs", "bridge") and m not in ("jaxenvs", "bridge")]
     assert not stray
+
+
+@pytest.mark.parametrize(
+    "path", [*(ROOT / "bridge/app").glob("*.py"), ROOT / "jaxenvs/cli.py"], ids=lambda path: path.stem
+)
+def test_the_command_uses_no_private_name(path):
+    used = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    others = [node for node in used if ast.unparse(node.value) not in ("self", "cls", "super()")]
+    assert not [ast.unparse(node) for node in others if node.attr.startswith("_") and not node.attr.startswith("__")]

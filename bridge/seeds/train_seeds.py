@@ -20,14 +20,14 @@ LAST_SEED = 2**32 - 1  # NumPy's
 
 
 def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> list[AnyModel]:
-    """Train one agent for each seed, all in one program: much faster than one after the other.
+    """Train one agent for each seed, all in one program, which is compiled once and uses all cores of a CPU.
 
     Each is what the constructor of `model` makes with that seed, on environments of that seed, and has learnt as by
     `learn(total_timesteps)`, but with other random numbers. It can be saved, evaluated, and trained further. Nobody
     looks in between: there are neither callbacks nor logs, and replay buffers are empty afterwards.
 
-    On a CPU the seeds are spread over its cores if `jaxenvs.learn.sweep.reserve_threads()` was called before JAX ran
-    anything; otherwise one core takes all, and a warning says so.
+    For all cores, call `jaxenvs.learn.sweep.reserve_threads()` before JAX runs anything; otherwise one core trains all
+    of them, and a warning says so.
 
     Args:
       model: a PPO, A2C, DQN, SAC, TD3 or DDPG of bridge, on JAX environments, also in a VecNormalize, that has not
