@@ -16,9 +16,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     The file is beside `path`, on the same disk, has its suffix, and is gone in the end. Of a symbolic link, the file
     that it leads to is replaced; and who may read or write a file that was there, may do so with the new one.
     """
+    suffix = Path(path).suffix  # by which writers choose a format, wherever a link leads
     path = Path(os.path.realpath(path))
     # The process in its name: several may write the same file.
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished{path.suffix}")
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished{suffix}")
     try:
         if path.exists():
             # Before anything is in it.

@@ -11,14 +11,15 @@ from jaxenvs.files import replacing
 
 def test_a_file_is_replaced_where_a_link_leads_and_the_link_stays(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    target, link = tmp_path / "runs" / "7.zip", tmp_path / "latest.zip"
+    target, link = tmp_path / "runs" / "7", tmp_path / "latest.zip"
     link.symlink_to(target)
     for text in ("first", "second"):  # into a link that leads nowhere yet, and over what is there
         with replacing(link) as unfinished:
+            assert unfinished.suffix == ".zip"
             unfinished.write_text(text)
         assert link.is_symlink()
         assert target.read_text() == text
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["7.zip"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["7"]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])
