@@ -22,9 +22,9 @@ from torch import nn
 CONTAINERS = (dict, list, set, collections.deque)
 # Of these, which change all the time, only numbers that the code names are watched.
 BUSY = (BaseAlgorithm, BaseCallback, VecEnv, gymnasium.Env)
-# What their objects are, those know who hold them; and no class of theirs is changed.
+# Packages besides the standard library whose objects and classes are no user's, and not looked into.
 LIBRARIES = {"torch", "numpy", "jax", "jaxlib", "optax", "gymnasium", "stable_baselines3", "sb3_contrib"}
-LIBRARIES |= {"bridge", "jaxenvs", *sys.stdlib_module_names}
+LIBRARIES |= {"bridge", "jaxenvs"}
 # Objects of the standard library that exist to hold settings.
 SETTINGS = (types.SimpleNamespace, Namespace)
 # No more than so many, the nearest first, because all are compared before each program; and no arrays of more bytes.
@@ -48,7 +48,7 @@ class Namespaces:
         self._seen: dict[int, object] = {}  # with the objects, so that no other gets their id
         self._queue: collections.deque[object] = collections.deque()
         modules = list(modules)
-        own = {cls for module in modules for cls in type(module).__mro__ if _root(cls) not in LIBRARIES}
+        own = {cls for module in modules for cls in type(module).__mro__ if not _is_library(_root(cls))}
         self._packages = {_root(cls) for cls in own}
         names = {cls: frozenset(_names_of_class(cls)) for cls in own}
         self._named: frozenset[str] = frozenset().union(*names.values())
@@ -94,7 +94,7 @@ class Namespaces:
             self.live.append(value)
             if len(value) <= MOST:
                 self._queue.extend(value.values() if isinstance(value, dict) else value)
-        if not isinstance(value, SETTINGS) and _root(type(value)) in LIBRARIES:
+        if not isinstance(value, SETTINGS) and _is_library(_root(type(value))):
             return
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
@@ -135,13 +135,21 @@ class Namespaces:
     def _is_own(self, value: object) -> bool:
         """Whether a function, class or module is the user's: in a package of the modules, or not installed."""
         root = value.__name__.partition(".")[0] if isinstance(value, types.ModuleType) else _root(value)
-        if root in LIBRARIES:
+        if _is_library(root):
             return False
         file = getattr(sys.modules.get(root), "__file__", None) or ""
         return root in self._packages or not file.startswith(_INSTALLED)
 
 
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+def _is_library(package: str) -> bool:
+    if package not in sys.stdlib_module_names:
+        return package in LIBRARIES
+    file = getattr(sys.modules.get(package), "__file__", None)  # users have a package called `test` too
+    return file is None or file.startswith(_STANDARD)
 
 
 def _root(value: object) -> str:
