@@ -17,11 +17,11 @@ from bridge.replay.data.priorities import Priorities, importance_weights
 from bridge.replay.data.slices import SliceSamples
 from bridge.replay.data.storage import Closed, make_ring, open_ring
 from bridge.replay.store import columns
-from bridge.replay.store.arguments import require_int
 from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.samples import PrioritizedSamples
+from jaxenvs import arguments
 
 
 class ReplayBuffer(RingReplayBuffer):
@@ -90,8 +90,9 @@ class ReplayBuffer(RingReplayBuffer):
         Raises:
           ValueError: an argument is out of its range, or not so many pieces are stored.
         """
-        for name, value, least in (("num_slices", num_slices, 1), ("slice_len", slice_len, 1), ("burn_in", burn_in, 0)):
-            require_int(name, value, least)
+        arguments.positive_int("num_slices", num_slices)
+        arguments.positive_int("slice_len", slice_len)
+        arguments.non_negative_int("burn_in", burn_in)
         if by not in ("window", "trajectory"):
             raise ValueError(f"by must be 'window' or 'trajectory', got {by!r}.")
         ring = self._stored_ring("sample_slices")

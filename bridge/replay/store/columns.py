@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,18 @@ def to_host(array: Any) -> np.ndarray:
 def to_tensor(array: Any, device: torch.device) -> Any:
     """As a tensor on a device. It may share memory: give what nobody else holds."""
     return (torch.from_numpy(array) if isinstance(array, np.ndarray) else array).to(device)
+
+
+def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
+    """The argument of a name in a shape; axes of one may be missing or more, as SB3 has it.
+
+    Raises:
+      ValueError: it has another shape.
+    """
+    array = value if isinstance(value, torch.Tensor) else np.asarray(value)
+    if math.prod(array.shape) != math.prod(shape):
+        raise ValueError(f"{name} must have the shape {shape}, got {tuple(array.shape)}.")
+    return array.reshape(shape)
 
 
 def concrete(tree: Any) -> Any:

@@ -17,9 +17,9 @@ from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay.store import columns, lending, transitions
-from bridge.replay.store.arguments import require_int, shaped
-from bridge.replay.store.columns import map_leaves
+from bridge.replay.store.columns import map_leaves, shaped
 from bridge.replay.store.ring import InMemory, Ring
+from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
 from jaxenvs.learn.off_policy import replay_tags
 
@@ -67,7 +67,7 @@ class RingReplayBuffer(buffers.ReplayBuffer):
           ValueError: an argument is out of its range.
         """
         for name, value in (("buffer_size", buffer_size), ("n_envs", n_envs), ("n_steps", n_steps)):
-            require_int(name, value, 1)
+            integer(name, value, 1, None, "a positive int")
         if n_steps > 1 and "discounts" not in ReplayBufferSamples._fields:
             raise ValueError(f"n_steps must be 1 with this version of Stable-Baselines3, got {n_steps}.")
         self.buffer_size = max(buffer_size // n_envs, 1)
