@@ -54,11 +54,13 @@ class Drawer:
         if self.few:
             settings["observations"] = ("box", "dict", "discrete")[number // 12 % 3] if exact else "box"
             settings["num_envs"] = 1 if exact else 2
-            settings["frequent"] = exact
+            settings["frequency"] = "step" if exact else "third"
         else:
             settings["observations"] = pick(["box", "box", "discrete", "dict"])
             settings["num_envs"] = pick([1, 2])
-            settings["frequent"] = chance(0.6)
+            settings["frequency"] = pick(["step", "step", "third", "episode" if settings["num_envs"] == 1 else "third"])
+            settings["noise"] = "" if algorithm in ("PPO", "A2C", "DQN") else pick(["", "", "", "normal", "own"])
+            settings["extractor"] = "scaled" if settings["observations"] == "box" and chance(0.15) else ""
             settings["optimizer"] = pick(["adam", "adam", "sgd"])
             if (
                 chance(0.1)
@@ -67,8 +69,8 @@ class Drawer:
                 and algorithm in ("PPO", "A2C", "SAC")
             ):
                 settings["sde"] = True
-            if chance(0.1):
-                settings["wrapper"] = "normalize"
+            if chance(0.2) and settings["observations"] == "box":
+                settings["wrapper"] = pick(["normalize", "monitor"])
         if algorithm == "A2C" and chance(0.5):
             settings["optimizer"] = ""
         if chance(0.3):
@@ -105,7 +107,10 @@ class Drawer:
     def _callback(self) -> Any:
         if self._chance(0.4):
             return None
-        kind = self.random.choice(["each", "each", "every", "list", "function"])
+        kinds = ["each", "each", "each", "every", "every", "list", "function", "eval"]
+        if not (self.setting.is_on_policy and self.setting.env == "jax"):
+            kinds.append("episodes")
+        kind = self.random.choice(kinds)
         events = tuple(self._event(kind) for _ in range(self.random.randint(0, 3)))
         return kind, self.random.choice([1, 3, 5, 8]), events
 
@@ -141,6 +146,8 @@ class Drawer:
 
     def _env(self) -> tuple[Any, ...]:
         pick = self.random.choice
+        if self.setting.wrapper and self._chance(0.5):
+            return "inner", pick([2, 5])
         if self._chance(0.5):
             return pick([("turn",), ("turn",), ("share", "env"), ("share", "buffer")])
         num_envs = self.setting.num_envs if self._chance(0.8) else 3 - self.setting.num_envs
@@ -178,6 +185,8 @@ class Drawer:
             drawn.append(
                 lambda: ("rate", pick(["groups", "constant", "linear", "learning_rate"]), pick([0.0, 0.01, 0.05]))
             )
+        if self.setting.extractor:
+            drawn += [lambda: ("scale", pick([0.0, 0.5, 2.0]))] * 3
         if self.setting.env == "jax":
             drawn.append(lambda: ("environments", "length", pick([2, 5]), pick([None, 0])))
         return "write", *pick(drawn)()
@@ -195,6 +204,7 @@ class Drawer:
         both: list[tuple[str, Any]] = [("gamma", pick([0.5, 0.99]))]
         if self.setting.is_on_policy:
             both += [("gae_lambda", 0.5), ("ent_coef", 0.1), ("vf_coef", pick([0.1, 1.0])), ("clip_range", 0.1)]
+            both += [("clip_range_vf", 0.1)]
             both += [("max_grad_norm", pick([0.01, 10.0])), ("n_epochs", 1)]
         else:
             both += [("tau", pick([0.0, 0.1, 1.0])), ("target_update_interval", pick([1, 3]))]

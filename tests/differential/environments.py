@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 from bridge import JaxVecEnv
 from jaxenvs import Environment, TimeStep, environment, static, struct
@@ -96,7 +96,7 @@ def make_env(
     Args:
       kind: "jax": a JaxVecEnv. "gymnasium": a Gymnasium environment, or several in a DummyVecEnv.
       num_envs, length, truncates, observations, actions: of the environments.
-      wrapper: "normalize": in a VecNormalize.
+      wrapper: "", "normalize" or "monitor": in a VecNormalize or a VecMonitor.
     """
     settings = {"length": length, "truncates": truncates, "observations": observations, "actions": actions}
     if kind == "jax":
@@ -104,5 +104,7 @@ def make_env(
     elif num_envs == 1 and not wrapper:
         return GymnasiumClock(**settings)  # type: ignore[arg-type]
     else:
-        env = DummyVecEnv([lambda: Monitor(GymnasiumClock(**settings))] * num_envs)  # type: ignore[arg-type]
-    return VecNormalize(env, gamma=0.9) if wrapper else env
+        monitored: Any = Monitor if wrapper != "monitor" else lambda env: env
+        env = DummyVecEnv([lambda: monitored(GymnasiumClock(**settings))] * num_envs)  # type: ignore[arg-type]
+    wrappers = {"": lambda: env, "normalize": lambda: VecNormalize(env, gamma=0.9), "monitor": lambda: VecMonitor(env)}
+    return wrappers[wrapper]()

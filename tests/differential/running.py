@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import stable_baselines3
-from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
-from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.callbacks import EvalCallback, EveryNTimesteps, StopTrainingOnMaxEpisodes
+from stable_baselines3.common.logger import Logger
 
 import bridge
 from tests.differential import observing, overriding, writing
-from tests.differential.settings import Setting, make, new_env
+from tests.differential.settings import Setting, make, new_env, sizes
+from tests.differential.watching import Broken, OwnLogger, Rows, Watch
 
 LIBRARIES = {"sb3": stable_baselines3, "bridge": bridge}
 # Longer than any program takes that does not hang, compilation with it.
@@ -56,85 +57,8 @@ class Note(NamedTuple):
     value: Any
 
 
-class Broken(Exception):
-    """What a callback of a program raises."""
-
-
 class TakesTooLong(BaseException):
     """A program hangs."""
-
-
-class Rows(KVWriter):
-    """Where rows of a log go."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, Any], step: int = 0) -> None:
-        self.rows.append({"step": step, **key_values})
-
-    def close(self) -> None:
-        pass
-
-
-class OwnLogger(Logger):
-    """A logger of a user's own, who has no use for formats."""
-
-    def __init__(self) -> None:
-        super().__init__(None, [])
-        self.rows: list[dict[str, Any]] = []
-
-    def dump(self, step: int = 0) -> None:
-        self.rows.append({"step": step, **self.name_to_value})
-        super().dump(step)
-
-
-class Watch(BaseCallback):
-    """A callback that notes in which order it is called, and runs operations in some of its calls.
-
-    Args:
-      events: of each, the hook, which of its calls, and the operation.
-    """
-
-    def __init__(self, run: Run, events: tuple[tuple[Any, ...], ...]) -> None:
-        super().__init__()
-        self.run, self.events = run, events
-        self.order: list[tuple[str, int]] = []
-
-    def _called(self, hook: str) -> bool:
-        number = sum(name == hook for name, _ in self.order)
-        self.order.append((hook, int(self.num_timesteps)))
-        goes_on = True
-        for wanted, call, operation in self.events:
-            if (wanted, call) == (hook, number):
-                with self.run.at(f"{hook} {number}"):
-                    if operation[0] == "stop":
-                        goes_on = False
-                    elif operation[0] == "reward":
-                        self.locals["rewards"] += operation[1]
-                    elif operation[0] == "locals":
-                        self.run.note("locals", observing.local(self.locals, self.run.setting))
-                    else:
-                        self.run.do(self.model, *operation)
-        return goes_on
-
-    def _on_training_start(self) -> None:
-        self._called("training start")
-
-    def _on_rollout_start(self) -> None:
-        self._called("rollout start")
-
-    def _on_step(self) -> bool:
-        return self._called("step")
-
-    def _on_rollout_end(self) -> None:
-        self._called("rollout end")
-
-    def _on_training_end(self) -> None:
-        self._called("training end")
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
-        return self
 
 
 class Run:
@@ -254,7 +178,7 @@ class Run:
         Args:
           steps, resets, log_interval: `learn`'s.
           callback: None, or its kind, a number, and the events of a Watch: it is called "each" step, "every" so many,
-            is a "function" of them, or one of a "list".
+            is a "function" of them, or one of a "list", beside "eval", or a stop after so many "episodes".
         """
         given = watch = None
         if callback is not None:
@@ -265,6 +189,8 @@ class Run:
                 "every": lambda: EveryNTimesteps(every, watch),
                 "list": lambda: [EveryNTimesteps(every, Watch(self, ())), watch],
                 "function": lambda: self._function(watch, model),
+                "eval": lambda: [self._evaluation(every), watch],
+                "episodes": lambda: [StopTrainingOnMaxEpisodes(every), watch],
             }[kind]()
         try:
             model.learn(steps, given, log_interval=log_interval, reset_num_timesteps=resets)
@@ -276,6 +202,10 @@ class Run:
                     continue
                 self.note("rows", [observing.row(row, self.setting) for row in each.rows])
                 each.rows = []
+
+    def _evaluation(self, every: int) -> EvalCallback:
+        env = new_env(self.setting)
+        return EvalCallback(env, n_eval_episodes=1, eval_freq=every, verbose=0, warn=False)
 
     @staticmethod
     def _function(watch: Watch, model: Any) -> Any:
@@ -307,6 +237,13 @@ class Run:
             env.reset()
         model.set_env(env, force_reset=force_reset)
 
+    def do_inner(self, model: Any, length: int) -> None:
+        """Put other environments into the wrapper that there is."""
+        if self.setting.wrapper:
+            other = new_env(self.setting, model.n_envs, length)
+            other.venv.reset()
+            model.get_env().venv = other.venv
+
     def do_travel(self, model: Any, how: str, num_envs: int | None = None) -> None:
         """Save and load and go on with what was loaded.
 
@@ -317,6 +254,7 @@ class Run:
         """
         cls = type(model)
         env = None if num_envs is None else new_env(self.setting, num_envs)
+        changed = {} if num_envs is None else sizes(self.setting, num_envs)
         if how == "pickle":
             new = pickle.loads(pickle.dumps(model))
         elif how == "deepcopy":
@@ -326,7 +264,7 @@ class Run:
         elif how == "saved":
             if not self.files:
                 return
-            new = cls.load(io.BytesIO(self.files[-1]), env=env, device="cpu")
+            new = cls.load(io.BytesIO(self.files[-1]), env=env, device="cpu", **changed)
         else:
             file = io.BytesIO()
             model.save(file)
@@ -334,9 +272,9 @@ class Run:
                 between = self.theirs.load(io.BytesIO(file.getvalue()), device="cpu")
                 file = io.BytesIO()
                 between.save(file)
-            new = cls.load(io.BytesIO(file.getvalue()), env=env, device="cpu")
+            new = cls.load(io.BytesIO(file.getvalue()), env=env, device="cpu", **changed)
         if how not in ("pickle", "deepcopy"):
-            if env is None and model.get_env() is not None and num_envs is None:
+            if env is None:
                 new.set_env(model.get_env())
             self._give_logger(new)
         self.models[self.now] = new

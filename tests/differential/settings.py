@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import zlib
 from typing import Any
 
 import numpy as np
 import torch
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from tests.differential.environments import make_env
@@ -31,11 +35,13 @@ class Setting:
         minibatch; so models learn, and all their numbers are the same. Otherwise they draw, and the learning rate is 0.
       num_envs, length, truncates: of the environments.
       overrides: of a subclass's methods; `overriding`.
-      frequent: an update of one gradient step each step; or one of two every third.
+      frequency: an update of one gradient step each "step", of two every "third", or of as many as an "episode" had.
+      noise: of actions: "", SB3's "normal", or a class of one's "own". Neither varies.
+      extractor: "" or "scaled", by a number in an object of the user's.
       rate: of the learning rate: "constant", "linear", or "decaying" each time that it is asked for.
       optimizer: "adam" or "sgd"; A2C's own where "".
       logged: "": by SB3's own logger, to nowhere. "rows": a format keeps rows. "own": a subclass of Logger does.
-      wrapper: "" or "normalize".
+      wrapper: "", "normalize" or "monitor".
       sde: state-dependent exploration.
     """
 
@@ -47,7 +53,9 @@ class Setting:
     length: int = 5
     truncates: int = 0
     overrides: tuple[tuple[Any, ...], ...] = ()
-    frequent: bool = True
+    frequency: str = "step"
+    noise: str = ""
+    extractor: str = ""
     rate: str = "constant"
     optimizer: str = "adam"
     logged: str = ""
@@ -97,6 +105,24 @@ class Decaying:
 RATES = {"constant": lambda first: first, "linear": Linear, "decaying": Decaying}
 
 
+class OwnNoise(NormalActionNoise):
+    """Adds more than what it inherits from."""
+
+    def __call__(self) -> Any:
+        return super().__call__() * 2
+
+
+class Scaled(BaseFeaturesExtractor):
+    """Features times a number in an object that is no module."""
+
+    def __init__(self, space: Any, config: Any) -> None:
+        super().__init__(space, get_flattened_obs_dim(space))
+        self.config, self.flatten = config, nn.Flatten()
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.flatten(observations) * self.config.scale
+
+
 def make(library: Any, setting: Setting, number: int) -> Any:
     """A model of a library.
 
@@ -111,6 +137,9 @@ def make(library: Any, setting: Setting, number: int) -> Any:
         policy_kwargs["optimizer_kwargs"] = {"eps": 1e-2}
     elif setting.optimizer == "sgd":
         policy_kwargs["optimizer_class"] = torch.optim.SGD
+    if setting.extractor:
+        policy_kwargs["features_extractor_class"] = Scaled
+        policy_kwargs["features_extractor_kwargs"] = {"config": types.SimpleNamespace(scale=1.0)}
     arguments: dict[str, Any] = {
         "learning_rate": RATES[setting.rate](first),
         "gamma": 0.9,
@@ -141,21 +170,28 @@ def new_env(setting: Setting, num_envs: int | None = None, length: int | None = 
     )
 
 
+def sizes(setting: Setting, num_envs: int) -> dict[str, int]:
+    """Of a rollout one minibatch; of a replay buffer one row, where nothing drawn may have an effect."""
+    if setting.is_on_policy:
+        return {"batch_size": 4 * num_envs} if setting.algorithm == "PPO" else {}
+    return {"buffer_size": num_envs if setting.exact else 16}
+
+
 def _on_policy(setting: Setting) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"n_steps": 4}
-    if setting.algorithm == "PPO":
-        arguments |= {"n_epochs": 2, "batch_size": 4 * setting.num_envs}
-    return arguments
+    return {"n_steps": 4} | ({"n_epochs": 2} if setting.algorithm == "PPO" else {}) | sizes(setting, setting.num_envs)
 
 
 def _off_policy(setting: Setting) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "learning_starts": 0 if setting.exact else 3,
-        "buffer_size": setting.num_envs if setting.exact else 16,
         "batch_size": 4,
-        "train_freq": 1 if setting.frequent else 3,
-        "gradient_steps": 1 if setting.frequent else 2,
+        "train_freq": {"step": 1, "third": 3, "episode": (1, "episode")}[setting.frequency],
+        "gradient_steps": {"step": 1, "third": 2, "episode": -1}[setting.frequency],
+        **sizes(setting, setting.num_envs),
     }
+    if setting.noise:
+        given = np.full(1, 0.25), np.zeros(1)
+        arguments["action_noise"] = OwnNoise(*given) if setting.noise == "own" else NormalActionNoise(*given)
     if setting.algorithm == "DQN":
         epsilon = 0.0 if setting.exact else 0.5
         arguments |= {"tau": 0.5, "target_update_interval": 5, "exploration_fraction": 0.5}

@@ -116,7 +116,7 @@ FOUND = {
         Setting("DDPG"), (("learn", 4, True, ("each", 1, (("rollout start", 2, ("look", "counters")),)), 4),)
     ),
     "a stop in the first of several steps": Program(
-        Setting("DDPG", exact=False, num_envs=2, frequent=False),
+        Setting("DDPG", exact=False, num_envs=2, frequency="third"),
         (("learn", 24, True, ("each", 1, (("step", 3, ("stop",)),)), 4),),
     ),
     "the sizes of a replay buffer in a callback": Program(
@@ -135,6 +135,29 @@ FOUND = {
     "a replay buffer of one row that Stable-Baselines3 saved": Program(
         Setting("DDPG", env="gymnasium"), (("learn", 4, True, None, 4), ("replay", "other"))
     ),
+    "other environments in a wrapper": Program(
+        Setting("PPO", wrapper="monitor", num_envs=2),
+        (("learn", 8, True, None, 4), ("inner", 2), ("learn", 8, False, None, 4), ("look", "counters")),
+    ),
+    "a logger of one's own without formats": Program(
+        Setting("A2C", length=1, logged="own"), (("learn", 17, True, None, 1),)
+    ),
+    "a learning rate with a memory": Program(Setting("PPO", rate="decaying"), (("learn", 12, True, None, 4),)),
+    "rewards that a callback adds to": Program(
+        Setting("PPO"), (("learn", 4, True, ("each", 1, (("step", 0, ("reward", 2.0)),)), 4),)
+    ),
+    "rewards that a callback adds to, off-policy": Program(
+        Setting("SAC", exact=False), (("learn", 8, True, ("each", 1, (("step", 5, ("reward", 2.0)),)), 4),)
+    ),
+    "weights written in an overridden method in the middle of a rollout": Program(
+        Setting("PPO", env="gymnasium", overrides=(("_update_info_buffer", "weights", 0, "inplace", "fill", 0.25),)),
+        (("learn", 4, True, None, 4),),
+    ),
+    "a number that a features extractor reads": Program(
+        Setting("DQN", extractor="scaled"),
+        (("learn", 4, True, None, 4), ("write", "scale", 0.5), ("learn", 4, True, None, 4)),
+    ),
+    "action noise of a class of one's own": Program(Setting("TD3", noise="own"), (("learn", 8, True, None, 4),)),
     "observations before the step in a callback": Program(
         Setting("DQN"), (("learn", 8, True, ("each", 1, (("step", 5, ("look", "counters")),)), 4),)
     ),
@@ -142,7 +165,13 @@ FOUND = {
 
 
 # These are right by now.
-MENDED = {"rows of short episodes", "Dict observations", "Discrete observations"}
+MENDED = {
+    "rows of short episodes",
+    "Dict observations",
+    "Discrete observations",
+    "a number that a features extractor reads",
+    "action noise of a class of one's own",
+}
 
 
 @pytest.mark.parametrize("name", [name if name in MENDED else pytest.param(name, marks=BEING_MENDED) for name in FOUND])

@@ -148,7 +148,7 @@ def freeze(model: Any, net: int, learns: bool) -> None:
 def setting(model: Any, name: str, value: Any) -> None:
     """Set an attribute of the model, if it has that."""
     if hasattr(model, name):
-        setattr(model, name, ConstantSchedule(value) if name == "clip_range" else value)
+        setattr(model, name, ConstantSchedule(value) if name.startswith("clip_range") else value)
 
 
 def stored(model: Any, name: str, value: float) -> None:
@@ -203,9 +203,11 @@ def environments(model: Any, name: str, value: int, index: Any) -> None:
     model.get_env().set_attr(name, value, indices=index)
 
 
-def learning_starts(model: Any, value: int) -> None:
-    if hasattr(model, "learning_starts"):
-        model.learning_starts = value
+def scale(model: Any, value: float) -> None:
+    """Change a number that a features extractor reads."""
+    for module in model.policy.modules():
+        if hasattr(module, "config"):
+            module.config.scale = value
 
 
 WRITES = {
@@ -220,5 +222,5 @@ WRITES = {
     "replace": replace,
     "move": move,
     "environments": environments,
-    "learning_starts": learning_starts,
+    "scale": scale,
 }
