@@ -31,6 +31,7 @@ test test-all: $(INSTALLED)
 	.venv/bin/pytest $(WORKERS) $(WHICH)
 
 test-all: WHICH := -m "not foreign"
+test-all: export XLA_FLAGS :=  # what users compile themselves has no other options either
 
 test-versions: test $(OTHER_VERSIONS)
 

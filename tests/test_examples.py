@@ -9,12 +9,20 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.tiers import tiered
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPTS, NOTEBOOKS = (sorted(EXAMPLES.rglob(f"*.{kind}")) for kind in ("py", "ipynb"))
+# What these train at length is trained by others of them, in README.md's blocks and in the tests of its parts.
+AT_LENGTH = ("train_sb3.py", "domain_randomization.ipynb")
 
-pytestmark = pytest.mark.slow
+
+def in_tiers(paths):
+    return tiered(paths, *(path for path in paths if path.name not in AT_LENGTH))
 
 
-@pytest.mark.parametrize("script", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", in_tiers(SCRIPTS), ids=lambda path: path.stem)
 def test_script_runs(script, tmp_path):
     if list(script.parent.glob("*.c")) and shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")
@@ -23,9 +31,15 @@ def test_script_runs(script, tmp_path):
     assert done.stdout
 
 
-@pytest.mark.parametrize("notebook", sorted(EXAMPLES.rglob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebook_runs_and_has_no_outputs_stored(notebook, tmp_path):
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_no_outputs_stored(notebook):
     content = nbformat.read(notebook, as_version=4)
     nbformat.validate(content)
     assert not any(cell.get("outputs") for cell in content.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", in_tiers(NOTEBOOKS), ids=lambda path: path.stem)
+def test_notebook_runs(notebook, tmp_path):
+    content = nbformat.read(notebook, as_version=4)
     NotebookClient(content, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()

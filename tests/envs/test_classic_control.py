@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxenvs
+from tests.tiers import tiered
 
 
 def _is_classic(id: str) -> bool:
@@ -19,7 +20,8 @@ def _is_classic(id: str) -> bool:
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date")
-all_ids = pytest.mark.parametrize("id", [id for id in jaxenvs.registered() if _is_classic(id)])
+IDS = [id for id in jaxenvs.registered() if _is_classic(id)]
+all_ids = pytest.mark.parametrize("id", IDS)
 
 # A parameter of each that its dynamics depend on; a mass where there is one.
 PARAMETERS = {
@@ -51,7 +53,7 @@ def test_keeps_the_contract_in_float32(id: str) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 
 
-@all_ids
+@pytest.mark.parametrize("id", tiered(IDS, "CartPole-v1", "Acrobot-v1"))
 def test_keeps_the_contract_in_float64(id: str, x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make(id))
 

@@ -12,9 +12,11 @@ import pytest
 
 import jaxenvs
 from jaxenvs.envs.minatar.game import Game, below
+from tests.tiers import tiered
 
 NAMES = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
 each_game = pytest.mark.parametrize("name", NAMES)
+one_game = pytest.mark.parametrize("name", tiered(NAMES, "Breakout"))  # of what all have from `Game`
 NUM_LANES, NUM_STEPS = 16, 1000
 
 
@@ -53,12 +55,12 @@ def test_keeps_the_contract_in_float32(name: str) -> None:
     jaxenvs.check_env(make(name))
 
 
-@each_game
+@one_game
 def test_keeps_the_contract_in_float64(name: str, x64: None) -> None:
     jaxenvs.check_env(make(name))
 
 
-@each_game
+@one_game
 def test_minimal_action_is_one_of_the_six(name: str) -> None:
     all_six, minimal = make(name, 0), make(name, 1)
     assert all_six.action_space == jaxenvs.make("MinAtar/Seaquest-v1").action_space  # which has a use for all
@@ -98,7 +100,7 @@ def test_actions_stick_as_often_as_told(name: str, keys: jax.Array) -> None:
         assert (played == before)[tells].mean() == pytest.approx(chance, abs=0.015 if chance == 0.1 else 0)
 
 
-@each_game
+@one_game
 def test_batch_equals_the_loop(name: str, keys: jax.Array) -> None:
     env = make(name)
     actions, state, timestep = walk(env, keys)
@@ -110,7 +112,7 @@ def test_batch_equals_the_loop(name: str, keys: jax.Array) -> None:
             assert equal((alone, shown), jax.tree.map(lambda leaf, at=(lane, number): leaf[at], (state, timestep)))
 
 
-@each_game
+@one_game
 def test_any_kind_of_key_will_do(name: str) -> None:
     env = make(name)
     state, _ = env.reset(jax.random.key(0, impl="rbg"))
@@ -157,7 +159,7 @@ def test_asterix_gets_faster_only_with_ramping(keys: jax.Array) -> None:
         assert (np.asarray(state.spawn_speed[:, -1]) < 10).any() == ramping
 
 
-@each_game
+@one_game
 def test_picture_shows_the_observation(name: str, keys: jax.Array) -> None:
     """Black where no channel is set; elsewhere a colour a channel, that of the last."""
     env = make(name)
