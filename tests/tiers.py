@@ -7,8 +7,16 @@ import pytest
 
 
 def tiered(cases: Iterable[Any], *always: Any) -> list[Any]:
-    """Parameters of a test, of which those that are not named after them are marked `thorough`."""
+    """Parameters of a test, of which those that are not named behind them are marked `thorough`.
+
+    Args:
+      cases: one value each, or a tuple with a value for each argument.
+    """
     cases = list(cases)
     missing = [case for case in always if case not in cases]
-    assert not missing, f"there is no case {missing}"
-    return [case if case in always else pytest.param(case, marks=pytest.mark.thorough) for case in cases]
+    assert not missing, f"no case is {missing}"
+    return [case if case in always else pytest.param(*_values(case), marks=pytest.mark.thorough) for case in cases]
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)

@@ -29,6 +29,7 @@ from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
+from tests.tiers import tiered
 
 # --- The constructor ------------------------------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ def test_it_learns_to_balance_a_pole():
 
 
 @pytest.mark.parametrize("observation_kind", ["discrete", "multi_discrete", "multi_binary"])
-@pytest.mark.parametrize("algorithm", [bridge.PPO, bridge.A2C])
+@pytest.mark.parametrize("algorithm", tiered([bridge.PPO, bridge.A2C], bridge.PPO))
 def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     env = JaxVecEnv(Counter(observation_kind=observation_kind), N_ENVS)
     model = algorithm("MlpPolicy", env, n_steps=8, policy_kwargs={"net_arch": [8]}, engine="xla", seed=0)
@@ -364,7 +365,7 @@ def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     assert np.isfinite(read_parameters(model.policy.parameters())).all()
 
 
-@pytest.mark.parametrize("frequency", [-1, 4])
+@pytest.mark.parametrize("frequency", tiered([-1, 4], 4))
 def test_state_dependent_exploration_trains_compiled(frequency):
     env = make_vec_env("Pendulum-v1", N_ENVS, seed=0)
     model = make(env, engine="xla", use_sde=True, sde_sample_freq=frequency).learn(2 * ROLLOUT)

@@ -1,5 +1,7 @@
 """Whole trainings: Stable-Baselines3's own code, made to act as the compiled rollout did, learns the same."""
 
+import itertools
+
 import numpy as np
 import pytest
 import stable_baselines3
@@ -9,6 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
+from tests.tiers import tiered
 
 N_STEPS, N_ENVS, ITERATIONS = 20, 4, 6
 # An order of minibatches does not matter where there is one.
@@ -35,13 +38,22 @@ class Rollouts(BaseCallback):
         self.seen.append({name: getattr(self.model.rollout_buffer, name).copy() for name in names})
 
 
+CASES = {
+    "discrete": ("CartPole-v1", {"ent_coef": 0.01}),
+    "box": ("Pendulum-v1", {}),
+    "state-dependent": ("Pendulum-v1", {"use_sde": True}),
+}
+
+
 @pytest.mark.parametrize(
-    ("env_id", "settings"),
-    [("CartPole-v1", {"ent_coef": 0.01}), ("Pendulum-v1", {}), ("Pendulum-v1", {"use_sde": True})],
-    ids=["discrete", "box", "state-dependent"],
+    ("environments", "case"),
+    tiered(
+        itertools.product(["JAX's", "Gymnasium's"], CASES),
+        *(("JAX's", "discrete"), ("JAX's", "state-dependent"), ("Gymnasium's", "box")),
+    ),
 )
-@pytest.mark.parametrize("environments", ["JAX's", "Gymnasium's"])
-def test_sb3_that_takes_our_actions_learns_what_we_learn(env_id, settings, environments, monkeypatch):
+def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, monkeypatch):
+    env_id, settings = CASES[case]
     make_vec_env = bridge.make_vec_env if environments == "JAX's" else env_util.make_vec_env
     ours, stock = (make(package, env_id, settings, make_vec_env) for package in (bridge, stable_baselines3))
     assert ours.plan.collects if environments == "JAX's" else ours.plan.actor is not None

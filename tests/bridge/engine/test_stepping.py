@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import bridge
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make
+from tests.tiers import tiered
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -72,7 +73,10 @@ def rollout_of(model):
 
 @pytest.mark.parametrize(
     ("observation", "action"),
-    [*((name, "discrete") for name in OBSERVATIONS), *(("box", name) for name in ACTIONS if name != "discrete")],
+    tiered(
+        [*((name, "discrete") for name in OBSERVATIONS), *(("box", name) for name in ACTIONS if name != "discrete")],
+        *(("float64", "discrete"), ("dict", "discrete"), ("box", "multi_discrete"), ("box", "box")),
+    ),
 )
 def test_a_rollout_is_what_sb3_would_have_stored(observation, action, monkeypatch):
     monkeypatch.setattr("bridge.engine.on_policy.plan.is_slower_compiled", lambda policy: False)  # nor are images

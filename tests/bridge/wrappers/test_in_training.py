@@ -151,7 +151,7 @@ def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(
 
 @pytest.mark.parametrize(
     ("policy", "observation_kind"),
-    [("CnnPolicy", "image"), pytest.param("MultiInputPolicy", "dict", marks=pytest.mark.thorough)],
+    tiered([("CnnPolicy", "image"), ("MultiInputPolicy", "dict")], ("CnnPolicy", "image")),
 )
 def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
     recorder = Recorder()

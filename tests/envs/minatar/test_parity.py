@@ -16,6 +16,7 @@ import pytest
 import jaxenvs
 from tests.envs.minatar.players import seaquest_greedy
 from tests.envs.minatar.reference import NAMES, Lanes, Record, Recorder, Script, any_draws, load
+from tests.tiers import tiered
 
 LANES = 20
 ROWS = 500  # of one run of the program: the quick tests make one, the slow ones as many as it takes
@@ -149,9 +150,7 @@ WITHOUT_RAMPING = {"ramp": 0, "most entities": 4, "most fish and submarines": 3,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("game", "ramping"), [case if case[1] else pytest.param(*case, marks=pytest.mark.thorough) for case in CASES]
-)
+@pytest.mark.parametrize(("game", "ramping"), tiered(CASES, *((game, True) for game in NAMES)))
 def test_plays_two_hundred_episodes_as_the_reference_plays(game: str, ramping: bool) -> None:
     seen = compare(game, ramping, steps=100_000, episodes=200)
     for what, number in SEEN[game].items():
