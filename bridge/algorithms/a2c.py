@@ -8,21 +8,24 @@ import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
 from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
+@compiled
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     """`stable_baselines3.A2C` with the same arguments, and `engine` and `pipeline`."""
 
     __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.A2C)
 
-    def _settings(self) -> learn.A2C:
+    def _settings(self, progress: float, learning_rate: float) -> learn.A2C:
         return learn.A2C(
             **self._shared_settings(),
+            learning_rate=learning_rate,
             normalize_advantage=self.normalize_advantage,
         )
 
-    def _record(self, metrics: dict[str, Any]) -> None:
+    def _record(self, settings: learn.A2C, metrics: dict[str, Any]) -> None:
         self._n_updates += 1
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in metrics.items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
+import logging
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv
 import jaxenvs
 from bridge.engine.compilation import compile_seconds
 from bridge.engine.memory import release_freed_memory
+from bridge.engine.plan import Plan, make_plan
 from bridge.engine.predicting import Predictor
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -30,10 +34,12 @@ from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.files import replacing
 
+log = logging.getLogger("bridge")
+
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (
-    *("_plan", "_updates", "_predictor", "_compiling", "_compiling_for", "_compiled_before", "_compiled_so_far"),
-    *("_random_before_rollout", "_is_trusted", "_is_learning", "_settings_now"),
+    *("_plan", "_is_learning", "_is_sure", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
+    *("_compiled_before", "_compiled_so_far", "_recorded_at", "_settings_now", "_writes_locals"),
 )
 
 
@@ -42,13 +48,60 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     engine: str
     key: np.ndarray
+    _plan: Plan | None = None
+    # Whether the model learns now, and whether nobody else's code has run since its plan was made or compared.
+    _is_learning = _is_sure = False
     _predictor: Predictor | None = None
     _compiling: Future[Any] | None = None
-    _compiled_before = 0.0
-    _compiled_so_far = 0.0
+    _compiled_before = _compiled_so_far = 0.0
+    _recorded_at = 0
+
+    # --- What is compiled, and whose code may have run --------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """What of the training is compiled, and why the rest is not: `print(model.plan)`.
+
+        Raises:
+          NotCompilable: with `engine="xla"`, if not everything can be compiled.
+        """
+        return self._current_plan(self.env)
+
+    def _current_plan(self, env: VecEnv | None) -> Plan:
+        """The plan, made anew if something has changed that others may change whenever their code runs."""
+        if self._plan is None or not (self._is_sure or self._plan.is_current(self, env)):
+            self._hand_over()
+            plan = make_plan(self, env)
+            if self._plan is None or str(plan) != str(self._plan):
+                is_fallback = plan.reasons or plan.not_pipelined
+                log.log(logging.WARNING if is_fallback else logging.INFO, "%s", plan)
+            self._plan = plan
+        self._is_sure = self._is_learning and not self._plan.others
+        return self._plan
+
+    def _hand_over(self) -> None:
+        """Somebody else's code may run: all that was learned is left where SB3 has it, and anything may have changed.
+
+        Whatever lets such code run calls this before it or, where that reads nothing, after it.
+        """
+        self._is_sure = False
+        if self._plan is not None and self._plan.learner is not None:
+            self._plan.learner.hand_over()
+
+    @contextlib.contextmanager
+    def _learning(self) -> Iterator[None]:
+        """While the loop of `learn` runs."""
+        self._hand_over()
+        self._is_learning = True
+        try:
+            yield
+        finally:
+            self._is_learning = False
+            self._hand_over()
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
         self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
+        self._recorded_at = time.time_ns()
         return super()._setup_learn(*args, **kwargs)
 
     def predict(
@@ -112,13 +165,19 @@ class CompiledAlgorithm(BaseAlgorithm):
             model.set_random_seed(kwargs["seed"])
         return model
 
-    def _show(self) -> None:
-        """Leave all that was learned where SB3 has it, if it is elsewhere."""
-
     def get_parameters(self) -> Any:
         """SB3's."""
-        self._show()
+        self._hand_over()
         return super().get_parameters()
+
+    def set_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """SB3's.
+
+        Args:
+          args, kwargs: SB3's.
+        """
+        self._hand_over()
+        super().set_parameters(*args, **kwargs)
 
     def save(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before.
@@ -138,7 +197,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return [*super()._excluded_save_params(), *NOT_SAVED]
 
     def __getstate__(self) -> dict[str, Any]:
-        self._show()
+        self._hand_over()
         return {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
 
     @staticmethod
@@ -153,10 +212,13 @@ class CompiledAlgorithm(BaseAlgorithm):
     # --- Logs ---------------------------------------------------------------------------------------------------
 
     def _record_compile_time(self) -> None:
-        seconds = compile_seconds() - self._compiled_before
+        seconds, now = compile_seconds() - self._compiled_before, time.time_ns()
         if seconds > self._compiled_so_far:
+            # Not part of SB3's `time/fps`, which would tell of a slow start for minutes. Threads compile side by side.
+            self.start_time += min(int((seconds - self._compiled_so_far) * 1e9), now - self._recorded_at)
             self._compiled_so_far = seconds
             release_freed_memory()
+        self._recorded_at = now
         self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
 
 
@@ -172,11 +234,6 @@ def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) ->
     keywords = [each for each in inspect.signature(init).parameters.values() if each.kind is each.KEYWORD_ONLY]
     vars(__init__)["__signature__"] = inspect.Signature([*parameters, *keywords])
     return __init__
-
-
-def has_methods_of(model: Any, cls: type, *names: str) -> bool:
-    """Whether nobody has put methods of his own in the place of a class's, in a subclass or in the model."""
-    return all(getattr(type(model), name) is getattr(cls, name) and name not in vars(model) for name in names)
 
 
 def as_vec_env(env: Any) -> Any:

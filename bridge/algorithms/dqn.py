@@ -11,9 +11,11 @@ import torch
 
 from bridge.algorithms.base import constructor_like
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
+@compiled
 class DQN(CompiledOffPolicyAlgorithm, stable_baselines3.DQN):
     """`stable_baselines3.DQN` with the same arguments, and `engine`."""
 
@@ -31,14 +33,16 @@ class DQN(CompiledOffPolicyAlgorithm, stable_baselines3.DQN):
         self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
 
+    def _calls_of_interval(self) -> int:
+        return self._n_calls % max(self.target_update_interval // self.n_envs, 1)
+
     def _on_step(self) -> None:
-        # SB3's moves the target where PyTorch has it.
-        is_due = (self._n_calls + 1) % max(self.target_update_interval // self.n_envs, 1) == 0
-        if is_due:
-            self._show()
+        if (self._n_calls + 1) % max(self.target_update_interval // self.n_envs, 1) == 0:
+            self._hand_over()  # SB3's moves the target where PyTorch has it
         super()._on_step()
-        if is_due and self._updates is not None:
-            self._updates.look_again()
+
+    def _optimizers(self) -> Any:
+        return self.policy.optimizer
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False

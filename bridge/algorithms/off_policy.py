@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import math
 from typing import Any, Self
 
@@ -19,22 +18,21 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.base import CompiledAlgorithm, as_vec_env, has_methods_of
-from bridge.engine.callbacks import looks_at_each_step, looks_at_steps, quiet_steps
+from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
+from bridge.engine.acting import Actor
 from bridge.engine.interrupts import HeldInterrupt
-from bridge.engine.off_policy import running, stepping
-from bridge.engine.off_policy.plan import OffPolicyPlan, make_off_policy_plan
+from bridge.engine.off_policy import host_loop, running
 from bridge.engine.off_policy.program import Progress
-from bridge.engine.off_policy.updating import Updates
-from bridge.engine.on_policy.plan import require_engine
 from bridge.engine.pace import Pace
+from bridge.engine.plan import Mode, require_engine
 from bridge.engine.pytorch_updates import fast_update
+from bridge.engine.showing import show_steps
+from bridge.engine.updates import update_from_samples
+from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.randomness import get_random_state
 from bridge.replay import ReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
-
-log = logging.getLogger("bridge")
 
 # In the place of which bridge.ReplayBuffer holds the same in less memory, and gives it faster.
 NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)  # of later versions of SB3
@@ -46,15 +44,10 @@ MOST_TOGETHER = 128
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
 
-    _plan: OffPolicyPlan | None = None
-    _updates: Updates | None = None
-    _settings_now: OffPolicySettings | None = None
     # Where the training is between two updates: a checkpoint in between goes on from there.
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # Whether nobody can have changed anything since the plan was made or looked at.
-    _is_trusted = _is_learning = False
     _episodes_before_iteration = 0
 
     def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
@@ -103,30 +96,14 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             if num_averaged(name, num_before, self._n_updates):
                 self.logger.record(f"train/{name}", value)
 
+    def _calls_of_interval(self) -> int:
+        """How many steps each environment took, by which DQN counts; modulo whatever it counts to."""
+        return 0
+
     def _count_step(self) -> None:
         """What SB3's `_on_step` counts and logs, but for the targets, which the program has updated."""
 
-    # --- What is compiled ---------------------------------------------------------------------------------------
-
-    @property
-    def plan(self) -> OffPolicyPlan:
-        """What of the training is compiled, and why the rest is not: `print(model.plan)`.
-
-        Raises:
-          NotCompilable: with `engine="xla"`, if not everything can be compiled.
-        """
-        return self._current_plan()
-
-    def _current_plan(self) -> OffPolicyPlan:
-        """The plan, made anew if something has changed that callbacks and users may change at any time."""
-        if self._plan is None or not (self._is_trusted or self._plan.is_current(self)):
-            self._look_again()
-            plan = make_off_policy_plan(self)
-            if plan.reasons and (self._plan is None or str(plan) != str(self._plan)):
-                log.warning("%s", plan)
-            self._plan, self._updates = plan, None if plan.learning is None else Updates(plan, self.batch_size)
-        self._is_trusted = self._is_learning
-        return self._plan
+    # --- Files ------------------------------------------------------------------------------------------------------
 
     def _setup_model(self) -> None:
         # Before SB3 makes one of its own; it still names the class, so that a zip says nothing of this package.
@@ -188,42 +165,38 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
             self._begin_iteration()
         callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
-        try:
-            self._is_learning = True
-            self._look_again()
+        with self._learning():
             self._train_until(total_timesteps, callback, log_interval)
-        finally:
-            self._is_learning = False
-            self._look_again()
         callback.on_training_end()
         return self
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         pace, goes_on = Pace(), True
         while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-            plan = self._current_plan()
-            if plan.chain is not None and self._is_ours():
-                goes_on = self._run_steps(plan, callback, log_interval, pace)
+            if self._current_plan(self.env).mode is Mode.PROGRAM:
+                goes_on = self._run_steps(callback, log_interval, pace)
             else:
                 goes_on = self._iterate(callback, log_interval)
-        if goes_on and self._update_is_due:
-            self._update_now(looks_at_each_step(callback))
+        if goes_on:
+            self._update_if_due()
         self._begin_iteration()
 
-    def _update_now(self, watched: bool) -> None:
-        """The update that is due, for which a program waits until its next step."""
-        plan = self._current_plan()
-        if plan.chain is None or not self._is_ours():  # any more
+    def _update_if_due(self) -> None:
+        """The update for which a program waits until its next step."""
+        if not self._update_is_due:
+            return
+        plan = self._current_plan(self.env)
+        if plan.mode is not Mode.PROGRAM:  # any more
             self.train(batch_size=self.batch_size, gradient_steps=self._settings().num_updates(self.n_envs))
+            self._update_is_due = False
             return
         with HeldInterrupt() as held:
-            self._record_trained(running.run_steps(self, plan, 0, math.inf, watched), 0)
+            self._record_trained(running.run_steps(self, plan, 0, math.inf, is_watched=False), 0)
         held.deliver()
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
         """One iteration of SB3's `learn`."""
-        if self._update_is_due:  # of a program, whose place this takes
-            self._update_now(looks_at_each_step(callback))
+        self._update_if_due()  # of a program, whose place this takes
         self._begin_iteration()
         assert self.env is not None
         rollout = self.collect_rollouts(
@@ -241,19 +214,22 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 self.train(batch_size=self.batch_size, gradient_steps=gradient_steps)
         return rollout.continue_training
 
-    def _is_ours(self) -> bool:
-        """Whether nobody has put a method of his own in the place of what the program does."""
-        on_step = type(self)._on_step.__module__
-        if "_on_step" in vars(self) or not on_step.startswith(("stable_baselines3.", "bridge.algorithms.")):
-            return False
-        names = ("collect_rollouts", "train", "_sample_action", "_store_transition")
-        return has_methods_of(self, CompiledOffPolicyAlgorithm, *names)
-
-    def _run_steps(self, plan: OffPolicyPlan, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
+    def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
         train_freq, num_envs = self._settings().train_freq, self.n_envs
         to_end = train_freq - self._step_of_iteration
-        watched = looks_at_each_step(callback)
+        watched, begun = looks_at_each_step(callback), self._step_of_iteration
+        # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
+        if begun == 0 or not watched:
+            if looks_at_rollouts(callback):
+                self._update_if_due()  # as SB3 does before a rollout starts
+                self._hand_over()
+            callback.on_rollout_start()
+            if looks_at_rollouts(callback):
+                self._hand_over()
+        plan = self._current_plan(self.env)
+        if plan.mode is not Mode.PROGRAM:  # any more
+            return True
         if watched:
             steps = to_end
         else:
@@ -264,24 +240,27 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             steps = min(steps, running.most_steps(num_envs), quiet + 1)
             steps = pace.next(steps)
         # A log looks at the step that ends an episode.
-        is_logged = log_interval is not None and self.logger.output_formats
-        episodes = log_interval - self._episode_num % log_interval if log_interval and is_logged else math.inf
-        begun = self._step_of_iteration
-        # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
-        if begun == 0 or not watched:
-            callback.on_rollout_start()
+        episodes = math.inf
+        if log_interval is not None and self.logger.output_formats:
+            episodes = abs(log_interval) - self._episode_num % abs(log_interval)
+        before = self._last_obs
         with HeldInterrupt() as held:
             with pace.running(steps):
                 host = running.run_steps(self, plan, steps, episodes, watched)
             self._record_trained(host, max(0, int(host.count) - 1 - (begun + int(host.count) - 1) % train_freq))
-            goes_on = running.show_steps(self, plan, callback, log_interval, host, watched, held)
+            assert plan.chain is not None
+            goes_on, rewards = show_steps(self, plan.chain, callback, log_interval, host, before, watched, held)
+        if rewards is not None:
+            self.replay_buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
         if looks_at_steps(callback):
-            self._look_again()
+            self._hand_over()
         held.deliver()
         if not goes_on:
             return False
         if self._step_of_iteration == 0 or not watched:
             callback.on_rollout_end()
+            if looks_at_rollouts(callback):
+                self._hand_over()
         return True
 
     def _record_trained(self, host: Any, last_update: int) -> None:
@@ -297,9 +276,15 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             if last_update:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
-            self._update_learning_rate(list(self._current_plan().torch_optimizers.values()))
+            self._update_learning_rate(self._optimizers())
             self._current_progress_remaining = progress
             self._record(metrics, self._n_updates - int(host.num_updated) * self._settings().num_updates(self.n_envs))
+
+    def _optimizers(self) -> Any:
+        """What SB3's `train` gives to `_update_learning_rate`."""
+        learner = self._current_plan(self.env).learner
+        assert learner is not None
+        return list(learner.optimizers.values())
 
     def _begin_iteration(self) -> None:
         # What was drawn for one that was broken off is not to be drawn again.
@@ -312,8 +297,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             iteration=np.int32(self._iteration),
             step=np.int32(self._step_of_iteration),
             is_due=np.bool_(self._update_is_due),
-            num_timesteps=np.int32(self.num_timesteps),
-            calls=np.int32(getattr(self, "_n_calls", 0)),
+            # Beyond what an int32 holds only the order of steps counts, and that learning has started.
+            num_timesteps=np.int32(min(self.num_timesteps, 2**30)),
+            calls=np.int32(self._calls_of_interval()),
             key=self.key,
             action_noise=noise_state(self.action_noise, self.n_envs),
         )
@@ -328,51 +314,38 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         train_freq = self._settings().train_freq
         return (self._step_of_iteration + offset - 1) % train_freq + 1
 
-    def _schedules_ahead(self, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-        return running.schedules(self, steps, most)
-
     # --- On the host --------------------------------------------------------------------------------------------
 
     def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
         """SB3's, with acting as one program a step if the policy allows it."""
-        plan = self._current_plan()
+        plan = self._current_plan(self.env)
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
         self._random_before_rollout = get_random_state() if self.use_sde else None
-        if plan.actor is None or self.use_sde:
+        if plan.actor is None:
             return super().collect_rollouts(env, callback, *args, **kwargs)
         plan.actor.refresh()
-        return stepping.collect_rollouts(self, env, callback, *args, **kwargs)
-
-    def _show(self) -> None:
-        if self._updates is not None:
-            self._updates.show()
-
-    def _look_again(self) -> None:
-        """Somebody may have changed anything."""
-        self._is_trusted, self._settings_now = False, None
-        if self._updates is not None:
-            self._updates.look_again()
+        return host_loop.collect_rollouts(self, env, callback, *args, **kwargs)
 
     def _sample_action(
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._plan
-        if self.num_timesteps < learning_starts or plan is None or plan.actor is None or self.use_sde:
+        is_theirs = plan is None or plan.actor is None or self.use_sde or "predict" in plan.others
+        if self.num_timesteps < learning_starts or is_theirs:
             return super()._sample_action(learning_starts, action_noise, n_envs)
-        if not self._is_trusted:
+        if not self._is_sure:
             if not plan.acts_as_planned():
                 return super()._sample_action(learning_starts, action_noise, n_envs)
             plan.actor.refresh()
         return self._act(plan.actor, action_noise, n_envs)
 
-    def _act(self, actor: Any, action_noise: Any, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    def _act(self, actor: Actor, action_noise: Any, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         """Actions as environments take them, and as they are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
-        scaled, action = actor.act(self._last_obs, noise if noise is None else noise[0])
+        scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])
         if action_noise is not None:
-            scaled = np.clip(scaled.reshape(-1, *(self.action_space.shape or ())) + action_noise(), -1, 1)
-            action = self.policy.unscale_action(scaled)
-        return np.array(action), scaled
+            scaled = np.clip(scaled + action_noise(), -1, 1)
+        return self.policy.unscale_action(scaled), scaled
 
     def _store_transition(
         self,
@@ -390,28 +363,28 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self._last_original_obs = self._last_obs = new_obs
         return None
 
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """SB3's, as one program if the policy and its optimisers allow it."""
-        plan = self._current_plan()
-        if plan.learning is None or self.replay_buffer is None:
+        if batch_size is None:
+            batch_size = inspect.signature(super().train).parameters["batch_size"].default
+        plan = self._current_plan(self.env)
+        if plan.learner is None or self.replay_buffer is None:
             with fast_update(self.policy) if self.engine == "auto" else contextlib.nullcontext():
                 return super().train(gradient_steps, batch_size)
-        self._update_learning_rate(list(plan.torch_optimizers.values()))
-        learning_rate = next(iter(plan.torch_optimizers.values())).param_groups[0]["lr"]
-        if self._settings_now is None or not self._is_trusted:
-            self._settings_now = self._settings()
-        settings = self._settings_now.replace(learning_rate=learning_rate)
+        self._update_learning_rate(self._optimizers())
+        keep, num_before = self._is_sure, self._n_updates
+        settings = self._settings().replace(learning_rate=plan.learner.learning_rates())
         # Where their number depends on how long an episode was, each number would be a program of its own.
         frequency: Any = self.train_freq
         is_fixed = self.gradient_steps > 0 or frequency.unit is TrainFrequencyUnit.STEP
-        most, num_before = MOST_TOGETHER if is_fixed else 1, self._n_updates
+        most = MOST_TOGETHER if is_fixed else 1
         sums: dict[str, float] = {}
         for first in range(0, gradient_steps, most):
-            num = min(most, gradient_steps - first)
+            num, before = min(most, gradient_steps - first), self._n_updates
             samples = [self.replay_buffer.sample(batch_size, env=self._vec_normalize_env) for _ in range(num)]
-            assert self._updates is not None
-            before = self._n_updates
-            self.key, metrics = self._updates.run(settings, before, samples, self.action_space, self.key, first)
+            self.key, metrics = update_from_samples(
+                plan, settings, before, samples, self.action_space, self.key, first, keep
+            )
             self._n_updates += num
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, self._n_updates)

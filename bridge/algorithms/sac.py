@@ -6,9 +6,11 @@ import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
+@compiled
 class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     """`stable_baselines3.SAC` with the same arguments, and `engine`."""
 

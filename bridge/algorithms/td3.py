@@ -6,9 +6,11 @@ import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
+@compiled
 class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
     """`stable_baselines3.TD3` with the same arguments, and `engine`."""
 
@@ -23,6 +25,7 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
         )
 
 
+@compiled
 class DDPG(TD3, stable_baselines3.DDPG):
     """`stable_baselines3.DDPG` with the same arguments, and `engine`."""
 

@@ -19,7 +19,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import CHECKPOINT, EPISODES
 from bridge.configuration import without_dynamo
-from bridge.engine.callbacks import QuietCallback
+from bridge.engine.watching import QuietCallback
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are rarer where writing one takes long.

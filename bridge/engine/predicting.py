@@ -17,7 +17,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_where_jax_computes
 from bridge.engine.compilation import compile_meanwhile
-from bridge.engine.on_policy.plan import is_slower_compiled
+from bridge.engine.plan import is_slower_compiled
 from bridge.errors import NotCompilable
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.snapshot import Snapshot

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.engine.on_policy.collecting import Steps
+from bridge.engine.showing import Steps
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs

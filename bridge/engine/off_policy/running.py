@@ -1,21 +1,17 @@
-"""Running the program of an off-policy training, and showing its steps to callbacks, statistics and logs."""
+"""Running the program of an off-policy training, and leaving what it gave where SB3 has it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
-from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 
-from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.compilation import to_host
-from bridge.engine.interrupts import HeldInterrupt
-from bridge.engine.off_policy.plan import OffPolicyPlan
+from bridge.engine.learner import committed
 from bridge.engine.off_policy.program import MOST_OF_ALL, MOST_STEPS, Limits, Shape, Trained, program
-from bridge.engine.off_policy.updating import committed, optimizer_settings, read_learner, write_learner
-from bridge.vec_env.infos import ended_infos, update_reset_infos
+from bridge.engine.plan import Plan
+from bridge.engine.trust import is_constant
+from bridge.engine.updates import read_off_policy
+from bridge.sb3 import OffPolicy
 from bridge.wrappers.chain import in_dtypes_of
 from jaxenvs.learn import DQN
 
@@ -25,8 +21,8 @@ def most_steps(num_envs: int) -> int:
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
-def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, is_watched: bool) -> Trained:
-    """Run the program, and leave what it gave where SB3 has it; but for what `show_steps` does.
+def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool) -> Trained:
+    """Run the program, and leave what it gave where SB3 has it.
 
     Args:
       steps: at most so many of each environment. With 0, only the update that is due.
@@ -38,22 +34,23 @@ def run_steps(algorithm: Any, plan: OffPolicyPlan, steps: int, episodes: float, 
     """
     chain, buffer, settings = plan.chain, algorithm.replay_buffer, algorithm._settings()
     assert chain is not None
-    base = chain.base
+    base, learner = chain.base, plan.learner
+    assert learner is not None
     most = settings.train_freq if is_watched else most_steps(base.num_envs)
     shape = Shape(
         packing=base.programs.state,
         wrapper_types=chain.types,
-        policy=plan.policy,
-        optimizers=tuple(plan.optimizers.items()),
+        policy=plan.network,
+        optimizers=tuple(learner.exported.items()),
         most=most,
         is_watched=is_watched,
     )
     arguments = (
         base.venv,
         settings,
-        *algorithm._schedules_ahead(steps, most),
-        optimizer_settings(plan),
-        read_learner(plan, algorithm._n_updates),
+        *schedules(algorithm, steps, most),
+        learner.settings(),
+        read_off_policy(learner, algorithm._n_updates),
     )
     rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs), algorithm._progress())
     # Last, because whatever fails from here on has to give it back.
@@ -78,7 +75,7 @@ def _to_host(trained: Trained) -> Trained:
     return host
 
 
-def _leave(algorithm: Any, plan: OffPolicyPlan, trained: Trained, host: Trained) -> None:
+def _leave(algorithm: OffPolicy, plan: Plan, trained: Trained, host: Trained) -> None:
     """Leave the environments, the model and what it learns where the program ended."""
     chain = plan.chain
     assert chain is not None
@@ -90,103 +87,13 @@ def _leave(algorithm: Any, plan: OffPolicyPlan, trained: Trained, host: Trained)
     if host.count:
         algorithm._last_episode_starts = np.array(host.steps.dones[host.count - 1])
     # Last, because it raises if something is NaN.
-    write_learner(plan, trained.learner)
-    algorithm._n_updates = int(trained.learner.num_updates)
+    learner, state = plan.learner, trained.learner
+    assert learner is not None
+    learner.leave(state.params, state.targets, state.optimizer_states)
+    algorithm._n_updates = int(state.num_updates)
 
 
-def show_steps(
-    algorithm: Any,
-    plan: OffPolicyPlan,
-    callback: BaseCallback,
-    log_interval: int | None,
-    host: Trained,
-    watched: bool,
-    held: HeldInterrupt,
-) -> bool:
-    """Count the steps that a program took, call the callback for each, and keep and log the episodes that ended.
-
-    Args:
-      host: what the program gave, on the host.
-      watched: whether the callback may look at each step; else at the last one, at most.
-      held: released before the callback may take long.
-
-    Returns:
-      False as soon as the callback does.
-    """
-    chain, count = plan.chain, int(host.count)
-    assert chain is not None
-    steps = jax.tree.map(lambda leaf: leaf[:count], host.steps)
-    ended = steps.dones.nonzero()
-    update_reset_infos(chain.base.reset_infos, steps.outputs.info, ended)
-    outputs = steps.outputs
-    if watched:
-        observation = in_dtypes_of(algorithm._last_obs, outputs.final_observation)
-        outputs = outputs._replace(final_observation=observation)
-    infos = ended_infos(outputs, ended, chain.base.t_start)
-    chain.infos(infos, ended[0], ended[1], steps.wrapper_outputs)
-    first_of_step = np.searchsorted(ended[0], np.arange(count + 1)).tolist()
-    num_envs = algorithm.n_envs
-    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
-    shown.update(train_freq=algorithm.train_freq, action_noise=algorithm.action_noise, log_interval=log_interval)
-    shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
-    shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
-    for step in range(count):
-        rows = slice(first_of_step[step], first_of_step[step + 1])
-        algorithm.num_timesteps += num_envs
-        if (num_collected := algorithm._step_of(step + 1 - count)) == 1:
-            algorithm._episodes_before_iteration = algorithm._episode_num
-        if watched or step == count - 1:
-            held.release()
-            quiet = jax.tree.map(lambda leaf, step=step: leaf[step], outputs.final_info)
-            step_infos = chain.base.quiet_infos(quiet)
-            for lane, info in zip(ended[1][rows].tolist(), infos[rows]):
-                step_infos[lane] = info
-            taken = jax.tree.map(lambda leaf, step=step: leaf[step], host.taken) if watched else host.taken
-            callback.update_locals(
-                {
-                    **shown,
-                    **_seen(algorithm, taken),
-                    "num_collected_steps": num_collected,
-                    "num_collected_episodes": algorithm._episode_num - algorithm._episodes_before_iteration,
-                    "rewards": np.array(outputs.reward[step]),
-                    "dones": np.array(outputs.done[step]),
-                    "infos": step_infos,
-                }
-            )
-        elif shows_ends and (rows.start < rows.stop or has_shown_ends):
-            has_shown_ends = rows.start < rows.stop
-            step_infos = [{} for _ in range(num_envs)]
-            for lane, info in zip(ended[1][rows].tolist(), infos[rows]):
-                step_infos[lane] = info
-            callback.update_locals({"self": algorithm, "dones": np.array(outputs.done[step]), "infos": step_infos})
-        if not callback.on_step():
-            return False
-        if rows.start < rows.stop:
-            algorithm._update_info_buffer(infos[rows], np.ones(rows.stop - rows.start, bool))
-        algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
-        algorithm._count_step()
-        for _ in range(rows.start, rows.stop):
-            algorithm._episode_num += 1
-            if log_interval is not None and algorithm._episode_num % log_interval == 0:
-                algorithm.dump_logs()
-    return True
-
-
-def _seen(algorithm: Any, taken: Any) -> dict[str, Any]:
-    """The locals of SB3's `collect_rollouts` that tell of one step."""
-    space = algorithm.action_space
-    is_discrete = isinstance(space, spaces.Discrete)
-    buffer_actions = np.array(taken.action, np.int64 if is_discrete else np.float32)
-    if not is_discrete:
-        buffer_actions = buffer_actions.reshape(-1, *space.shape)
-    return {
-        "buffer_actions": buffer_actions,
-        "actions": buffer_actions if is_discrete else np.array(taken.env_action),
-        "new_obs": jax.tree.map(np.array, in_dtypes_of(algorithm._last_obs, taken.observation)),
-    }
-
-
-def schedules(algorithm: Any, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
 
     Both are SB3's schedules, which may be any function of the progress.
@@ -197,7 +104,7 @@ def schedules(algorithm: Any, steps: int, most: int) -> tuple[np.ndarray, np.nda
     now = algorithm._current_progress_remaining
     learning_rate, exploration_rate = np.zeros(most, np.float32), np.zeros(most, np.float32)
     rate = algorithm.lr_schedule
-    if isinstance(algorithm.learning_rate, int | float):
+    if is_constant(rate):
         learning_rate[:] = rate(now)
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]

@@ -47,7 +47,8 @@ class OffPolicySettings(Settings):
     """What off-policy algorithms share.
 
     Attributes:
-      learning_rate: a float; or, for a Training, an array with one for each iteration.
+      learning_rate: a float; or, for a Training, an array with one for each iteration; or, for an update, a dict with
+        one for each network.
       buffer_size: of the replay store, in transitions of all environments together.
       learning_starts: until so many steps of all environments together, actions are random and nothing is learned.
       batch_size: of the minibatches.
@@ -251,9 +252,10 @@ class OffPolicySettings(Settings):
         max_grad_norm: Any = None,
     ) -> OffPolicyState:
         """The state after one step of one network."""
+        rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
         params, optimizer_state = descend(
             optimizers[name],
-            self.learning_rate,
+            rate,
             max_grad_norm,
             state.params[name],
             state.optimizer_states[name],

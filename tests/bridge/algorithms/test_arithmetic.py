@@ -100,17 +100,19 @@ def same_order(monkeypatch):
         of_sb3 = iter(env * N_STEPS + step)
         monkeypatch.setattr(np.random, "permutation", lambda _: next(of_sb3))
 
-        def program(network, optimizer, in_order):
+        def program(network, optimizers, in_order):
+            [(name, optimizer)] = optimizers
+
             @jax.jit
             def update(settings, optimizer_settings, state, rollout, key):
-                transformation = optimizer.transformation(optimizer_settings)
+                transformation = optimizer.transformation(optimizer_settings[name])
                 state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
                 metrics.pop("explained_variance")
                 return state, key, metrics
 
             return update
 
-        monkeypatch.setattr("bridge.engine.on_policy.updating._program", program)
+        monkeypatch.setattr("bridge.engine.updates._on_policy_program", program)
 
     return set_order
 

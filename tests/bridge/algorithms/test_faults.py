@@ -15,7 +15,6 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.buffers.tensor_rollout import TensorRolloutBuffer
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env, with_picklable_schedules
 from tests.environments import Counter
@@ -238,12 +237,6 @@ def test_a_plan_says_what_is_compiled():
     frozen = make()
     frozen.policy.action_net.requires_grad_(False)
     assert "collecting: compiled\nupdating: SB3's code\nnot compiled: The parameter action_net" in str(frozen.plan)
-
-
-def test_a_buffer_of_tensors_can_be_asked_for_on_a_cpu():
-    model = make(rollout_buffer_class=TensorRolloutBuffer)
-    model.learn(ROLLOUT)
-    assert model.num_timesteps == ROLLOUT
 
 
 def test_an_empty_buffer_is_not_trained_on():

@@ -15,8 +15,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
-from bridge.engine import acting, predicting
-from bridge.engine.off_policy import updating
+from bridge.engine import acting, predicting, updates
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
@@ -138,7 +137,7 @@ def assert_same(ours, stock, total=60, tolerance=1e-4, **kwargs):
 )
 def test_dqn_learns_what_sb3s_learns(settings):
     ours, stock = make_pair("DQN", **settings)
-    assert ours.plan.learning is not None
+    assert ours.plan.updates
     assert ours.plan.actor is not None
     assert_same(ours, stock)
 
@@ -155,7 +154,7 @@ def test_dqn_learns_what_sb3s_learns(settings):
 )
 def test_td3_and_ddpg_learn_what_sb3s_learn(name, settings):
     ours, stock = make_pair(name, **settings)
-    assert ours.plan.learning is not None
+    assert ours.plan.updates
     assert_same(ours, stock, total=40 if settings.get("gradient_steps") != 130 else 16, tolerance=1e-3)
 
 
@@ -170,9 +169,9 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
     monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
-    updating._program.cache_clear()
+    updates._off_policy_program.cache_clear()
     yield
-    updating._program.cache_clear()
+    updates._off_policy_program.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +186,7 @@ def without_noise(monkeypatch):
 )
 def test_sac_learns_what_sb3s_learns(settings, without_noise):
     ours, stock = make_pair("SAC", **settings)
-    assert ours.plan.learning is not None
+    assert ours.plan.updates
     assert_same(ours, stock, total=40, tolerance=1e-3)
 
 
@@ -235,7 +234,7 @@ def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplo
     with caplog.at_level(logging.WARNING):
         model = bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, policy_kwargs={"net_arch": [8]}, **SETTINGS)
         model.learn(40).learn(40)
-    assert (model.plan.chain, model.plan.learning is not None) == (None, True)
+    assert (model.plan.chain, model.plan.updates) == (None, True)
     assert len(counts) == model._n_updates > 0
     assert caplog.text.count("The replay buffer is a Own, not a bridge.ReplayBuffer.") == 1
     with pytest.raises(bridge.NotCompilable, match="The replay buffer is a Own"):

@@ -23,8 +23,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.buffers.tensor_rollout import TensorRolloutBuffer
-from bridge.engine.on_policy import collecting, iterations, updating
+from bridge.engine import learner, updates
+from bridge.engine.on_policy import iteration_program, rollout_program
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
@@ -101,7 +101,6 @@ ACTING = "acting compiled, the environments on the host"
 # How to make the model; by what it collects and updates; and a part of the reason.
 FALLBACKS = {
     "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), ACTING, COMPILED, "OwnWrapper"),
-    "Gymnasium": (lambda **k: make(make_gym_vec_env("CartPole-v1", N_ENVS), **k), ACTING, COMPILED, "DummyVecEnv"),
     "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
     "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
     "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
@@ -131,14 +130,18 @@ def test_xla_raises_where_auto_falls_back(what):
         make_model(engine="xla").learn(ROLLOUT)
 
 
-def test_torch_collects_tensors(caplog):
+def test_torch_compiles_nothing():
     model = make(engine="torch")
+    assert str(model.plan).startswith(f"collecting: {SB3}\nupdating: {SB3}")
     model.learn(2 * ROLLOUT)
-    assert isinstance(model.rollout_buffer, TensorRolloutBuffer)
     assert model._n_updates == 2 * SETTINGS["n_epochs"]
-    model.engine = "xla"
-    model.learn(ROLLOUT)
-    assert type(model.rollout_buffer) is RolloutBuffer
+
+
+def test_environments_on_the_host_are_told_as_information(caplog):
+    with caplog.at_level(logging.INFO, logger="bridge"):
+        make(make_gym_vec_env("CartPole-v1", N_ENVS)).learn(ROLLOUT)
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == ("INFO", f"collecting: {ACTING}\nupdating: {COMPILED}")
 
 
 def test_a_callback_may_change_the_optimizer():
@@ -259,7 +262,9 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrap", "program"), [(lambda env: env, iterations), (VecNormalize, collecting)], ids=["bare", "VecNormalize"]
+    ("wrap", "program"),
+    [(lambda env: env, iteration_program), (VecNormalize, rollout_program)],
+    ids=["bare", "VecNormalize"],
 )
 def test_a_program_that_was_interrupted_did_not_take_place(wrap, program, monkeypatch):
     """As when Ctrl-C comes while the program runs: nobody has its results yet."""
@@ -328,10 +333,13 @@ def test_nothing_compiles_after_the_first_iteration_nor_for_a_second_model_of_th
 
 def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkeypatch):
     small = make().learn(ROLLOUT)
-    monkeypatch.setattr(updating, "LARGE_UPDATE", 1)
+    monkeypatch.setattr(learner, "LARGE_UPDATE", 1)
     large = make()
     large.learn(ROLLOUT)
-    assert updating._program(large.plan.network, large.plan.optimizer, False)._cache_size() == 1
+    assert (
+        updates._on_policy_program(large.plan.network, tuple(large.plan.learner.exported.items()), False)._cache_size()
+        == 1
+    )
     np.testing.assert_allclose(
         read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6
     )

@@ -16,9 +16,9 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
-from bridge.engine.callbacks import quiet_steps
-from bridge.engine.on_policy import iterations
+from bridge.engine.on_policy import iteration_program as iterations
 from bridge.engine.pace import SECONDS, Pace
+from bridge.engine.watching import quiet_steps
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
 TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}

@@ -79,7 +79,7 @@ def rollout_of(model):
     ),
 )
 def test_a_rollout_is_what_sb3_would_have_stored(observation, action, monkeypatch):
-    monkeypatch.setattr("bridge.engine.on_policy.plan.is_slower_compiled", lambda policy: False)  # nor are images
+    monkeypatch.setattr("bridge.engine.plan.is_slower_compiled", lambda policy: False)  # nor are images
     env, space = sampled(observation, action), ACTIONS[action]
     model = make(env, policy="MultiInputPolicy" if observation == "dict" else "MlpPolicy")
     assert model.plan.actor is not None

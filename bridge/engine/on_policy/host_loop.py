@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,43 +11,42 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import JudgingActor, as_sb3_gives
-from bridge.engine.callbacks import looks_at_steps
 from bridge.engine.on_policy.pipelining import Act, Pipeline, Taken
+from bridge.engine.plan import Plan
+from bridge.engine.watching import looks_at_steps
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.step_infos import StepInfos
+from bridge.sb3 import OnPolicy
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
 
 
 def collect_rollouts(
-    algorithm: OnPolicyAlgorithm,
-    actor: JudgingActor,
-    still_acts: Callable[[], bool],
+    algorithm: OnPolicy,
+    plan: Plan,
     env: VecEnv,
     callback: BaseCallback,
     buffer: RolloutBuffer,
     sde_sample_freq: int,
-    pipeline: bool = False,
+    has_begun: bool = False,
 ) -> bool:
     """What `OnPolicyAlgorithm.collect_rollouts` does: the same calls in the same order, the same in the buffer.
 
     Values and probabilities are computed in each step only if a callback may look at them, else for all steps at once.
 
     Args:
-      actor: its policy.
-      still_acts: whether the actor still is the policy. Asked after each step that a callback may look at; if not, the
-        rest of the rollout is the policy's own.
+      plan: its actor acts, as long as it still is the policy: asked after each step that a callback may look at. Else,
+        the rest of the rollout is the policy's own.
       env, callback: called as by SB3.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays.
-      pipeline: step the environments in two groups, as Pipeline does. Ahead only if no callback may look.
+      has_begun: whether the callback has been told that the rollout starts.
 
     Returns:
       False as soon as the callback does.
@@ -56,19 +54,24 @@ def collect_rollouts(
     Raises:
       ValueError: what the policy computes is NaN. Environments are where they were when it did.
     """
-    policy, num_envs, n_steps = algorithm.policy, env.num_envs, buffer.buffer_size
+    policy, num_envs, n_steps, actor = algorithm.policy, env.num_envs, buffer.buffer_size, plan.actor
     if policy.training:
         policy.set_training_mode(False)
     buffer.reset()
     if algorithm.use_sde:
         # For `predict`, whose noise is PyTorch's, to have the present deviation.
         policy.reset_noise(num_envs)
-    callback.on_rollout_start()
-    actor.refresh()
-    watched, acts = looks_at_steps(callback), True
+    if not has_begun:
+        callback.on_rollout_start()
+    watched = looks_at_steps(callback)
+    acts = isinstance(actor, JudgingActor) and (not watched or plan.acts_as_planned())
+    calls_hook = "_update_info_buffer" in plan.others
+    noise: Any = [None] * n_steps
+    if isinstance(actor, JudgingActor):
+        actor.refresh()
+        noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
     is_box = isinstance(algorithm.action_space, spaces.Box)
-    noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
-    if pipeline:
+    if plan.pipelines:
         assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
         take_step = Pipeline(env, noise, looks_ahead=not watched).step
     else:
@@ -78,24 +81,34 @@ def collect_rollouts(
     truncated: list[tuple[int, int, Any]] = []
     for step in range(n_steps):
         observation: Any = algorithm._last_obs
-        act: Act = actor.act
-        if watched:
-            act = actor.act_and_judge if acts else functools.partial(_act_in_torch, algorithm)
+        act: Act
+        if acts:
+            assert isinstance(actor, JudgingActor)
+            act = actor.act_and_judge if watched else actor.act
+        else:
+            if algorithm.use_sde and step % sde_sample_freq == 0:
+                policy.reset_noise(num_envs)
+            act = functools.partial(_act_in_torch, algorithm)
         new_obs: Any
         actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, observation, step)
         algorithm.num_timesteps += num_envs
-        if watched:
+        is_judged = watched or not acts
+        if is_judged:
             values, log_probs = rest
+        if watched:
             actions = np.array(actions, None if is_box else clipped_actions.dtype)
+            values, log_probs = np.array(values), np.array(log_probs)  # what a callback writes there is stored
             shown.update(n_steps=step, actions=actions, clipped_actions=clipped_actions, new_obs=new_obs)
             shown.update(rewards=rewards, dones=dones, infos=infos)
             shown.update(obs_tensor=obs_as_tensor(observation, algorithm.device))
-            shown.update(values=_tensor(algorithm, values[:, None]), log_probs=_tensor(algorithm, log_probs))
+            shown.update(values=torch.as_tensor(values[:, None], device=algorithm.device))
+            shown.update(log_probs=torch.as_tensor(log_probs, device=algorithm.device))
             callback.update_locals(shown)
         if not callback.on_step():
             return False
         ended = np.asarray(dones).nonzero()[0].tolist()
-        if ended or type(infos) is not StepInfos:  # which have `episode` at ends alone, and are made when they are read
+        # StepInfos have `episode` at ends alone, and are made when they are read.
+        if ended or calls_hook or type(infos) is not StepInfos:
             algorithm._update_info_buffer(infos, dones)
         for lane in ended:
             if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None:
@@ -111,15 +124,20 @@ def collect_rollouts(
         buffer.episode_starts[step] = algorithm._last_episode_starts
         buffer.pos = step + 1
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
-        if watched:
+        if is_judged:
             buffer.values[step], buffer.log_probs[step] = values, log_probs
+        if watched:
             # A callback may change anything, and what was acted and valued so far is the policy's from before.
             _add_values_behind(algorithm, buffer, truncated)
-            acts = acts and still_acts()
-            actor.refresh()
+            algorithm._hand_over()
+            acts = acts and plan.acts_as_planned()
+            if acts:
+                assert isinstance(actor, JudgingActor)
+                actor.refresh()
     buffer.full = True
     _add_values_behind(algorithm, buffer, truncated)
     if acts:
+        assert isinstance(actor, JudgingActor)
         judged = (buffer.values, buffer.log_probs) if watched else None
         last = (_dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda)
         results = actor.judge(read_rollout(buffer), judged, *last)
@@ -140,7 +158,7 @@ def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, st
     return actions, clipped_actions, judged, env.step(clipped_actions)
 
 
-def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any, noise: Any) -> Any:
+def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
     with torch.no_grad():
         results = algorithm.policy(obs_as_tensor(observation, algorithm.device))
     actions, values, log_probs = (result.cpu().numpy() for result in results)
@@ -152,9 +170,7 @@ def _act_in_torch(algorithm: OnPolicyAlgorithm, observation: Any, noise: Any) ->
     return actions, clipped_actions, values.flatten(), log_probs
 
 
-def _add_values_behind(
-    algorithm: OnPolicyAlgorithm, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any]]
-) -> None:
+def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any]]) -> None:
     """Add the discounted values of last observations to the rewards of steps and lanes, and forget these.
 
     By PyTorch: there are few, and a program would be compiled for each number of them.
@@ -170,7 +186,3 @@ def _add_values_behind(
 
 def _dones(buffer: RolloutBuffer, last: np.ndarray) -> np.ndarray:
     return np.concatenate([buffer.episode_starts[1:], np.asarray(last, buffer.episode_starts.dtype)[None]])
-
-
-def _tensor(algorithm: OnPolicyAlgorithm, array: np.ndarray) -> torch.Tensor:
-    return torch.as_tensor(np.array(array), device=algorithm.device)

@@ -9,12 +9,13 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.callbacks import looks_at_each_step, quiet_steps
+from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, quiet_steps
 from bridge.host_env.step_infos import StepInfos
+from bridge.sb3 import OffPolicy
 
 
 def collect_rollouts(
-    algorithm: Any,
+    algorithm: OffPolicy,
     env: VecEnv,
     callback: BaseCallback,
     train_freq: TrainFreq,
@@ -26,7 +27,7 @@ def collect_rollouts(
     """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
 
     Args:
-      algorithm: its `_sample_action` acts, its `_look_again` is called after the callback may have changed anything.
+      algorithm: its `_sample_action` acts. It hands over before the callback may look, and after.
       env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
     """
     num_envs = env.num_envs
@@ -34,30 +35,42 @@ def collect_rollouts(
         algorithm.policy.set_training_mode(False)
     if num_envs > 1:
         assert train_freq.unit is TrainFrequencyUnit.STEP, "You must use only one env when doing episodic training."
+    sde_sample_freq = algorithm.sde_sample_freq if algorithm.use_sde else 0
+    if algorithm.use_sde:
+        algorithm.policy.actor.reset_noise(num_envs)
+    looks_around = looks_at_rollouts(callback)
+    if looks_around:
+        algorithm._hand_over()
     callback.on_rollout_start()
+    if looks_around:
+        algorithm._hand_over()
     num_steps = num_episodes = 0
     is_watched, continue_training = looks_at_each_step(callback), True
+    calls_hook = "_update_info_buffer" in algorithm.plan.others
     shown = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)
     while should_collect_more_steps(train_freq, num_steps, num_episodes):
+        if sde_sample_freq > 0 and num_steps % sde_sample_freq == 0:
+            algorithm.policy.actor.reset_noise(num_envs)
         actions, buffer_actions = algorithm._sample_action(learning_starts, action_noise, num_envs)
         may_look = is_watched or quiet_steps(callback, algorithm.num_timesteps, num_envs) == 0
         new_obs, rewards, dones, infos = env.step(actions)
         algorithm.num_timesteps += num_envs
         num_steps += 1
         if may_look:
-            algorithm._show()
+            algorithm._hand_over()
             shown.update(actions=actions, buffer_actions=buffer_actions, new_obs=new_obs, rewards=rewards, dones=dones)
             shown.update(infos=infos, num_collected_steps=num_steps, num_collected_episodes=num_episodes)
             callback.update_locals(shown)
         continue_training = callback.on_step()
         if may_look:
-            algorithm._look_again()
+            algorithm._hand_over()
         if not continue_training:
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
         ended = dones.nonzero()[0].tolist()
-        if ended or type(infos) is not StepInfos:  # which have `episode` at ends alone, and are made when they are read
+        # StepInfos have `episode` at ends alone, and are made when they are read.
+        if ended or calls_hook or type(infos) is not StepInfos:
             algorithm._update_info_buffer(infos, dones)
         algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
@@ -70,4 +83,6 @@ def collect_rollouts(
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
     callback.on_rollout_end()
+    if looks_around:
+        algorithm._hand_over()
     return RolloutReturn(num_steps * num_envs, num_episodes, continue_training)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.engine.compilation import to_host
-from bridge.engine.on_policy.collecting import Discounts, Steps, collect_steps
-from bridge.engine.on_policy.plan import Plan
-from bridge.engine.on_policy.updating import optimizer_settings, read_learner
+from bridge.engine.on_policy.rollout_program import Discounts, collect_steps
+from bridge.engine.plan import POLICY, Plan
+from bridge.engine.showing import Steps
+from bridge.engine.updates import read_policy
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.packing import Packed, Packing
@@ -135,8 +136,7 @@ def run_iterations(
       None if something became NaN: iteration by iteration, it shows what and when.
     """
     chain = plan.chain
-    assert plan.network is not None
-    assert plan.optimizer is not None
+    assert plan.learner is not None
     assert chain is not None
     base = chain.base
     count, num_envs = len(settings), base.num_envs
@@ -145,14 +145,14 @@ def run_iterations(
         base.programs.state,
         chain.types,
         plan.network,
-        plan.optimizer,
+        plan.learner.exported[POLICY],
         sde_sample_freq,
         count,
         base.venv,
         discounts,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
-        optimizer_settings(plan),
-        read_learner(plan),
+        plan.learner.settings()[POLICY],
+        read_policy(plan.learner),
         base.packed_state,
         chain.state(),
         chain.observation(observation),

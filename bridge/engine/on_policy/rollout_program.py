@@ -10,33 +10,17 @@ import jax
 import numpy as np
 
 from bridge.engine.compilation import to_host
+from bridge.engine.plan import Plan
+from bridge.engine.showing import Steps
+from bridge.translate.modules import read_parameters
 from bridge.translate.policies import ExportedPolicy
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs
-from bridge.wrappers.chain import Chain, in_dtypes_of
+from bridge.wrappers.chain import in_dtypes_of
 from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, Rollout, collect
-
-
-@struct
-class Steps:
-    """What the host needs of a rollout besides the Rollout. Leading axes (n_steps, num_envs).
-
-    Attributes:
-      outputs: as a step of a JaxVecEnv gives them, after the wrappers; without the observations, and with the final
-        ones only if somebody looks at them.
-      wrapper_outputs: those of each wrapper.
-    """
-
-    outputs: Outputs
-    wrapper_outputs: tuple[Any, ...]
-
-    @property
-    def dones(self) -> np.ndarray:
-        dones: np.ndarray = self.outputs.done
-        return dones
 
 
 @struct
@@ -138,9 +122,7 @@ class Collected:
 
 
 def run_rollout(
-    network: ExportedPolicy,
-    chain: Chain,
-    params: np.ndarray,
+    plan: Plan,
     observation: Any,
     key: np.ndarray,
     n_steps: int,
@@ -158,17 +140,19 @@ def run_rollout(
     Raises:
       ValueError: what the policy computed is NaN, at which Stable-Baselines3 fails too.
     """
+    chain = plan.chain
+    assert chain is not None
     base = chain.base
     env_state, results = _program()(
         base.programs.state,
         chain.types,
-        network,
+        plan.network,
         n_steps,
         sde_sample_freq,
         keep_final_observation,
         base.venv,
         discounts,
-        params,
+        read_parameters(plan.parameters),
         base.packed_state,
         chain.state(),
         chain.observation(observation),

@@ -1,0 +1,301 @@
+"""The plan of a training: what of it is compiled, and why the rest is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax
+import torch
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+
+from bridge.buffers.replay import ReplayBuffer
+from bridge.engine.acting import Actor, JudgingActor
+from bridge.engine.learner import Learner
+from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
+from bridge.engine.trust import has_own_methods, inner_environments, of_others
+from bridge.errors import NotCompilable
+from bridge.translate.action_noise import export_noise
+from bridge.translate.learning_state import LearningState
+from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
+from bridge.translate.optimizers import export_optimizer
+from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.snapshot import Snapshot
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.wrappers import Chain
+from jaxenvs.compilation import is_usable, require_usable
+
+ENGINES = ("auto", "xla", "torch")
+
+# Those that a compiled rollout fills and a compiled update reads.
+ROLLOUT_BUFFERS = (RolloutBuffer, DictRolloutBuffer)
+
+# Under this name a plan has the one network that PPO and A2C train.
+POLICY = "policy"
+# Where SB3's off-policy algorithms, and their policies, have the networks that `train` uses.
+NETWORKS = ("q_net", "q_net_target", "actor", "actor_target", "critic", "critic_target")
+
+
+class Mode(enum.Enum):
+    """How a model takes steps."""
+
+    PROGRAM = "compiled"
+    ACTING = "acting compiled, the environments on the host"
+    SB3 = "SB3's code"
+
+
+@dataclasses.dataclass
+class Plan:
+    """How a model trains: `print(model.plan)`.
+
+    Attributes:
+      mode: how it takes steps.
+      network: the policy as programs; None if it has no translation.
+      actor: what acts, as one program a step; None if that is SB3's.
+      chain: the environments and the wrappers around them as a program; None if they are stepped on the host.
+      learner: what updates change; None if they are SB3's.
+      others: names of what is called in a training and is neither ours nor SB3's. With any, weights are read from
+        PyTorch before each update and written there after it.
+      reasons: why not everything is compiled, a sentence each.
+      pipelines: whether a ProcessVecEnv steps in two groups; `not_pipelined`: why it does not, if it was to.
+    """
+
+    mode: Mode = Mode.SB3
+    network: Any = None
+    actor: Actor | None = None
+    chain: Chain | None = None
+    learner: Learner | None = None
+    others: tuple[str, ...] = ()
+    reasons: list[str] = dataclasses.field(default_factory=list)
+    pipelines: bool = False
+    not_pipelined: str | None = None
+
+    # What it was made for, to notice when that changes.
+    _inputs: tuple[Any, ...] = ()
+    _snapshot: Snapshot | None = None
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Those of the policy, in the order in which `network` of PPO and A2C takes them."""
+        return [] if self._snapshot is None else self._snapshot.parameters
+
+    @property
+    def collects(self) -> bool:
+        """Whether collecting is compiled, environments and all."""
+        return self.mode is Mode.PROGRAM
+
+    @property
+    def updates(self) -> bool:
+        """Whether the update is compiled."""
+        return self.learner is not None
+
+    def __str__(self) -> str:
+        lines = [
+            f"collecting: {self.mode.value}{', in two groups' if self.pipelines else ''}",
+            f"updating: {'compiled' if self.updates else Mode.SB3.value}",
+            *(f"not compiled: {reason}" for reason in self.reasons),
+        ]
+        if self.not_pipelined is not None:
+            lines.append(f"not pipelined: {self.not_pipelined}")
+        if self.others:
+            lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
+        return "\n".join(lines)
+
+    def acts_as_planned(self) -> bool:
+        """Whether the policy still computes what the actor does, whatever its weights are."""
+        return self._snapshot is not None and self._snapshot.is_current(learns=False)
+
+    def is_current(self, algorithm: Any, env: VecEnv | None) -> bool:
+        """Whether a plan made now would be this one: others may have changed anything in between."""
+        if self.network is not None and not is_usable():  # after a fork
+            return False
+        inputs = _inputs_of(algorithm, env)
+        # By identity: environments and policies have no useful equality.
+        if len(inputs) != len(self._inputs) or any(a is not b for a, b in zip(inputs, self._inputs)):
+            return False
+        if self.others != of_others(algorithm) or (self._snapshot is not None and not self._snapshot.is_current()):
+            return False
+        if self.learner is None:
+            return True
+        exported = self.learner.exported
+        try:
+            return all(export_optimizer(each) == exported[name] for name, each in self.learner.optimizers.items())
+        except NotCompilable:
+            return False
+
+
+def make_plan(algorithm: Any, env: VecEnv | None) -> Plan:
+    """The plan of a model.
+
+    Args:
+      env: its environments.
+
+    Raises:
+      NotCompilable: with engine "xla", if not everything can be compiled.
+    """
+    plan = Plan(others=of_others(algorithm))
+    if algorithm.engine == "torch":
+        plan.reasons.append('The engine is "torch".')
+    elif _is_usable(plan.reasons):
+        (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
+    if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.PROGRAM):
+        reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
+        raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
+    if getattr(algorithm, "pipeline", False):
+        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, env)
+        plan.pipelines = plan.not_pipelined is None
+    plan._inputs = _inputs_of(algorithm, env)
+    return plan
+
+
+def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
+    policy, buffer = algorithm.policy, algorithm.rollout_buffer
+    if type(buffer) not in ROLLOUT_BUFFERS:
+        plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}, not SB3's.")
+        return
+    if has_own_methods(buffer):
+        plan.reasons.append("A method was put into the rollout buffer.")
+        return
+    plan._snapshot = Snapshot(policy)
+    try:
+        _require_faster(algorithm)
+        network, parameters = export_policy(policy), plan._snapshot.parameters
+        plan.network = network
+        require_trainable(policy, network)
+        plan.learner = _learner(LearningState({POLICY: parameters}, {}, {POLICY: policy.optimizer}))
+    except NotCompilable as reason:
+        plan.reasons.append(str(reason))
+    chain = _chain(plan, env)
+    if plan.network is None:
+        return
+    plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
+    if chain is None:
+        plan.actor = JudgingActor(plan.network, plan._snapshot.parameters)
+
+
+def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
+    policy = algorithm.policy
+    plan._snapshot = Snapshot(policy)
+    try:
+        _require_faster(algorithm)
+        plan.actor = Actor(export_actor(policy), list(acting_part(policy).parameters()))
+        plan.mode = Mode.ACTING
+        plan.network = export_off_policy(policy)
+        for name in NETWORKS:
+            if hasattr(policy, name) and getattr(algorithm, name) is not getattr(policy, name):
+                raise NotCompilable(f"{name} of the model is not that of its policy.")
+        entropy = getattr(algorithm, "ent_coef_optimizer", None)
+        plan.learner = _learner(learning_state(policy, entropy and (algorithm.log_ent_coef, entropy)))
+    except NotCompilable as reason:
+        plan.reasons.append(str(reason))
+        return
+    chain = _chain(plan, env)
+    if chain is None:
+        return
+    try:
+        _require_in_program(algorithm, plan.others)
+    except NotCompilable as reason:
+        plan.reasons.append(str(reason))
+        return
+    plan.mode, plan.chain = Mode.PROGRAM, chain
+
+
+def _learner(tensors: LearningState) -> Learner:
+    tensors.read()  # which may find what has no translation
+    return Learner(tensors, {name: export_optimizer(each) for name, each in tensors.optimizers.items()})
+
+
+def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
+    """The environments as a program. There is no reason to tell where they are on the host: the mode says so."""
+    environments = list(inner_environments(env))
+    if type(environments[-1]) is not JaxVecEnv:
+        return None
+    try:
+        for each in environments:
+            if has_own_methods(each):
+                raise NotCompilable(f"A method was put into the {type(each).__name__}.")
+        return Chain.of(env)
+    except NotCompilable as reason:
+        plan.reasons.append(str(reason))
+        return None
+
+
+def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
+    """Refuse what a program that steps, stores and updates does not do, and SB3's loop does.
+
+    Raises:
+      NotCompilable: there is something.
+    """
+    if others:
+        raise NotCompilable(f"The model calls what is not SB3's: {', '.join(others)}.")
+    if unwrap_vec_normalize(algorithm.env) is not None:
+        raise NotCompilable("With a VecNormalize, samples are normalised by the statistics of now, on the host.")
+    buffer = algorithm.replay_buffer
+    if type(buffer) is not ReplayBuffer:
+        raise NotCompilable(f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer.")
+    if has_own_methods(buffer):
+        raise NotCompilable("A method was put into the replay buffer.")
+    reason = buffer.why_not_lent()
+    if reason is not None:
+        raise NotCompilable(f"The replay buffer stays on the host: {reason}.")
+    if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
+        raise NotCompilable("train_freq is in episodes, and a program counts steps.")
+    if algorithm.action_noise is not None:
+        export_noise(algorithm.action_noise)
+
+
+def _require_faster(algorithm: Any) -> None:
+    if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
+        raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
+
+
+def _inputs_of(algorithm: Any, env: VecEnv | None) -> tuple[Any, ...]:
+    policy = algorithm.policy
+    networks = [each for name in NETWORKS if (each := vars(algorithm).get(name)) is not None]
+    owners = [policy, *networks]
+    buffer = vars(algorithm).get("rollout_buffer", vars(algorithm).get("replay_buffer"))
+    environments = [*inner_environments(env)]
+    return (
+        require_engine(algorithm.engine),
+        policy,
+        buffer,
+        *networks,
+        *(vars(each).get("optimizer") for each in owners),
+        *(getattr(algorithm, name, None) for name in ("ent_coef_optimizer", "action_noise", "train_freq", "pipeline")),
+        *environments,
+        *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
+    )
+
+
+def is_slower_compiled(policy: torch.nn.Module) -> bool:
+    """Whether a policy acts and learns slower in XLA than in PyTorch: with convolutions on a CPU, and with no others.
+
+    Both acting and gradient steps of Atari's images do. The cells with CnnPolicy of benchmarks/never_slower.py hold the
+    rule.
+    """
+    convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
+    return convolves and jax.default_backend() == "cpu"
+
+
+def require_engine(engine: str) -> str:
+    """
+    Raises:
+      ValueError: there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(map(repr, ENGINES))}, got {engine!r}.")
+    return engine
+
+
+def _is_usable(reasons: list[str]) -> bool:
+    """Whether JAX can run programs here. After a fork it cannot, and SB3's code still can."""
+    try:
+        require_usable()
+    except RuntimeError as error:
+        reasons.append(str(error))
+        return False
+    return True

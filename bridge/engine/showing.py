@@ -1,0 +1,282 @@
+"""Steps that a program took, shown one by one to callbacks, to the statistics of episodes and to logs, as by SB3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import obs_as_tensor
+
+from bridge.engine.interrupts import HeldInterrupt
+from bridge.engine.watching import looks_at_steps
+from bridge.sb3 import OffPolicy, OnPolicy
+from bridge.vec_env.infos import ended_infos, update_reset_infos
+from bridge.vec_env.programs import Outputs
+from bridge.wrappers import Chain
+from bridge.wrappers.chain import in_dtypes_of
+from jaxenvs import struct
+
+
+@struct
+class Steps:
+    """What the host needs of steps in a program. Leading axes (n_steps, num_envs).
+
+    Attributes:
+      outputs: as a step of a JaxVecEnv gives them, after the wrappers; without the observations, and with the final
+        ones only if somebody looks at them.
+      wrapper_outputs: those of each wrapper.
+    """
+
+    outputs: Outputs
+    wrapper_outputs: tuple[Any, ...]
+
+    @property
+    def dones(self) -> np.ndarray:
+        dones: np.ndarray = self.outputs.done
+        return dones
+
+
+class Block:
+    """Steps that were taken in a program, and the infos of the episodes that ended in them.
+
+    Args:
+      chain: the environments.
+      steps: on the host.
+      most: so many of the newest infos are made, where nobody sees the others.
+    """
+
+    def __init__(self, chain: Chain, steps: Steps, most: int | None = None) -> None:
+        self._chain, self._outputs = chain, steps.outputs
+        self.num_steps, self.num_envs = steps.dones.shape
+        ended = steps.dones.nonzero()
+        update_reset_infos(chain.base.reset_infos, steps.outputs.info, ended)
+        if most is not None and not chain.changes_infos:
+            ended = (ended[0][-most:], ended[1][-most:])
+        self.infos = ended_infos(steps.outputs, ended, chain.base.t_start)
+        chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
+        self._lanes = ended[1].tolist()
+        self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
+
+    def ended(self, step: int) -> list[dict[str, Any]]:
+        """The infos of the episodes that ended in a step."""
+        return self.infos[self._first_of_step[step] : self._first_of_step[step + 1]]
+
+    def step_infos(self, step: int, only_ends: bool = False) -> list[dict[str, Any]]:
+        """The infos of all environments in a step; with `only_ends`, empty ones where no episode ended."""
+        rows = slice(self._first_of_step[step], self._first_of_step[step + 1])
+        if only_ends:
+            infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        else:
+            quiet = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info)
+            infos = self._chain.base.quiet_infos(quiet)
+        for lane, info in zip(self._lanes[rows], self.infos[rows]):
+            infos[lane] = info
+        return infos
+
+
+def show_rollout(
+    algorithm: OnPolicy,
+    chain: Chain,
+    callback: BaseCallback,
+    buffer: RolloutBuffer,
+    steps: Steps,
+    watched: bool,
+) -> bool:
+    """Count the steps of a rollout, call the callback for each, with SB3's locals, and keep the episodes that ended.
+
+    Rewards, values and ends that the callback writes into its locals are what is learnt from, as in SB3.
+
+    Args:
+      algorithm: has its observation after the rollout already.
+      chain: its environments.
+      callback: called as by SB3.
+      buffer: holds the rollout.
+      steps: the rest of it. More than the rollout, if nobody looks at them.
+      watched: whether the callback may look at them.
+
+    Returns:
+      False as soon as the callback does.
+    """
+    num_envs, calls_hook = steps.dones.shape[1], "_update_info_buffer" in algorithm.plan.others
+    if not (watched or calls_hook):
+        # What the model keeps of episodes is all that anybody can see.
+        block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
+        for _ in range(block.num_steps):
+            algorithm.num_timesteps += num_envs
+            if not callback.on_step():
+                return False
+        algorithm._update_info_buffer(block.infos, np.ones(len(block.infos), bool))
+        return True
+    block, columns = Block(chain, steps), _columns(algorithm, buffer, steps)
+    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": buffer}
+    shown["n_rollout_steps"] = block.num_steps
+    given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
+    last = algorithm._last_obs, algorithm._last_episode_starts
+    before = columns.pop("_last_obs")
+    try:
+        for step in range(block.num_steps):
+            # As it is in SB3's loop: the step is not in the buffer yet.
+            algorithm._last_obs, algorithm._last_episode_starts = before[step], buffer.episode_starts[step]
+            buffer.pos, buffer.full = step, False
+            algorithm.num_timesteps += num_envs
+            now = {name: column[step] for name, column in columns.items()}
+            infos = block.step_infos(step)
+            callback.update_locals({**shown, "n_steps": step, "infos": infos, **now})
+            if not callback.on_step():
+                return False
+            if calls_hook:
+                algorithm._update_info_buffer(infos, now["dones"])
+            elif ended := block.ended(step):
+                algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
+    finally:
+        algorithm._last_obs, algorithm._last_episode_starts = last
+        buffer.pos, buffer.full = block.num_steps, True
+    written = [columns["rewards"], columns["dones"], buffer.values]
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(written, given)):
+        _apply_written(algorithm, buffer, np.asarray(written[0]) - given[0], np.asarray(written[1]))
+    callback.update_locals({**shown, "n_steps": block.num_steps})  # as SB3 does before a rollout ends
+    return True
+
+
+def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarray, dones: np.ndarray) -> None:
+    """Let a rollout be learnt from with what a callback has written into locals: rewards that are added, and ends."""
+    buffer.rewards += rewards
+    buffer.episode_starts[1:] = dones[:-1]
+    with torch.no_grad():
+        last_values = algorithm.policy.predict_values(obs_as_tensor(algorithm._last_obs, algorithm.device))
+    algorithm._last_episode_starts = np.array(dones[-1])
+    buffer.compute_returns_and_advantage(last_values=last_values, dones=dones[-1])
+
+
+def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[str, Any]:
+    """What the locals of SB3's `collect_rollouts` are in each step of a rollout when it calls callbacks."""
+    lead, space = steps.dones.shape, algorithm.action_space
+    observations = _in_shape_of(algorithm.observation_space, buffer.observations, lead)
+    actions = clipped_actions = buffer.actions.reshape(*lead, *(space.shape or ()))
+    if isinstance(space, spaces.Box) and algorithm.policy.squash_output:
+        clipped_actions = algorithm.policy.unscale_action(actions)
+    elif isinstance(space, spaces.Box):
+        clipped_actions = np.clip(actions, space.low, space.high)
+    elif isinstance(space, spaces.MultiBinary):
+        actions = clipped_actions = actions.astype(np.float32)
+    rows = _rows(observations)
+    return {
+        "_last_obs": rows,
+        "obs_tensor": _rows(obs_as_tensor(observations, algorithm.device)),
+        "actions": _rows(actions),
+        "clipped_actions": _rows(clipped_actions),
+        "values": _rows(torch.as_tensor(buffer.values[..., None], device=algorithm.device)),
+        "log_probs": _rows(torch.as_tensor(buffer.log_probs, device=algorithm.device)),
+        "new_obs": [*rows[1:], algorithm._last_obs],
+        "rewards": np.array(steps.outputs.reward),
+        "dones": np.array(steps.dones),
+    }
+
+
+def _in_shape_of(space: spaces.Space[Any], observations: Any, lead: tuple[int, ...]) -> Any:
+    """Observations as environments give them: the buffer has one axis more if they are Discrete."""
+    if isinstance(space, spaces.Dict):
+        return {name: _in_shape_of(space[name], part, lead) for name, part in observations.items()}
+    return observations.reshape(*lead, *(space.shape or ()))
+
+
+def _rows(column: Any) -> Sequence[Any]:
+    """The steps of an array, a tensor or a dict of these. All at once, which is several times as fast."""
+    if isinstance(column, dict):
+        return [dict(zip(column, row)) for row in zip(*map(_rows, column.values()))]
+    return column.unbind() if isinstance(column, torch.Tensor) else list(column)
+
+
+def show_steps(
+    algorithm: OffPolicy,
+    chain: Chain,
+    callback: BaseCallback,
+    log_interval: int | None,
+    host: Any,
+    before: Any,
+    watched: bool,
+    held: HeldInterrupt,
+) -> tuple[bool, np.ndarray | None]:
+    """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
+
+    Args:
+      chain: the environments.
+      host: what the program gave, on the host: a Trained.
+      before: the observation before it.
+      watched: whether the callback may look at each step; else at the last one, at most.
+      held: released before the callback may take long.
+
+    Returns:
+      False as soon as the callback says so; and (n_steps, num_envs) rewards that it wrote into its locals, if it did.
+    """
+    count, num_envs = int(host.count), algorithm.n_envs
+    steps = jax.tree.map(lambda leaf: leaf[:count], host.steps)
+    outputs = steps.outputs
+    if watched:
+        final = in_dtypes_of(algorithm._last_obs, outputs.final_observation)
+        steps = Steps(outputs._replace(final_observation=final), steps.wrapper_outputs)
+    block, after = Block(chain, steps), algorithm._last_obs
+    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
+    shown.update(train_freq=algorithm.train_freq, action_noise=algorithm.action_noise, log_interval=log_interval)
+    shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
+    shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
+    rewards, goes_on = np.array(outputs.reward), True
+    for step in range(count):
+        ended = block.ended(step)
+        algorithm.num_timesteps += num_envs
+        if (num_collected := algorithm._step_of(step + 1 - count)) == 1:
+            algorithm._episodes_before_iteration = algorithm._episode_num
+        if watched or step == count - 1:
+            held.release()
+            taken = jax.tree.map(lambda leaf, step=step: leaf[step], host.taken) if watched else host.taken
+            seen = _seen(algorithm, taken)
+            callback.update_locals(
+                {
+                    **shown,
+                    **seen,
+                    "num_collected_steps": num_collected,
+                    "num_collected_episodes": algorithm._episode_num - algorithm._episodes_before_iteration,
+                    "rewards": rewards[step],
+                    "dones": np.array(outputs.done[step]),
+                    "infos": block.step_infos(step),
+                }
+            )
+            if watched:
+                algorithm._last_obs, before = before, seen["new_obs"]
+        elif shows_ends and (ended or has_shown_ends):
+            has_shown_ends = bool(ended)
+            infos = block.step_infos(step, only_ends=True)
+            callback.update_locals({"self": algorithm, "dones": np.array(outputs.done[step]), "infos": infos})
+        goes_on = callback.on_step()
+        algorithm._last_obs = after
+        if not goes_on:
+            break
+        if ended:
+            algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
+        algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
+        algorithm._count_step()
+        for _ in ended:
+            algorithm._episode_num += 1
+            if log_interval is not None and algorithm._episode_num % log_interval == 0:
+                algorithm.dump_logs()
+    return goes_on, None if np.array_equal(rewards, outputs.reward, equal_nan=True) else rewards
+
+
+def _seen(algorithm: OffPolicy, taken: Any) -> dict[str, Any]:
+    """The locals of SB3's `collect_rollouts` that tell of one step."""
+    space = algorithm.action_space
+    is_discrete = isinstance(space, spaces.Discrete)
+    buffer_actions = np.array(taken.action, np.int64 if is_discrete else np.float32)
+    if not is_discrete:
+        buffer_actions = buffer_actions.reshape(-1, *space.shape)
+    return {
+        "buffer_actions": buffer_actions,
+        "actions": buffer_actions if is_discrete else np.array(taken.env_action),
+        "new_obs": jax.tree.map(np.array, in_dtypes_of(algorithm._last_obs, taken.observation)),
+    }

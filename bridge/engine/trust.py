@@ -1,0 +1,142 @@
+"""Whose code runs while a model trains: programs stand in for ours and SB3's alone, and anybody else's is called.
+
+What is known is listed; all else is somebody's own, and may look at anything and change anything.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from stable_baselines3.common import utils
+from stable_baselines3.common.logger import (
+    CSVOutputFormat,
+    HumanOutputFormat,
+    JSONOutputFormat,
+    Logger,
+    TensorBoardOutputFormat,
+)
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+Class = TypeVar("Class", bound=type)
+
+# bridge's algorithms, exactly: a subclass of one may do anything.
+_ALGORITHMS: set[type] = set()
+
+# What no loop of collecting and learning calls, but who sets up, saves, loads or uses a model.
+BESIDE_TRAINING = frozenset(
+    (
+        *("__init__", "learn", "plan", "save", "load", "get_parameters", "set_parameters", "set_random_seed"),
+        *("get_env", "set_env", "get_vec_normalize_env", "set_logger", "save_replay_buffer", "load_replay_buffer"),
+        *("_setup_model", "_setup_learn", "_setup_lr_schedule", "_convert_train_freq", "_init_callback"),
+        *("_create_aliases", "_wrap_env", "_get_policy_from_name", "_excluded_save_params", "_get_torch_save_params"),
+    )
+)
+# Of what every object has, what takes part in whatever is done with one.
+_ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
+
+FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
+SCHEDULES = tuple(
+    getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
+)
+CONSTANT = getattr(utils, "ConstantSchedule", None)  # of later versions of SB3
+PLAIN = (int, float, str, bytes, type(None), types.ModuleType, types.BuiltinFunctionType, type)
+
+
+def compiled(cls: Class) -> Class:
+    """Make a class of ours known: a decorator."""
+    _ALGORITHMS.add(cls)
+    return cls
+
+
+def of_others(algorithm: Any) -> tuple[str, ...]:
+    """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules.
+
+    With none, nobody else's code runs in a training, but for callbacks, environments and spaces.
+    """
+    names = [*own_methods(algorithm)]
+    if not _is_known_logger(vars(algorithm).get("_logger")):
+        names.append("logger")
+    for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
+        if not _is_known_schedule(vars(algorithm).get(name)):
+            names.append(name)
+    return tuple(names)
+
+
+def own_methods(algorithm: Any) -> Iterator[str]:
+    """Names of methods of an algorithm that somebody has put in the place of ours, in a subclass or in the model."""
+    in_class, ours = _methods_of(type(algorithm))
+    yield from in_class
+    yield from (name for name in vars(algorithm).keys() & ours if name not in BESIDE_TRAINING)
+
+
+@functools.lru_cache(maxsize=256)
+def _methods_of(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
+    ours = next(each for each in cls.__mro__ if each in _ALGORITHMS)
+    beside = BESIDE_TRAINING | {"predict"} if issubclass(ours, OnPolicyAlgorithm) else BESIDE_TRAINING
+    names = {
+        name
+        for each in cls.__mro__
+        if each not in ours.__mro__  # those behind it too: a mixin may stand between ours and SB3's
+        for name, value in vars(each).items()
+        if (hasattr(ours, name) and hasattr(type(value), "__get__")) or getattr(value, "fset", None) is not None
+    }
+    taking_part = sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS)
+    return tuple(taking_part), frozenset(name for name in dir(ours) if inspect.isroutine(getattr(ours, name)))
+
+
+def has_own_methods(thing: Any) -> bool:
+    """Whether somebody has put a method into an object: into an environment or a buffer, say."""
+    return any(inspect.isroutine(value) and hasattr(type(thing), name) for name, value in vars(thing).items())
+
+
+def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
+    """The environments of a model, the outermost wrapper first."""
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
+    yield env
+
+
+def _is_known_logger(logger: Any) -> bool:
+    if logger is None:  # until learning begins
+        return True
+    known = type(logger) is Logger and not has_own_methods(logger)
+    return known and all(type(each) in FORMATS for each in logger.output_formats)
+
+
+def _is_known_schedule(schedule: Any) -> bool:
+    """Whether it makes no difference how often, and for which progress, a schedule is asked."""
+    while type(schedule) in SCHEDULES:
+        schedule = vars(schedule).get("value_schedule")
+    if schedule is None or isinstance(schedule, int | float):
+        return True
+    return type(schedule) is types.FunctionType and _is_function_of_its_arguments(schedule)
+
+
+def is_constant(schedule: Any) -> bool:
+    """Whether a schedule is SB3's of a number."""
+    return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
+
+
+@functools.lru_cache(maxsize=256)
+def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
+    """Whether a function reads numbers, modules and such functions alone, and writes to nothing outside of it."""
+    for each in dis.get_instructions(function):
+        if each.opname in ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR"):
+            return False
+        if each.opname == "STORE_DEREF" and each.argval in function.__code__.co_freevars:
+            return False
+    variables = inspect.getclosurevars(function)
+    read = [*variables.nonlocals.values(), *variables.globals.values(), *(function.__defaults__ or ())]
+    return all(
+        isinstance(each, PLAIN)
+        or type(each) in SCHEDULES
+        or (type(each) is types.FunctionType and each is not function and _is_function_of_its_arguments(each))
+        for each in read
+    )

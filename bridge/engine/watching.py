@@ -1,0 +1,93 @@
+"""When callbacks look: at which steps, and whether as rollouts begin and end."""
+
+from __future__ import annotations
+
+import sys
+
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    ConvertCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    LogEveryNTimesteps,
+    ProgressBarCallback,
+)
+
+from bridge.engine.trust import has_own_methods
+
+# Of SB3's callbacks, those that do nothing but at steps that one can tell.
+ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)
+
+
+class QuietCallback(BaseCallback):
+    """A callback that says when it looks, so that a program of an off-policy training can run until then.
+
+    `on_step` is called for every step, as ever. Locals are there where an episode ended, `dones` and `infos` alone, and
+    all of SB3's in the step that `quiet_steps` tells. `on_rollout_start` is called where programs begin, between two
+    steps. PPO and A2C show it every step, as any callback.
+    """
+
+    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
+        """For how many of the next steps it does not look. If not overridden, never but where episodes end.
+
+        Args:
+          num_timesteps: so many there were, of all environments together.
+        """
+        return sys.maxsize
+
+
+def looks_at_steps(callback: BaseCallback) -> bool:
+    """Whether a callback may look at locals. Any may, but SB3's progress bar and its stand-in for no callback."""
+    if type(callback) is CallbackList:
+        return any(looks_at_steps(part) for part in callback.callbacks)
+    if type(callback) is ConvertCallback:
+        return callback.callback is not None
+    return type(callback) is not ProgressBarCallback
+
+
+def looks_at_rollouts(callback: BaseCallback) -> bool:
+    """Whether a callback does something as rollouts begin or end."""
+    if type(callback) is CallbackList:
+        return any(looks_at_rollouts(part) for part in callback.callbacks)
+    names = ("on_rollout_start", "on_rollout_end", "_on_rollout_start", "_on_rollout_end")
+    return has_own_methods(callback) or any(
+        getattr(type(callback), name) is not getattr(BaseCallback, name) for name in names
+    )
+
+
+def looks_at_each_step(callback: BaseCallback) -> bool:
+    """Whether a callback may look at locals in every step, rather than in those that `quiet_steps` tells."""
+    if type(callback) is CallbackList:
+        return any(looks_at_each_step(part) for part in callback.callbacks)
+    is_quiet = isinstance(callback, QuietCallback) or (type(callback) in ACT_AT_STEPS and not has_own_methods(callback))
+    return looks_at_steps(callback) and not is_quiet
+
+
+def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
+    """For how many of the next steps a callback neither looks at locals nor does anything.
+
+    Known are SB3's own: by exact type, because subclasses may do anything.
+
+    Args:
+      num_timesteps: so many there were, of all environments together.
+      shows_ends: whether it gets what a QuietCallback wants to see.
+    """
+    if not looks_at_steps(callback):
+        return sys.maxsize
+    if type(callback) is CallbackList:
+        return min(quiet_steps(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
+    if isinstance(callback, QuietCallback):
+        return callback.quiet_steps(num_timesteps, num_envs) if shows_ends else 0
+    if has_own_methods(callback):
+        return 0
+    if type(callback) is EvalCallback:
+        return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize
+    if type(callback) is CheckpointCallback:
+        return callback.save_freq - 1 - callback.n_calls % callback.save_freq
+    if type(callback) in (EveryNTimesteps, LogEveryNTimesteps):
+        assert isinstance(callback, EveryNTimesteps)
+        left = callback.n_steps - (num_timesteps - callback.last_time_trigger)
+        return max(0, -(-left // num_envs) - 1)
+    return 0

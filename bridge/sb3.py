@@ -1,0 +1,87 @@
+"""All that bridge knows of Stable-Baselines3's insides, in one place: a release of it may break what stands here.
+
+`learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import TrainFreq
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+
+class Algorithm(Protocol):
+    """What the engine uses of an SB3 algorithm, and of ours."""
+
+    policy: Any
+    env: VecEnv | None
+    n_envs: int
+    device: torch.device
+    use_sde: bool
+    sde_sample_freq: int
+    observation_space: gymnasium.spaces.Space[Any]
+    action_space: gymnasium.spaces.Space[Any]
+    num_timesteps: int
+    logger: Logger
+    lr_schedule: Any
+    ep_info_buffer: Any
+    _last_obs: Any
+    _last_episode_starts: Any
+    _n_updates: int
+    _total_timesteps: int
+    _current_progress_remaining: float
+
+    # Ours.
+    engine: str
+    key: np.ndarray
+
+    @property
+    def plan(self) -> Any: ...
+    def _hand_over(self) -> None: ...
+    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: np.ndarray | None = None) -> None: ...
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None: ...
+    def dump_logs(self) -> None: ...
+
+
+class OnPolicy(Algorithm, Protocol):
+    """An algorithm with a rollout buffer."""
+
+    n_steps: int
+    gamma: float
+    gae_lambda: float
+    rollout_buffer: RolloutBuffer
+
+
+class OffPolicy(Algorithm, Protocol):
+    """An algorithm with a replay buffer."""
+
+    replay_buffer: Any
+    action_noise: Any
+    train_freq: TrainFreq
+    learning_starts: int
+    _episode_num: int
+    _last_original_obs: Any
+    _vec_normalize_env: VecNormalize | None
+
+    # Ours.
+    _episodes_before_iteration: int
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+    def _store_transition(
+        self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray,
+        infos: Any,
+    ) -> None: ...  # fmt: skip
+    def _on_step(self) -> None: ...
+    def _step_of(self, offset: int) -> int: ...
+    def _count_step(self) -> None: ...
+    def _settings(self) -> Any: ...
+    def _progress(self) -> Any: ...
+    def _leave_progress(self, progress: Any) -> None: ...
