@@ -35,8 +35,8 @@ import bridge
 from benchmarks import common, never_slower
 from benchmarks.common import Side
 from benchmarks.peers.cell import HOST, OURS, STOCK, Cell
+from bridge.engine.on_policy.host_loop import step_together
 from bridge.engine.on_policy.pipelining import Pipeline
-from bridge.engine.on_policy.stepping import step_together
 from bridge.host_env.native import BufferPool
 
 PARTS = ("training", "acting", "stepping", "processes", "pipeline", "native")

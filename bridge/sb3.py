@@ -10,10 +10,15 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 import torch
+from stable_baselines3.common import buffers
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+# Of later versions of SB3.
+NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
+# In the place of which bridge.ReplayBuffer holds the same in less memory, and gives it faster.
+SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer)
 
 
 class Algorithm(Protocol):
@@ -28,7 +33,6 @@ class Algorithm(Protocol):
     observation_space: gymnasium.spaces.Space[Any]
     action_space: gymnasium.spaces.Space[Any]
     num_timesteps: int
-    logger: Logger
     lr_schedule: Any
     ep_info_buffer: Any
     _last_obs: Any
@@ -41,6 +45,8 @@ class Algorithm(Protocol):
     engine: str
     key: np.ndarray
 
+    @property
+    def logger(self) -> Logger: ...
     @property
     def plan(self) -> Any: ...
     def _hand_over(self) -> None: ...
@@ -63,7 +69,7 @@ class OffPolicy(Algorithm, Protocol):
 
     replay_buffer: Any
     action_noise: Any
-    train_freq: TrainFreq
+    train_freq: Any
     learning_starts: int
     _episode_num: int
     _last_original_obs: Any

@@ -12,7 +12,6 @@ import math
 from typing import Any, Self
 
 import numpy as np
-from stable_baselines3.common import buffers
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
@@ -31,12 +30,10 @@ from bridge.engine.updates import update_from_samples
 from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.randomness import get_random_state
 from bridge.replay import ReplayBuffer
+from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
-# In the place of which bridge.ReplayBuffer holds the same in less memory, and gives it faster.
-NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)  # of later versions of SB3
-SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer)
 # So many gradient steps are one program on the host. More are several.
 MOST_TOGETHER = 128
 
@@ -251,7 +248,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             assert plan.chain is not None
             goes_on, rewards = show_steps(self, plan.chain, callback, log_interval, host, before, watched, held)
         if rewards is not None:
-            self.replay_buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
+            buffer: Any = self.replay_buffer
+            buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
         if looks_at_steps(callback):
             self._hand_over()
         held.deliver()
@@ -330,8 +328,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._plan
-        is_theirs = plan is None or plan.actor is None or self.use_sde or "predict" in plan.others
-        if self.num_timesteps < learning_starts or is_theirs:
+        is_random = self.num_timesteps < learning_starts
+        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.others:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         if not self._is_sure:
             if not plan.acts_as_planned():

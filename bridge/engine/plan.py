@@ -117,7 +117,7 @@ class Plan:
         # By identity: environments and policies have no useful equality.
         if len(inputs) != len(self._inputs) or any(a is not b for a, b in zip(inputs, self._inputs)):
             return False
-        if self.others != of_others(algorithm) or (self._snapshot is not None and not self._snapshot.is_current()):
+        if self.others != of_others(algorithm, env) or (self._snapshot is not None and not self._snapshot.is_current()):
             return False
         if self.learner is None:
             return True
@@ -137,7 +137,7 @@ def make_plan(algorithm: Any, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(others=of_others(algorithm))
+    plan = Plan(others=of_others(algorithm, env))
     if algorithm.engine == "torch":
         plan.reasons.append('The engine is "torch".')
     elif _is_usable(plan.reasons):
@@ -245,7 +245,7 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:
-        export_noise(algorithm.action_noise)
+        export_noise(algorithm.action_noise, algorithm.action_space.shape or ())
 
 
 def _require_faster(algorithm: Any) -> None:

@@ -274,7 +274,7 @@ def _seen(algorithm: OffPolicy, taken: Any) -> dict[str, Any]:
     is_discrete = isinstance(space, spaces.Discrete)
     buffer_actions = np.array(taken.action, np.int64 if is_discrete else np.float32)
     if not is_discrete:
-        buffer_actions = buffer_actions.reshape(-1, *space.shape)
+        buffer_actions = buffer_actions.reshape(-1, *(space.shape or ()))
     return {
         "buffer_actions": buffer_actions,
         "actions": buffer_actions if is_discrete else np.array(taken.env_action),

@@ -20,8 +20,14 @@ from stable_baselines3.common.logger import (
     Logger,
     TensorBoardOutputFormat,
 )
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from bridge.buffers.replay import ReplayBuffer
+from bridge.sb3 import SB3S_BUFFERS
+from bridge.wrappers.chain import is_compiled
 
 Class = TypeVar("Class", bound=type)
 
@@ -41,6 +47,9 @@ BESIDE_TRAINING = frozenset(
 _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
+BUFFERS = (ReplayBuffer, *SB3S_BUFFERS, HerReplayBuffer)
+NOISES = (type(None), NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
+HOST_WRAPPERS = (VecVideoRecorder,)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
@@ -54,10 +63,10 @@ def compiled(cls: Class) -> Class:
     return cls
 
 
-def of_others(algorithm: Any) -> tuple[str, ...]:
-    """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules.
+def of_others(algorithm: Any, env: VecEnv | None) -> tuple[str, ...]:
+    """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
 
-    With none, nobody else's code runs in a training, but for callbacks, environments and spaces.
+    With none, nobody else's code runs in a training, but for callbacks, and environments, which know of no model.
     """
     names = [*own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
@@ -65,12 +74,20 @@ def of_others(algorithm: Any) -> tuple[str, ...]:
     for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
         if not _is_known_schedule(vars(algorithm).get(name)):
             names.append(name)
+    buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
+    if not (buffer is None or (type(buffer) in BUFFERS and not has_own_methods(buffer))):
+        names.append("replay_buffer")
+    if not all(type(each) in NOISES for each in getattr(noise, "noises", [noise])):
+        names.append("action_noise")
+    *wrappers, _ = inner_environments(env)
+    names += [type(each).__name__ for each in wrappers if not (is_compiled(type(each)) or type(each) in HOST_WRAPPERS)]
     return tuple(names)
 
 
 def own_methods(algorithm: Any) -> Iterator[str]:
     """Names of methods of an algorithm that somebody has put in the place of ours, in a subclass or in the model."""
-    in_class, ours = _methods_of(type(algorithm))
+    cls: Any = type(algorithm)
+    in_class, ours = _methods_of(cls)
     yield from in_class
     yield from (name for name in vars(algorithm).keys() & ours if name not in BESIDE_TRAINING)
 

@@ -101,6 +101,11 @@ def _kind(leaf: Any) -> str:
     return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 
+def is_compiled(sb3_class: type) -> bool:
+    """Whether it is known what a wrapper does: SB3's own, and those of `register_wrapper`."""
+    return sb3_class in _COMPILED
+
+
 class Chain:
     """A JaxVecEnv and the wrappers around it, for a rollout in which no step goes through them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -109,6 +111,7 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
     if isinstance(algorithm._settings(), DQN):
-        exploration_rate[: len(progress)] = [algorithm.exploration_schedule(each) for each in progress.tolist()]
-        exploration_rate[0] = algorithm.exploration_rate
+        dqn: Any = algorithm
+        exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
+        exploration_rate[0] = dqn.exploration_rate
     return learning_rate, exploration_rate
