@@ -21,7 +21,7 @@ class DQN(CompiledOffPolicyAlgorithm, stable_baselines3.DQN):
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.DQN)
 
-    def _settings(self) -> learn.DQN:
+    def _settings_now(self) -> learn.DQN:
         return learn.DQN(
             **self._shared_settings(),
             target_update_interval=self.target_update_interval,

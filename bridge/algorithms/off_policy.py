@@ -20,8 +20,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
 from bridge.engine.acting import Actor
 from bridge.engine.interrupts import HeldInterrupt
-from bridge.engine.off_policy import host_loop, running
-from bridge.engine.off_policy.program import Progress
+from bridge.engine.off_policy import host_loop
+from bridge.engine.off_policy.program import Ran, most_steps, run_steps
 from bridge.engine.pace import Pace
 from bridge.engine.plan import Mode, require_engine
 from bridge.engine.pytorch_updates import fast_update
@@ -32,6 +32,7 @@ from bridge.randomness import get_random_state
 from bridge.replay import ReplayBuffer
 from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
+from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 # So many gradient steps are one program on the host. More are several.
@@ -61,7 +62,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     # --- Each algorithm's own -----------------------------------------------------------------------------------
 
-    def _settings(self) -> OffPolicySettings:
+    def _settings_now(self) -> OffPolicySettings:
         """The settings of now, as the compiled engine takes them."""
         raise NotImplementedError
 
@@ -88,7 +89,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
           num_before: how many updates there were before these.
         """
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        num_averaged = self._settings().num_averaged
+        num_averaged = self._settings_now().num_averaged
         for name, value in metrics.items():
             if num_averaged(name, num_before, self._n_updates):
                 self.logger.record(f"train/{name}", value)
@@ -184,11 +185,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             return
         plan = self._current_plan(self.env)
         if plan.mode is not Mode.PROGRAM:  # any more
-            self.train(batch_size=self.batch_size, gradient_steps=self._settings().num_updates(self.n_envs))
+            self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
             return
         with HeldInterrupt() as held:
-            self._record_trained(running.run_steps(self, plan, 0, math.inf, is_watched=False), 0)
+            self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), 0)
         held.deliver()
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
@@ -213,7 +214,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
-        train_freq, num_envs = self._settings().train_freq, self.n_envs
+        train_freq, num_envs = self._settings_now().train_freq, self.n_envs
         to_end = train_freq - self._step_of_iteration
         watched, begun = looks_at_each_step(callback), self._step_of_iteration
         # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
@@ -234,7 +235,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             # The iteration that reaches the end is finished, as by SB3.
             steps = to_end + -(-left // train_freq) * train_freq
             quiet = quiet_steps(callback, self.num_timesteps, num_envs, shows_ends=True)
-            steps = min(steps, running.most_steps(num_envs), quiet + 1)
+            steps = min(steps, most_steps(num_envs), quiet + 1)
             steps = pace.next(steps)
         # A log looks at the step that ends an episode.
         episodes = math.inf
@@ -243,10 +244,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         before = self._last_obs
         with HeldInterrupt() as held:
             with pace.running(steps):
-                host = running.run_steps(self, plan, steps, episodes, watched)
-            self._record_trained(host, max(0, int(host.count) - 1 - (begun + int(host.count) - 1) % train_freq))
+                ran = run_steps(self, plan, steps, episodes, watched)
+            self._record_trained(ran, max(0, ran.count - 1 - (begun + ran.count - 1) % train_freq))
             assert plan.chain is not None
-            goes_on, rewards = show_steps(self, plan.chain, callback, log_interval, host, before, watched, held)
+            goes_on, rewards = show_steps(self, plan.chain, callback, log_interval, ran, before, watched, held)
         if rewards is not None:
             buffer: Any = self.replay_buffer
             buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
@@ -261,22 +262,21 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 self._hand_over()
         return True
 
-    def _record_trained(self, host: Any, last_update: int) -> None:
+    def _record_trained(self, ran: Ran, last_update: int) -> None:
         """Log the last update of a program, and leave its learning rate where SB3 leaves that.
 
         Args:
           last_update: before which step of the program it was.
         """
         self._record_compile_time()
-        if host.num_updated:
-            metrics = {name: value.item() for name, value in host.metrics.items()}
+        if ran.num_updated:
             progress = self._current_progress_remaining
             if last_update:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
             self._update_learning_rate(self._optimizers())
             self._current_progress_remaining = progress
-            self._record(metrics, self._n_updates - int(host.num_updated) * self._settings().num_updates(self.n_envs))
+            self._record(ran.metrics, self._n_updates - ran.num_updated * self._settings_now().num_updates(self.n_envs))
 
     def _optimizers(self) -> Any:
         """What SB3's `train` gives to `_update_learning_rate`."""
@@ -289,27 +289,26 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self._iteration += self._step_of_iteration > 0
         self._step_of_iteration, self._update_is_due = 0, False
 
-    def _progress(self) -> Progress:
-        """Where the training is, for the program."""
-        return Progress(
+    def _progress(self) -> tuple[Progress, Any, np.ndarray]:
+        """Where the training is, for the driver; the state of the action noise; and the key."""
+        progress = Progress(
             iteration=np.int32(self._iteration),
             step=np.int32(self._step_of_iteration),
             is_due=np.bool_(self._update_is_due),
             # Beyond what an int32 holds only the order of steps counts, and that learning has started.
             num_timesteps=np.int32(min(self.num_timesteps, 2**30)),
             calls=np.int32(self._calls_of_interval()),
-            key=self.key,
-            action_noise=noise_state(self.action_noise, self.n_envs),
         )
+        return progress, noise_state(self.action_noise, self.n_envs), self.key
 
-    def _leave_progress(self, progress: Progress) -> None:
+    def _leave_progress(self, progress: Progress, action_noise: Any) -> None:
         self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
         self._update_is_due = bool(progress.is_due)
-        leave_noise_state(self.action_noise, progress.action_noise)
+        leave_noise_state(self.action_noise, action_noise)
 
     def _step_of(self, offset: int) -> int:
         """`num_collected_steps` of a step, so many before the present one."""
-        train_freq = self._settings().train_freq
+        train_freq = self._settings_now().train_freq
         return (self._step_of_iteration + offset - 1) % train_freq + 1
 
     # --- On the host --------------------------------------------------------------------------------------------
@@ -371,7 +370,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 return super().train(gradient_steps, batch_size)
         self._update_learning_rate(self._optimizers())
         keep, num_before = self._is_sure, self._n_updates
-        settings = self._settings().replace(learning_rate=plan.learner.learning_rates())
+        settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
         # Where their number depends on how long an episode was, each number would be a program of its own.
         frequency: Any = self.train_freq
         is_fixed = self.gradient_steps > 0 or frequency.unit is TrainFrequencyUnit.STEP

@@ -16,7 +16,7 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.SAC)
 
-    def _settings(self) -> learn.SAC:
+    def _settings_now(self) -> learn.SAC:
         is_learned = self.ent_coef_optimizer is not None
         return learn.SAC(
             **self._shared_settings(),

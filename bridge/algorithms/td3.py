@@ -16,7 +16,7 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.TD3)
 
-    def _settings(self) -> learn.TD3:
+    def _settings_now(self) -> learn.TD3:
         return learn.TD3(
             **self._shared_settings(),
             policy_delay=self.policy_delay,

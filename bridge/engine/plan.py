@@ -13,12 +13,12 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from bridge.buffers.replay import ReplayBuffer
 from bridge.engine.acting import Actor, JudgingActor
 from bridge.engine.learner import Learner
 from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
 from bridge.engine.trust import has_own_methods, inner_environments, of_others
 from bridge.errors import NotCompilable
+from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.translate.action_noise import export_noise
 from bridge.translate.learning_state import LearningState
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
@@ -234,14 +234,9 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
         raise NotCompilable(f"The model calls what is not SB3's: {', '.join(others)}.")
     if unwrap_vec_normalize(algorithm.env) is not None:
         raise NotCompilable("With a VecNormalize, samples are normalised by the statistics of now, on the host.")
-    buffer = algorithm.replay_buffer
-    if type(buffer) is not ReplayBuffer:
-        raise NotCompilable(f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer.")
-    if has_own_methods(buffer):
-        raise NotCompilable("A method was put into the replay buffer.")
-    reason = buffer.why_not_lent()
+    reason = why_not_lent(algorithm.replay_buffer)
     if reason is not None:
-        raise NotCompilable(f"The replay buffer stays on the host: {reason}.")
+        raise NotCompilable(reason)
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:

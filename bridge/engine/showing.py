@@ -19,7 +19,6 @@ from bridge.sb3 import OffPolicy, OnPolicy
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.vec_env.programs import Outputs
 from bridge.wrappers import Chain
-from bridge.wrappers.chain import in_dtypes_of
 from jaxenvs import struct
 
 
@@ -48,10 +47,11 @@ class Block:
     Args:
       chain: the environments.
       steps: on the host.
+      final_observation: of the last of these steps, (some steps, num_envs, ...); the infos of others have none.
       most: so many of the newest infos are made, where nobody sees the others.
     """
 
-    def __init__(self, chain: Chain, steps: Steps, most: int | None = None) -> None:
+    def __init__(self, chain: Chain, steps: Steps, final_observation: Any = (), most: int | None = None) -> None:
         self._chain, self._outputs = chain, steps.outputs
         self.num_steps, self.num_envs = steps.dones.shape
         ended = steps.dones.nonzero()
@@ -59,6 +59,12 @@ class Block:
         if most is not None and not chain.changes_infos:
             ended = (ended[0][-most:], ended[1][-most:])
         self.infos = ended_infos(steps.outputs, ended, chain.base.t_start)
+        if leaves := jax.tree.leaves(final_observation):
+            first = self.num_steps - len(leaves[0])
+            for info, step, lane in zip(self.infos, *(part.tolist() for part in ended)):
+                if step >= first:
+                    last = jax.tree.map(lambda leaf, at=(step - first, lane): np.array(leaf[at]), final_observation)
+                    info["terminal_observation"] = last
         chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
         self._lanes = ended[1].tolist()
         self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
@@ -198,7 +204,7 @@ def show_steps(
     chain: Chain,
     callback: BaseCallback,
     log_interval: int | None,
-    host: Any,
+    ran: Any,
     before: Any,
     watched: bool,
     held: HeldInterrupt,
@@ -207,7 +213,7 @@ def show_steps(
 
     Args:
       chain: the environments.
-      host: what the program gave, on the host: a Trained.
+      ran: what the program gave: a Ran.
       before: the observation before it.
       watched: whether the callback may look at each step; else at the last one, at most.
       held: released before the callback may take long.
@@ -215,18 +221,17 @@ def show_steps(
     Returns:
       False as soon as the callback says so; and (n_steps, num_envs) rewards that it wrote into its locals, if it did.
     """
-    count, num_envs = int(host.count), algorithm.n_envs
-    steps = jax.tree.map(lambda leaf: leaf[:count], host.steps)
-    outputs = steps.outputs
-    if watched:
-        final = in_dtypes_of(algorithm._last_obs, outputs.final_observation)
-        steps = Steps(outputs._replace(final_observation=final), steps.wrapper_outputs)
-    block, after = Block(chain, steps), algorithm._last_obs
+    steps, taken, num_envs = ran.steps, ran.taken, algorithm.n_envs
+    # (steps, num_envs, ...) of all steps where each is looked at; else of the last alone, whose infos may be looked at.
+    lead = slice(None) if watched else None
+    final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
+    block, after = Block(chain, steps, final), algorithm._last_obs
     shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
     shown.update(train_freq=algorithm.train_freq, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
     shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
-    rewards, goes_on = np.array(outputs.reward), True
+    outputs, count, goes_on = steps.outputs, block.num_steps, True
+    rewards = np.array(outputs.reward)
     for step in range(count):
         ended = block.ended(step)
         algorithm.num_timesteps += num_envs
@@ -234,8 +239,7 @@ def show_steps(
             algorithm._episodes_before_iteration = algorithm._episode_num
         if watched or step == count - 1:
             held.release()
-            taken = jax.tree.map(lambda leaf, step=step: leaf[step], host.taken) if watched else host.taken
-            seen = _seen(algorithm, taken)
+            seen = _seen(algorithm, jax.tree.map(lambda leaf, step=step: leaf[step], taken) if watched else taken)
             callback.update_locals(
                 {
                     **shown,
@@ -278,5 +282,5 @@ def _seen(algorithm: OffPolicy, taken: Any) -> dict[str, Any]:
     return {
         "buffer_actions": buffer_actions,
         "actions": buffer_actions if is_discrete else np.array(taken.env_action),
-        "new_obs": jax.tree.map(np.array, in_dtypes_of(algorithm._last_obs, taken.observation)),
+        "new_obs": taken.observation,
     }

@@ -25,7 +25,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from bridge.buffers.replay import ReplayBuffer
+from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
 from bridge.wrappers.chain import is_compiled
 
@@ -47,7 +47,7 @@ BESIDE_TRAINING = frozenset(
 _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
-BUFFERS = (ReplayBuffer, *SB3S_BUFFERS, HerReplayBuffer)
+BUFFERS = (*SB3S_BUFFERS, HerReplayBuffer)
 NOISES = (type(None), NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
 HOST_WRAPPERS = (VecVideoRecorder,)
 SCHEDULES = tuple(
@@ -75,7 +75,7 @@ def of_others(algorithm: Any, env: VecEnv | None) -> tuple[str, ...]:
         if not _is_known_schedule(vars(algorithm).get(name)):
             names.append(name)
     buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
-    if not (buffer is None or (type(buffer) in BUFFERS and not has_own_methods(buffer))):
+    if not (buffer is None or ((is_known(buffer) or type(buffer) in BUFFERS) and not has_own_methods(buffer))):
         names.append("replay_buffer")
     if not all(type(each) in NOISES for each in getattr(noise, "noises", [noise])):
         names.append("action_noise")

@@ -17,6 +17,7 @@ from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
 from bridge.algorithms.ppo import PPO
 from bridge.algorithms.sac import SAC
 from bridge.algorithms.td3 import DDPG, TD3
+from bridge.engine.plan import POLICY
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters, write_parameters
 from bridge.translate.optimizers import write_optimizer
@@ -78,16 +79,16 @@ def parameters_of(model: Model) -> Any:
     """Those with which its training begins."""
     if isinstance(model, CompiledOnPolicyAlgorithm):
         return jnp.asarray(read_parameters(model.policy.parameters()))
-    learning = model.plan.learning
-    assert learning is not None
-    params, _, _ = learning.read()
+    learner = model.plan.learner
+    assert learner is not None
+    params, _, _ = learner.vectors()
     # The logarithm of the entropy coefficient follows from the settings.
     return {name: jnp.array(vector) for name, vector in params.items() if name != "log_ent_coef"}
 
 
 def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:
     """Leave the model as its own training would have."""
-    steps = int(state.iteration) * model._settings().steps_per_iteration
+    steps = int(state.iteration) * model._settings_now().steps_per_iteration
     model.num_timesteps = steps * model.n_envs
     model._total_timesteps = total_timesteps
     model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
@@ -97,13 +98,13 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         epochs = metrics.get("epochs")
         model._n_updates = int(state.iteration) if epochs is None else int(epochs.sum())
     else:
-        learning = model.plan.learning
-        assert learning is not None
-        _, _, like = learning.read()
+        learner = model.plan.learner
+        assert learner is not None
+        _, _, like = learner.vectors()
         # A chain of one part and the part have the same leaves.
         leaves = jax.tree.leaves(state.learner.optimizer_states)
         moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        learning.write(state.learner.params, state.learner.targets, moments)
+        learner.leave(state.learner.params, state.learner.targets, moments)
         model._n_updates = int(state.learner.num_updates)
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
         if isinstance(model, DQN):
@@ -123,20 +124,21 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
 def _on_policy(model: CompiledOnPolicyAlgorithm, total_timesteps: int) -> Training:
     plan = model.plan
     assert plan.chain is not None
-    assert plan.optimizer is not None
+    assert plan.learner is not None
     return Training(
         plan.chain.base.venv,
         cast(Any, plan.network),
-        model._settings(),
+        model._settings_now(),
         total_timesteps,
-        optimizer=plan.optimizer.transformation(plan.optimizer.settings(model.policy.optimizer)),
+        optimizer=plan.learner.exported[POLICY].transformation(plan.learner.settings()[POLICY]),
         normalize=isinstance(model.get_env(), VecNormalize),
     )
 
 
 def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Training:
-    plan, settings = model.plan, model._settings()
+    plan, settings = model.plan, model._settings_now()
     assert plan.chain is not None
+    assert plan.learner is not None
     if isinstance(settings, learn.DQN):
         names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
         settings = settings.replace(**{name: getattr(model, name) for name in names})
@@ -144,8 +146,8 @@ def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Trai
         log_ent_coef: Any = cast(Any, model).log_ent_coef
         settings = settings.replace(ent_coef=log_ent_coef.exp().item())
     name = next(iter(settings.NETWORKS))  # all are optimised alike
-    optimizer = plan.optimizers[name].transformation(plan.optimizers[name].settings(plan.torch_optimizers[name]))
-    training = Training(plan.chain.base.venv, plan.policy, settings, total_timesteps, optimizer=optimizer)
+    optimizer = plan.learner.exported[name].transformation(plan.learner.settings()[name])
+    training = Training(plan.chain.base.venv, plan.network, settings, total_timesteps, optimizer=optimizer)
     # A store of each seed that is larger than what will ever be in it would be copied with each call for nothing.
     most = training.num_iterations * settings.steps_per_iteration * model.n_envs
     return training.replace(buffer_size=min(settings.buffer_size, most))

@@ -1,4 +1,4 @@
-"""Steps of environments and updates of an off-policy training as one program, with the replay store inside."""
+"""An off-policy training on JAX environments: the driver of jaxenvs.learn as a program, and what it leaves where."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from bridge.engine.compilation import to_host
+from bridge.engine.learner import committed, transformations
+from bridge.engine.plan import Plan
 from bridge.engine.showing import Steps
+from bridge.engine.trust import is_constant
+from bridge.engine.updates import read_off_policy
+from bridge.sb3 import OffPolicy
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs
+from bridge.wrappers.chain import in_dtypes_of
 from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import DQN, CollectorState, Replay
-from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
+from jaxenvs.learn.off_policy import driver
+from jaxenvs.learn.off_policy.loop import ExplorationState
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
@@ -47,259 +56,83 @@ class Shape:
 
 
 @struct
-class Progress:
-    """Where a training is, besides its environments and what it learns.
-
-    Attributes:
-      iteration: its number. All that is drawn follows from it and the key.
-      step: of the iteration, how many were taken.
-      is_due: whether an update is due before the next step.
-      num_timesteps: steps of all environments together.
-      calls: how many steps each environment took, by which DQN counts.
-      key: its data.
-      action_noise: the state of `settings.action_noise`.
-    """
-
-    iteration: Any
-    step: Any
-    is_due: Any
-    num_timesteps: Any
-    calls: Any
-    key: Any
-    action_noise: Any
-
-
-@struct
-class Limits:
-    """Until when the program runs.
-
-    Attributes:
-      steps: so many steps of each environment; with 0, only the update that is due.
-      episodes: until so many more episodes have ended.
-    """
-
-    steps: Any
-    episodes: Any
-
-
-@struct
 class Taken:
     """Steps as somebody sees them who looks at locals: with the leading axis of steps, if each is kept, else the last.
 
     Attributes:
       action: as stored; env_action: as the environments took it; observation: what came after it.
+      final_observation: the last ones of the episodes that ended; the observation, elsewhere.
     """
 
     action: Any
     env_action: Any
     observation: Any
-
-
-@struct
-class Trained:
-    """What the program goes on with and gives.
-
-    Attributes:
-      learner: parameters, targets and moments.
-      replay: the store.
-      env_state: of the environments; packed in what the program gives.
-      wrapper_states, observation, progress: where it is.
-      metrics: each of the last update that had it; `num_updated`: how many times there was one.
-      count: how many steps of each environment there were; `num_ended`: how many episodes ended in them.
-      steps, taken: of them.
-    """
-
-    learner: OffPolicyState
-    replay: Replay
-    env_state: Any
-    wrapper_states: tuple[Any, ...]
-    observation: Any
-    progress: Progress
-    metrics: dict[str, Any]
-    num_updated: Any
-    count: Any
-    num_ended: Any
-    steps: Steps
-    taken: Taken
-
-    def but(self, **changes: Any) -> Trained:
-        return dataclasses.replace(self, **changes)
+    final_observation: Any
 
 
 def _train(
     shape: Shape,
-    limits: Limits,
+    limits: driver.Limits,
     venv: VectorEnv,
     settings: OffPolicySettings,
-    learning_rate: jax.Array,
-    exploration_rate: jax.Array,
+    rates: tuple[jax.Array, jax.Array],
     optimizer_settings: dict[str, dict[str, Any]],
     learner: OffPolicyState,
     replay: Replay,
     packed_state: Packed,
     wrapper_states: tuple[Any, ...],
     observation: Any,
-    progress: Progress,
-) -> Trained:
+    progress: driver.Progress,
+    action_noise: Any,
+    key_data: jax.Array,
+) -> tuple[driver.Run, Packed, tuple[Steps, Taken]]:
     """
     Args:
-      limits: until when.
-      settings: of which the learning rate is not used.
-      learning_rate, exploration_rate: (most,), of an update before each of the steps, and of the step.
+      rates: see `driver.run`, `learning_rate` and `exploration_rate`.
+
+    Returns:
+      The run, without what was kept and the environments' state, which follow: packed, and the steps that were kept.
     """
-    policy, num_envs = shape.policy, replay.num_envs
-    dtype = jax.tree.leaves(learner.params)[0].dtype
-    optimizers: Any = {name: each.transformation(optimizer_settings[name]) for name, each in shape.optimizers}
-    num_updates, train_freq = settings.num_updates(num_envs), settings.train_freq
 
-    def draw(iteration: jax.Array) -> Noise:
-        key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), iteration)
-        return Noise.draw(settings, policy, learner.params, observation, key)
-
-    def learn(carry: Trained, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
-        now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
-        # None rather than a branch around them, which would copy what they change.
-        num = jnp.where(carry.progress.is_due, num_updates, 0)
-        return update(now, policy, optimizers, carry.learner, carry.replay, noise, num)
-
-    def update_if_due(carry: Trained, noise: Noise) -> Trained:
-        if not num_updates:
-            return carry
-        is_due = carry.progress.is_due
-        learner, metrics = learn(carry, noise)
-        before, after = carry.learner.num_updates, learner.num_updates
-        there = {name: settings.num_averaged(name, before, after) > 0 for name in metrics}
-        return carry.but(
-            learner=learner,
-            metrics={name: jnp.where(there[name], new, carry.metrics[name]) for name, new in metrics.items()},
-            num_updated=carry.num_updated + is_due,
-            progress=dataclasses.replace(carry.progress, is_due=jnp.asarray(False)),
-        )
-
-    def step_env(state: Any, action: jax.Array) -> Any:
+    def step(state: Any, action: jax.Array) -> Any:
         env_state, wrapper_states = state
         env_state, timestep = venv.step(env_state, action)
         wrapper_states, timestep, wrapper_outputs = step_chain(shape.wrapper_types, wrapper_states, timestep, action)
-        outputs = Outputs.of(timestep)._replace(observation=())
-        if not shape.is_watched:
-            outputs = outputs._replace(final_observation=())
-        seen = (timestep.done, Steps(outputs, wrapper_outputs), action, timestep.observation)
-        return (env_state, wrapper_states), timestep, seen
+        outputs = Outputs.of(timestep)._replace(observation=(), final_observation=())
+        seen = (Steps(outputs, wrapper_outputs), action, timestep.observation, timestep.final_observation)
+        return (env_state, wrapper_states), timestep, (timestep.done, seen)
 
-    def step_once(carry: Trained, noise: Noise) -> tuple[Trained, jax.Array, Steps, Taken]:
-        progress, now = carry.progress, settings
-        if isinstance(settings, DQN):
-            rate = exploration_rate[carry.count].astype(dtype)
-            now = settings.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
-        exploration = ExplorationState(
-            CollectorState((carry.env_state, carry.wrapper_states), carry.observation),
-            carry.replay,
-            progress.action_noise,
-        )
-        row = carry.replay.position
-        exploration, (done, steps, env_action, observation) = take_step(
-            now,
-            policy,
-            carry.learner.params,
-            step_env,
-            exploration,
-            noise,
-            progress.step,
-            progress.num_timesteps,
-            jnp.zeros((), dtype),
-        )
-        calls, step = progress.calls, progress.step + 1
-        num_timesteps = progress.num_timesteps + num_envs
-        is_last = step == train_freq
-        progress = dataclasses.replace(
-            progress,
-            iteration=progress.iteration + is_last,
-            step=jnp.where(is_last, 0, step),
-            is_due=is_last & (num_timesteps > settings.learning_starts) & (num_updates > 0),
-            num_timesteps=num_timesteps,
-            calls=calls + 1,
-            action_noise=exploration.action_noise,
-        )
-        env_state, wrapper_states = exploration.collector.env_state
-        after = carry.but(
-            learner=settings.on_step(policy, carry.learner, calls, calls + 1, num_envs),
-            replay=exploration.replay,
-            env_state=env_state,
-            wrapper_states=wrapper_states,
-            observation=observation,
-            progress=progress,
-        )
-        return after, done, steps, Taken(exploration.replay.action[row], env_action, observation)
+    def empty(given: Any) -> tuple[Steps, Taken]:
+        action, (steps, *seen) = given
+        return _zeros(steps, shape.most), _zeros(Taken(action, *seen), *([shape.most] if shape.is_watched else []))
 
-    def step(carry: Trained, noise: Noise) -> Trained:
-        after, done, steps, taken = step_once(carry, noise)
+    def keep(kept: tuple[Steps, Taken], count: jax.Array, given: Any) -> tuple[Steps, Taken]:
+        def put(many: jax.Array, one: jax.Array) -> jax.Array:
+            return many.at[count].set(one)
 
-        def keep(kept: jax.Array, one: jax.Array) -> jax.Array:
-            return kept.at[carry.count].set(one)
+        action, (steps, *seen) = given
+        taken = Taken(action, *seen)
+        return jax.tree.map(put, kept[0], steps), jax.tree.map(put, kept[1], taken) if shape.is_watched else taken
 
-        return after.but(
-            count=carry.count + 1,
-            num_ended=carry.num_ended + done.sum(dtype=jnp.int32),
-            steps=jax.tree.map(keep, carry.steps, steps),
-            taken=jax.tree.map(keep, carry.taken, taken) if shape.is_watched else taken,
-        )
-
-    def goes_on(carry: Trained) -> Any:
-        return (carry.count < limits.steps) & (carry.num_ended < limits.episodes)
-
-    def iterate(carry: Trained, noise: Noise) -> Trained:
-        """The update that is due, and the rest of an iteration, or as much of it as the limits allow."""
-
-        def in_iteration(inner: tuple[Trained, jax.Array]) -> Any:
-            return goes_on(inner[0]) & ~inner[1]
-
-        def step_on(inner: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
-            after = step(inner[0], noise)
-            return after, after.progress.step == 0
-
-        return jax.lax.while_loop(in_iteration, step_on, (update_if_due(carry, noise), jnp.asarray(False)))[0]
-
-    start = Trained(
-        learner=learner,
-        replay=replay,
-        env_state=shape.packing.unpack(packed_state),
-        wrapper_states=wrapper_states,
-        observation=observation,
-        progress=progress,
-        metrics={},
-        num_updated=jnp.zeros((), jnp.int32),
-        count=jnp.zeros((), jnp.int32),
-        num_ended=jnp.zeros((), jnp.int32),
-        steps=Steps(Outputs(), ()),
-        taken=Taken((), (), ()),
+    collector = CollectorState((shape.packing.unpack(packed_state), wrapper_states), observation)
+    end = driver.run(
+        settings,
+        shape.policy,
+        transformations(shape.optimizers, optimizer_settings),
+        step,
+        learner,
+        ExplorationState(collector, replay, action_noise),
+        progress,
+        jax.random.wrap_key_data(key_data),
+        limits,
+        *rates,
+        keep,
+        empty,
     )
-    noise = jax.eval_shape(draw, progress.iteration)
-    _, _, steps, taken = jax.eval_shape(step_once, start, noise)
-    start = start.but(
-        metrics=_zeros(jax.eval_shape(learn, start, noise)[1]) if num_updates else {},
-        steps=_zeros(steps, shape.most),
-        taken=_zeros(taken, *([shape.most] if shape.is_watched else [])),
-    )
-    chunk = num_at_once(noise, shape.most // train_freq)
-
-    def iterate_chunk(carry: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
-        """As many iterations as draw at once."""
-        first = carry[0].progress.iteration
-        noise = jax.vmap(draw)(first + jnp.arange(chunk, dtype=jnp.int32))
-
-        def in_chunk(carry: tuple[Trained, jax.Array]) -> Any:
-            return carry[1] | (goes_on(carry[0]) & (carry[0].progress.iteration < first + chunk))
-
-        def next_iteration(carry: tuple[Trained, jax.Array]) -> tuple[Trained, jax.Array]:
-            own = jax.tree.map(lambda leaf: leaf[carry[0].progress.iteration - first], noise)
-            return iterate(carry[0], own), jnp.asarray(False)
-
-        return jax.lax.while_loop(in_chunk, next_iteration, carry)
-
-    # Once at least, for the update that is due; and not a scan, whose length would be part of the program: however a
-    # training is cut into programs, the bits are the same.
-    end, _ = jax.lax.while_loop(lambda carry: carry[1] | goes_on(carry[0]), iterate_chunk, (start, jnp.asarray(True)))
-    return end.but(env_state=shape.packing.pack(end.env_state))
+    env_state, wrapper_states = end.exploration.collector.env_state
+    collector = CollectorState(((), wrapper_states), end.exploration.collector.observation)
+    exploration = dataclasses.replace(end.exploration, collector=collector)
+    return dataclasses.replace(end, exploration=exploration, kept=()), shape.packing.pack(env_state), end.kept
 
 
 def _zeros(tree: Any, *lead: int) -> Any:
@@ -312,4 +145,119 @@ def program() -> Callable[..., Any]:
 
     The store is donated: a copy of a million rows would take longer than an update.
     """
-    return jax.jit(_train, static_argnums=(0,), donate_argnums=(8,), compiler_options=compiler_options())
+    return jax.jit(_train, static_argnums=(0,), donate_argnums=(7,), compiler_options=compiler_options())
+
+
+@dataclasses.dataclass
+class Ran:
+    """What a program gave that somebody may be shown, on the host.
+
+    Attributes:
+      count: how many steps of each environment it took.
+      num_updated, metrics: see `driver.Run`.
+      steps, taken: those steps.
+    """
+
+    count: int
+    num_updated: int
+    metrics: dict[str, float]
+    steps: Steps
+    taken: Taken
+
+
+def most_steps(num_envs: int) -> int:
+    """How many steps one program has room for."""
+    return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
+
+
+def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool) -> Ran:
+    """Run the program, and leave what it gave where SB3 has it.
+
+    Args:
+      steps: at most so many of each environment. With 0, only the update that is due.
+      episodes: stop as soon as so many have ended.
+      is_watched: whether somebody looks at each step. `steps` are at most those of one iteration then.
+
+    Raises:
+      ValueError: parameters became NaN; those from before are kept.
+    """
+    chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
+    assert chain is not None
+    assert learner is not None
+    base = chain.base
+    most = settings.train_freq if is_watched else most_steps(base.num_envs)
+    shape = Shape(
+        packing=base.programs.state,
+        wrapper_types=chain.types,
+        policy=plan.network,
+        optimizers=tuple(learner.exported.items()),
+        most=most,
+        is_watched=is_watched,
+    )
+    rates, vectors = schedules(algorithm, steps, most), read_off_policy(learner, algorithm._n_updates)
+    rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs))
+    where = algorithm._progress()
+    # Last, because whatever fails from here on has to give it back.
+    left = -(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs)
+    replay = committed(buffer.lend(algorithm._last_obs, left + settings.train_freq))
+    limits = driver.Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay), 2**31 - 1)))
+    try:
+        run, env_state, kept = program()(
+            shape, limits, base.venv, settings, rates, learner.settings(), vectors, replay, *rest, *where
+        )
+    except BaseException:
+        buffer.return_lent(replay)
+        raise
+    buffer.return_lent(run.exploration.replay)
+    exploration = dataclasses.replace(run.exploration, replay=None)
+    host, (all_steps, taken) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
+    count = int(host.count)
+    # Leave the environments, the model and what it learns where the program ended.
+    chain.base.write_back(env_state)
+    chain.write_back(host.exploration.collector.env_state[1])
+    like = algorithm._last_obs
+    observation = jax.tree.map(np.array, in_dtypes_of(like, host.exploration.collector.observation))
+    algorithm._last_obs = algorithm._last_original_obs = observation
+    algorithm._leave_progress(host.progress, host.exploration.action_noise)
+    if count:
+        algorithm._last_episode_starts = np.array(all_steps.dones[count - 1])
+    # Last, because it raises if something is NaN.
+    learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
+    algorithm._n_updates = int(run.learner.num_updates)
+    return Ran(
+        count=count,
+        num_updated=int(host.num_updated),
+        metrics={name: value.item() for name, value in host.metrics.items()},
+        steps=jax.tree.map(lambda leaf: leaf[:count], all_steps),
+        taken=_in_dtypes_of(like, jax.tree.map(lambda leaf: leaf[:count], taken) if is_watched else taken),
+    )
+
+
+def _in_dtypes_of(like: Any, taken: Taken) -> Taken:
+    """What SB3's wrappers would give, in memory of its own."""
+    observation, final_observation = (
+        jax.tree.map(np.array, in_dtypes_of(like, each)) for each in (taken.observation, taken.final_observation)
+    )
+    return Taken(taken.action, taken.env_action, observation, final_observation)
+
+
+def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
+
+    Both are SB3's schedules, which may be any function of the progress.
+    """
+    total, num_envs = algorithm._total_timesteps, algorithm.n_envs
+    # As SB3 has it: from the step before, which is 1 where there was none.
+    progress = 1 - (algorithm.num_timesteps + num_envs * np.arange(max(steps, 1))) / total
+    now = algorithm._current_progress_remaining
+    learning_rate, exploration_rate = np.zeros(most, np.float32), np.zeros(most, np.float32)
+    rate = algorithm.lr_schedule
+    if is_constant(rate):
+        learning_rate[:] = rate(now)
+    else:
+        learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
+    if isinstance(algorithm._settings_now(), DQN):
+        dqn: Any = algorithm
+        exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
+        exploration_rate[0] = dqn.exploration_rate
+    return learning_rate, exploration_rate

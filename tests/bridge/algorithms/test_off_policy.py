@@ -20,7 +20,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
-from bridge.engine.off_policy import running
+from bridge.algorithms import off_policy
+from bridge.engine.off_policy import program as programs
 from bridge.engine.pace import Pace
 from bridge.engine.watching import QuietCallback
 from bridge.replay.store import lending
@@ -96,11 +97,11 @@ def test_the_same_seed_gives_the_same_training_and_another_one_another():
 
 
 def test_a_training_compiles_its_program_once():
-    before, model = running.program()._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
+    before, model = programs.program()._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
     model.learn(48).learn(48)
     model.replay_buffer.size()  # for which it comes back from the program
     model.learn(48)
-    assert running.program()._cache_size() == before + 1
+    assert programs.program()._cache_size() == before + 1
 
 
 # --- The store ------------------------------------------------------------------------------------------------------
@@ -380,7 +381,7 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
     for model in (whole, broken):
         model.exploration_schedule = lambda left: 0.3
     whole.learn(96)
-    program, calls = running.program(), []
+    program, calls = programs.program(), []
 
     def interrupted(*arguments):
         trained = program(*arguments)
@@ -389,7 +390,7 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
             signal.raise_signal(signal.SIGINT)
         return trained
 
-    monkeypatch.setattr(running, "program", lambda: interrupted)
+    monkeypatch.setattr(programs, "program", lambda: interrupted)
     monkeypatch.setattr(Pace, "next", lambda self, most: min(most, 6))  # steps a program, of 24
     with pytest.raises(KeyboardInterrupt):
         broken.learn(96)
@@ -421,8 +422,8 @@ def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatc
             return 0
 
     quiet, each, counts = Ends(), Each(), []
-    run = running.run_steps
-    monkeypatch.setattr(running, "run_steps", lambda *args: counts.append(args[2]) or run(*args))
+    run = off_policy.run_steps
+    monkeypatch.setattr(off_policy, "run_steps", lambda *args: counts.append(args[2]) or run(*args))
     make().learn(96, quiet)
     assert max(counts) > make().train_freq.frequency
     make().learn(96, each)
