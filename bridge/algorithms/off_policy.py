@@ -164,7 +164,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             self._begin_iteration()
         callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
         with self._learning():
-            self._train_until(total_timesteps, callback, log_interval)
+            try:
+                self._train_until(total_timesteps, callback, log_interval)
+            except Exception:
+                self._begin_iteration()  # as in SB3, what it left undone stays so; after Ctrl-C nothing is lost
+                raise
         callback.on_training_end()
         return self
 

@@ -42,7 +42,7 @@ class Learner:
 
     def vectors(self) -> tuple[Vectors, Vectors, Vectors]:
         """The params, the targets and the states of optimisers; not for donation. See LearningState.read."""
-        return committed(self._tensors.read()) if self._kept is None else self._kept
+        return self._tensors.read() if self._kept is None else self._kept
 
     def leave(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
         """Go on from what a program made of the vectors.

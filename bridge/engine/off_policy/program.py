@@ -194,7 +194,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
         most=most,
         is_watched=is_watched,
     )
-    rates, vectors = schedules(algorithm, steps, most), read_off_policy(learner, algorithm._n_updates)
+    rates, vectors = schedules(algorithm, steps, most), committed(read_off_policy(learner, algorithm._n_updates))
     rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs))
     where = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
