@@ -252,7 +252,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             n_steps,
             self._steps_of_same_noise(),
             Discounts(self.gamma, buffer.gamma, buffer.gae_lambda),
-            keep_final_observation=watched or bool(plan.others),
+            keep_final_observation=watched,
         )
         chain.check(collected.steps.wrapper_outputs)
         write_rollout(buffer, collected.rollout, self._last_episode_starts, collected.steps.dones)

@@ -172,6 +172,9 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     chain = _chain(plan, env)
     if plan.network is None:
         return
+    if chain is not None and "_update_info_buffer" in plan.others:
+        plan.reasons.append("The model has an _update_info_buffer of its own, which hears of every step.")
+        chain = None
     plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
     if chain is None:
         plan.actor = JudgingActor(plan.network, plan._snapshot.parameters)

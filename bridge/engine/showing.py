@@ -109,8 +109,8 @@ def show_rollout(
     Returns:
       False as soon as the callback does.
     """
-    num_envs, calls_hook = steps.dones.shape[1], "_update_info_buffer" in algorithm.plan.others
-    if not (watched or calls_hook):
+    num_envs = steps.dones.shape[1]
+    if not watched:
         # What the model keeps of episodes is all that anybody can see.
         block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
         for _ in range(block.num_steps):
@@ -132,13 +132,10 @@ def show_rollout(
             buffer.pos, buffer.full = step, False
             algorithm.num_timesteps += num_envs
             now = {name: column[step] for name, column in columns.items()}
-            infos = block.step_infos(step)
-            callback.update_locals({**shown, "n_steps": step, "infos": infos, **now})
+            callback.update_locals({**shown, "n_steps": step, "infos": block.step_infos(step), **now})
             if not callback.on_step():
                 return False
-            if calls_hook:
-                algorithm._update_info_buffer(infos, now["dones"])
-            elif ended := block.ended(step):
+            if ended := block.ended(step):
                 algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
     finally:
         algorithm._last_obs, algorithm._last_episode_starts = last

@@ -64,7 +64,8 @@ def collect_rollouts(
     if not has_begun:
         callback.on_rollout_start()
     watched = looks_at_steps(callback)
-    acts = isinstance(actor, JudgingActor) and (not watched or plan.acts_as_planned())
+    others_run = watched or bool(plan.others)  # in each step, and may change what acts
+    acts = isinstance(actor, JudgingActor) and (not others_run or plan.acts_as_planned())
     calls_hook = "_update_info_buffer" in plan.others
     noise: Any = [None] * n_steps
     if isinstance(actor, JudgingActor):
@@ -73,7 +74,7 @@ def collect_rollouts(
     is_box = isinstance(algorithm.action_space, spaces.Box)
     if plan.pipelines:
         assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
-        take_step = Pipeline(env, noise, looks_ahead=not watched).step
+        take_step = Pipeline(env, noise, looks_ahead=not others_run).step
     else:
         take_step = functools.partial(step_together, env, noise)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
@@ -84,7 +85,7 @@ def collect_rollouts(
         act: Act
         if acts:
             assert isinstance(actor, JudgingActor)
-            act = actor.act_and_judge if watched else actor.act
+            act = actor.act_and_judge if others_run else actor.act
         else:
             if algorithm.use_sde and step % sde_sample_freq == 0:
                 policy.reset_noise(num_envs)
@@ -92,7 +93,7 @@ def collect_rollouts(
         new_obs: Any
         actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, observation, step)
         algorithm.num_timesteps += num_envs
-        is_judged = watched or not acts
+        is_judged = others_run or not acts
         if is_judged:
             values, log_probs = rest
         if watched:
@@ -126,8 +127,8 @@ def collect_rollouts(
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
         if is_judged:
             buffer.values[step], buffer.log_probs[step] = values, log_probs
-        if watched:
-            # A callback may change anything, and what was acted and valued so far is the policy's from before.
+        if others_run:
+            # Anything may have changed, and what was acted and valued so far is the policy's from before.
             _add_values_behind(algorithm, buffer, truncated)
             algorithm._hand_over()
             acts = acts and plan.acts_as_planned()
@@ -138,7 +139,7 @@ def collect_rollouts(
     _add_values_behind(algorithm, buffer, truncated)
     if acts:
         assert isinstance(actor, JudgingActor)
-        judged = (buffer.values, buffer.log_probs) if watched else None
+        judged = (buffer.values, buffer.log_probs) if others_run else None
         last = (_dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda)
         results = actor.judge(read_rollout(buffer), judged, *last)
         buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
