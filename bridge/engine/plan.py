@@ -233,13 +233,13 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
     Raises:
       NotCompilable: there is something.
     """
-    if others:
-        raise NotCompilable(f"The model calls what is not SB3's: {', '.join(others)}.")
     if unwrap_vec_normalize(algorithm.env) is not None:
         raise NotCompilable("With a VecNormalize, samples are normalised by the statistics of now, on the host.")
     reason = why_not_lent(algorithm.replay_buffer)
     if reason is not None:
         raise NotCompilable(reason)
+    if others:
+        raise NotCompilable(f"The model calls what is neither SB3's nor ours: {', '.join(others)}.")
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:

@@ -43,6 +43,13 @@ BESIDE_TRAINING = frozenset(
         *("_create_aliases", "_wrap_env", "_get_policy_from_name", "_excluded_save_params", "_get_torch_save_params"),
     )
 )
+# Of what PPO and A2C call, what runs between rollouts alone.
+BETWEEN_ROLLOUTS = frozenset(
+    (
+        *("train", "dump_logs", "logger", "_update_learning_rate", "_update_current_progress_remaining"),
+        *("lr_schedule", "clip_range", "clip_range_vf", "collect_rollouts"),
+    )
+)
 # Of what every object has, what takes part in whatever is done with one.
 _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 

@@ -18,6 +18,7 @@ from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import JudgingActor, as_sb3_gives
 from bridge.engine.on_policy.pipelining import Act, Pipeline, Taken
 from bridge.engine.plan import Plan
+from bridge.engine.trust import BETWEEN_ROLLOUTS
 from bridge.engine.watching import looks_at_steps
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.step_infos import StepInfos
@@ -64,7 +65,7 @@ def collect_rollouts(
     if not has_begun:
         callback.on_rollout_start()
     watched = looks_at_steps(callback)
-    others_run = watched or bool(plan.others)  # in each step, and may change what acts
+    others_run = watched or not BETWEEN_ROLLOUTS.issuperset(plan.others)  # in each step, and may change what acts
     acts = isinstance(actor, JudgingActor) and (not others_run or plan.acts_as_planned())
     calls_hook = "_update_info_buffer" in plan.others
     noise: Any = [None] * n_steps

@@ -53,7 +53,9 @@ def test_an_update_that_gives_nan_leaves_the_weights_from_before_it():
     def spoil(model):
         model.rollout_buffer.advantages[0, 0] = np.nan
 
-    with pytest.raises(ValueError, match=r"The update made \d+ of \d+ weights NaN.*weights from before it are kept"):
+    with pytest.raises(
+        ValueError, match=r"The update made \d+ of \d+ parameters of policy NaN.*Those from before are kept"
+    ):
         model.learn(ROLLOUT, callback=OnRolloutEnd(spoil))
     np.testing.assert_array_equal(weights(model), before)
     assert str(model.policy.optimizer.state_dict()) == str(moments)
@@ -75,7 +77,7 @@ def test_with_target_kl_nan_does_not_end_an_update_early():
     model = make(target_kl=1e9, n_epochs=2)
     model.learn(ROLLOUT)
     model.rollout_buffer.log_probs[0, 0] = np.nan
-    with pytest.raises(ValueError, match="weights NaN"):
+    with pytest.raises(ValueError, match="parameters of policy NaN"):
         model.train()
 
 

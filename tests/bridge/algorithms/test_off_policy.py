@@ -423,7 +423,7 @@ def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatc
 
     quiet, each, counts = Ends(), Each(), []
     run = off_policy.run_steps
-    monkeypatch.setattr(off_policy, "run_steps", lambda *args: counts.append(args[2]) or run(*args))
+    monkeypatch.setattr(off_policy, "run_steps", lambda *args, **kwargs: counts.append(args[2]) or run(*args, **kwargs))
     make().learn(96, quiet)
     assert max(counts) > make().train_freq.frequency
     make().learn(96, each)

@@ -221,7 +221,7 @@ def test_the_discount_of_several_steps_is_the_buffers_in_a_program_too():
     buffer = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 2, "gamma": 0.5}}
     model = bridge.DQN("MlpPolicy", env, gamma=0.9, **buffer, **SETTINGS)
     assert model.plan.chain is not None
-    assert (model._settings().gamma, model._settings().n_steps) == (0.5, 2)
+    assert (model._settings_now().gamma, model._settings_now().n_steps) == (0.5, 2)
 
 
 def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplog):

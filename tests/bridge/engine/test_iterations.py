@@ -151,7 +151,7 @@ def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
 
     failed = []
     for model in pair(bridge.PPO, One, learning_rate=learning_rate):
-        with pytest.raises(ValueError, match="weights NaN") as error:
+        with pytest.raises(ValueError, match="parameters of policy NaN") as error:
             model.learn(8 * ROLLOUT)
         failed.append((str(error.value), model.num_timesteps))
     assert failed[0] == failed[1]
