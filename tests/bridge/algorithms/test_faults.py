@@ -274,11 +274,6 @@ def test_without_a_seed_nothing_is_drawn_and_a_seeded_generator_gives_the_same_r
     assert not np.array_equal(make(seed=None).key, runs[0])
 
 
-def test_a_key_is_jaxs_of_the_seed():
-    for seed in (0, 7, 2**31 + 5):
-        np.testing.assert_array_equal(make(seed=seed).key, jax.random.key_data(jax.random.key(seed)))
-
-
 # --- Threads and files ----------------------------------------------------------------------------------------------
 
 
