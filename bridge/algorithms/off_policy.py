@@ -28,8 +28,9 @@ from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import show_steps
 from bridge.engine.updates import update_from_samples
 from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
+from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
-from bridge.replay import ReplayBuffer
+from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
 from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.driver import Progress
@@ -37,6 +38,8 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 # So many gradient steps are one program on the host. More are several.
 MOST_TOGETHER = 128
+# Added to errors that become priorities, so that nothing is drawn never again.
+LEAST_PRIORITY = 1e-6
 
 
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
@@ -173,6 +176,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         return self
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+        if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
+            self._require_weights_known()  # before anybody waits for the first update
         pace, goes_on = Pace(), True
         while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
             if self._current_plan(self.env).mode is Mode.PROGRAM:
@@ -364,12 +369,25 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self._last_original_obs = self._last_obs = new_obs
         return None
 
+    def _require_weights_known(self) -> None:
+        """
+        Raises:
+          NotCompilable: the buffer has priorities, and updates are SB3's, which know nothing of weights.
+        """
+        plan = self._current_plan(self.env)
+        if plan.learner is None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
+            raise NotCompilable(
+                "A PrioritizedReplayBuffer needs compiled updates, or a train of your own that knows weights: "
+                + " ".join(plan.reasons)
+            )
+
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
         """SB3's, as one program if the policy and its optimisers allow it."""
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
-        plan = self._current_plan(self.env)
-        if plan.learner is None or self.replay_buffer is None:
+        plan, buffer = self._current_plan(self.env), self.replay_buffer
+        if plan.learner is None or buffer is None:
+            self._require_weights_known()
             with fast_update(self.policy) if self.engine == "auto" else contextlib.nullcontext():
                 return super().train(gradient_steps, batch_size)
         self._update_learning_rate(self._optimizers())
@@ -378,15 +396,19 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         # Where their number depends on how long an episode was, each number would be a program of its own.
         frequency: Any = self.train_freq
         is_fixed = self.gradient_steps > 0 or frequency.unit is TrainFrequencyUnit.STEP
-        most = MOST_TOGETHER if is_fixed else 1
+        # And what comes next is drawn by the errors of what came before.
+        prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
+        most = MOST_TOGETHER if is_fixed and prioritized is None else 1
         sums: dict[str, float] = {}
         for first in range(0, gradient_steps, most):
             num, before = min(most, gradient_steps - first), self._n_updates
-            samples = [self.replay_buffer.sample(batch_size, env=self._vec_normalize_env) for _ in range(num)]
-            self.key, metrics = update_from_samples(
+            samples: list[Any] = [buffer.sample(batch_size, env=self._vec_normalize_env) for _ in range(num)]
+            self.key, metrics, errors = update_from_samples(
                 plan, settings, before, samples, self.action_space, self.key, first, keep
             )
             self._n_updates += num
+            if prioritized is not None:
+                prioritized.update_priorities(samples[0].indices, errors[0] + LEAST_PRIORITY)
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, self._n_updates)
         self._record_compile_time()

@@ -18,9 +18,11 @@ from bridge.engine.compilation import compile_meanwhile, to_host
 from bridge.engine.learner import Learner, transformations
 from bridge.engine.plan import POLICY, Plan
 from bridge.observations import map_parts
+from bridge.replay.store.samples import PrioritizedSamples
 from bridge.translate.optimizers import ExportedOptimizer
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OnPolicySettings, Rollout, Transitions
+from jaxenvs.learn.off_policy.replay import TD_ERRORS
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 Optimizers = tuple[tuple[str, ExportedOptimizer], ...]
@@ -131,7 +133,7 @@ def update_from_samples(
     key: np.ndarray,
     first: int,
     keep: bool,
-) -> tuple[np.ndarray, dict[str, float]]:
+) -> tuple[np.ndarray, dict[str, float], Any]:
     """Learn from samples of SB3's.
 
     Args:
@@ -143,7 +145,8 @@ def update_from_samples(
       keep: see `Learner.leave`.
 
     Returns:
-      The next key, and the means of the metrics.
+      The next key, the means of the metrics, and of samples with weights the sizes of their temporal-difference
+      errors, (num_updates, batch_size).
 
     Raises:
       ValueError: parameters became NaN. Those from before are kept.
@@ -156,11 +159,13 @@ def update_from_samples(
     state, key, metrics = program(
         settings, learner.settings(), read_off_policy(learner, num_updates), batches, key, np.int32(first)
     )
-    means = {name: value.item() for name, value in to_host(metrics).items()}
+    metrics = to_host(metrics)
+    errors = metrics.pop(TD_ERRORS, None)
+    means = {name: value.item() for name, value in metrics.items()}
     # Where a mean is NaN, parameters may be, of those networks too that are looked at later.
     keep = keep and not any(value != value for value in means.values())
     learner.leave(state.params, state.targets, state.optimizer_states, keep)
-    return np.array(key), means
+    return np.array(key), means, errors
 
 
 def read_off_policy(learner: Learner, num_updates: int) -> OffPolicyState:
@@ -179,6 +184,7 @@ def _transitions(sample: Any, action_space: spaces.Space[Any], gamma: float) -> 
         reward=_array(sample.rewards)[:, 0],
         next_observation=map_parts(_array, sample.next_observations),
         discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
+        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +18,9 @@ def leaves(tree: Any) -> tuple[Any, ...]:
     return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
 
 
-def pairs(tree: Any, *others: Any) -> list[tuple[Any, ...]]:
-    """The arrays of an observation, each with those of the same name in others, whatever the order of their keys."""
-    if isinstance(tree, dict):
-        return [(leaf, *(other[name] for other in others)) for name, leaf in tree.items()]
-    return [(tree, *others)]
+def pairs(tree: Any, other: Any) -> Sequence[tuple[Any, Any]]:
+    """The arrays of an observation, each with that of the same name in another, whatever the order of their keys."""
+    return [(leaf, other[name]) for name, leaf in tree.items()] if isinstance(tree, dict) else ((tree, other),)
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
