@@ -29,11 +29,11 @@ def test_every_table_is_written(tmp_path, monkeypatch):
     # Whole trainings as one program take long to compile, and other tests run them.
     monkeypatch.setattr(parts.trainings, "pure_training", lambda *_: parts.Training(lambda: None, 1, 0.0))
     monkeypatch.setattr(parts.learn, "train", lambda key, _: jax.random.uniform(key))
-    names = ["stepping", "vec_env", "training_8", "tensors", "seeds"]
+    names = ["stepping", "vec_env", "training_8", "phases", "seeds"]
     assert run("--quick", "--output", str(tmp_path), "--only", *names) == 0
     content = json.loads((tmp_path / "gpu.json").read_text())
     assert [(row["part"], row["outcome"]) for row in content["parts"]] == [(name, "done") for name in names]
-    assert content["tables"].keys() == {"stepping", "vec_env", "training", "tensors", "seeds"}
+    assert content["tables"].keys() == {"stepping", "vec_env", "training", "phases", "seeds"}
     assert all(row["steps_per_second"] > 0 for row in content["tables"]["training"])
     assert {row["side"].partition(",")[0] for row in content["tables"]["training"]} == {
         "bridge.PPO",

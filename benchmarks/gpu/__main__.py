@@ -56,7 +56,7 @@ PARTS = {
     "training_8": Part("training", 65, ("8 envs",)),
     "training_256": Part("training", 50, ("256 envs",)),
     "training_4096": Part("training", 50, ("4096 envs",)),
-    "tensors": Part("tensors", 40),
+    "phases": Part("phases", 40),
     "seeds": Part("seeds", 40),
     "stepping": Part("stepping", 40),
     "vec_env": Part("vec_env", 25),

@@ -207,7 +207,7 @@ def _compare(tables: Tables, setting: Setting, sides: dict[str, Callable[[], Tra
         raise RuntimeError(f"{len(failed)} of {len(sides)} sides failed, the first with {failed[0]['failed']}")
 
 
-# --- Many seeds, and tensors ------------------------------------------------------------------------------------
+# --- Many seeds, and phases ----------------------------------------------------------------------------------
 
 
 def seeds(tables: Tables, quick: bool) -> None:
@@ -240,12 +240,11 @@ def seeds(tables: Tables, quick: bool) -> None:
     tables.add("seeds", rows)
 
 
-def tensors(tables: Tables, quick: bool) -> None:
-    """Collecting as one program, by the torch policy on tensors, and by SB3's loop: each phase of an iteration."""
+def phases(tables: Tables, quick: bool) -> None:
+    """Collecting and learning as programs, and as SB3 does it: each phase of an iteration."""
     for setting in [trainings.QUICK] if quick else [SETTINGS["256 envs"], SETTINGS["4096 envs"]]:
         sides = {
             'bridge.PPO, engine="xla"': functools.partial(bridge.PPO, engine="xla"),
-            'bridge.PPO, engine="torch"': functools.partial(bridge.PPO, engine="torch"),
             "stock SB3": stable_baselines3.PPO,
         }
         models, clocks = {}, {}
@@ -262,7 +261,7 @@ def tensors(tables: Tables, quick: bool) -> None:
             | {f"{phase}_ms": 1000 * clock.median(phase) for phase in ("collect_rollouts", "train")}
             for name, clock in clocks.items()
         ]
-        tables.add("tensors", rows)
+        tables.add("phases", rows)
 
 
 @dataclasses.dataclass
