@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 import jaxenvs
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.algorithms.dqn import DQN
+from bridge.engine.trust import has_own_methods, inner_environments
 from bridge.errors import NotCompilable
 from bridge.evaluation_on_host import run_episodes, with_statistics
 from bridge.translate.modules import read_parameters
@@ -144,7 +145,7 @@ def evaluate(
         network = export_acting(policy)
         lanes, stack = _environments(env)
         stack = _as_the_policy_sees(stack, model, policy)
-        chain = Chain.of(stack)
+        chain = _chain(stack)
     except NotCompilable as reason:
         raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
     lane = lanes.lane_env(0)
@@ -316,6 +317,13 @@ def _shapes(space: spaces.Space[Any]) -> Any:
 
 def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
     return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
+
+
+def _chain(env: VecEnv) -> Chain:
+    own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
+    if own is not None:
+        raise NotCompilable(f"A method was put into the {type(own).__name__}.")
+    return Chain.of(env)
 
 
 def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:

@@ -20,6 +20,7 @@ from bridge.engine.trust import has_own_methods, inner_environments, of_others
 from bridge.errors import NotCompilable
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.translate.action_noise import export_noise
+from bridge.translate.exported_network import keeps_changing
 from bridge.translate.learning_state import LearningState
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
 from bridge.translate.optimizers import export_optimizer
@@ -249,6 +250,8 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
 def _require_faster(algorithm: Any) -> None:
     if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
         raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
+    if algorithm.engine == "auto" and keeps_changing(algorithm.policy):
+        raise NotCompilable("Numbers that the networks read keep changing, and with each programs are compiled anew.")
 
 
 def _inputs_of(algorithm: Any, env: VecEnv | None) -> tuple[Any, ...]:

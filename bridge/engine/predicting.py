@@ -19,6 +19,7 @@ from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_whe
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
 from bridge.errors import NotCompilable
+from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import compiler_options, is_usable, require_usable
@@ -159,7 +160,7 @@ def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
     """None where the policy has no translation, or is slower compiled."""
     try:
         require_usable()
-        if is_slower_compiled(policy):
+        if is_slower_compiled(policy) or keeps_changing(policy):
             return None
         return Actor(export_acting(policy), snapshot.parameters)
     except (NotCompilable, RuntimeError):

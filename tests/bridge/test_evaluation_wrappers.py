@@ -148,6 +148,13 @@ def test_other_wrappers_are_referred_to_evaluate_policy():
         evaluate(policy_for(Counter()), Unknown(JaxVecEnv(Counter(), 2)), N, max_steps=5)
 
 
+def test_methods_put_into_an_environment_are_referred_to_evaluate_policy():
+    env = VecFrameStack(JaxVecEnv(Counter(), 2), 2)
+    env.venv.step_wait = lambda: None
+    with pytest.raises(NotCompilable, match=r"A method was put into the JaxVecEnv.*evaluation.evaluate_policy"):
+        evaluate(seeing(env), env, N, max_steps=5)
+
+
 # --- Statistics -----------------------------------------------------------------------------------------------------
 
 

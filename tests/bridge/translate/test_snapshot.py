@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 import bridge
+from bridge.translate import exported_network
 from bridge.translate.exported_network import MOST_COMPUTATIONS, keeps_changing
 from bridge.translate.policies import export_policy
 from bridge.translate.snapshot import Snapshot
@@ -187,7 +188,7 @@ def test_acting_and_learning_change_nothing():
     assert snapshot.is_current()
 
 
-def test_a_training_acts_and_learns_with_the_numbers_of_now():
+def test_a_training_acts_and_learns_with_the_numbers_of_now(monkeypatch):
     model = bridge.PPO(
         "MlpPolicy",
         DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]),
@@ -205,6 +206,11 @@ def test_a_training_acts_and_learns_with_the_numbers_of_now():
         spread[config.scale] = np.ptp(model.rollout_buffer.values)
     assert model.plan.updates
     assert spread[1.0] > 0 == spread[0.0]
+    monkeypatch.setattr(exported_network, "MOST_COMPUTATIONS", 1)
+    for config.scale in (0.5, 0.0):  # not compiled once more for each
+        model.learn(8)
+    assert "keep changing" in str(model.plan)
+    assert np.ptp(model.rollout_buffer.values) == 0
 
 
 def test_code_with_anything_in_its_reach_can_be_watched():
