@@ -1,4 +1,4 @@
-"""What off-policy learning changes, between PyTorch's tensors and JAX's vectors: parameters, targets and moments."""
+"""What learning changes, between PyTorch's tensors and JAX's vectors: parameters, targets and moments."""
 
 from __future__ import annotations
 
