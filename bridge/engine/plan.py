@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,6 +79,15 @@ class Plan:
     # What it was made for, to notice when that changes.
     _inputs: tuple[Any, ...] = ()
     _snapshot: Snapshot | None = None
+    # Programs of its update: to find one by what a network is takes a tenth of an update.
+    _programs: dict[bool, Any] = dataclasses.field(default_factory=dict)
+
+    def update_program(self, make: Callable[..., Any], in_order: bool) -> Any:
+        """What `make` gives for the network and its optimisers, made once."""
+        if in_order not in self._programs:
+            assert self.learner is not None
+            self._programs[in_order] = make(self.network, tuple(self.learner.exported.items()), in_order)
+        return self._programs[in_order]
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

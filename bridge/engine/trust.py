@@ -111,12 +111,18 @@ def _methods_of(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
         if (hasattr(ours, name) and hasattr(type(value), "__get__")) or getattr(value, "fset", None) is not None
     }
     taking_part = sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS)
-    return tuple(taking_part), frozenset(name for name in dir(ours) if inspect.isroutine(getattr(ours, name)))
+    return tuple(taking_part), _routines(ours)
 
 
 def has_own_methods(thing: Any) -> bool:
     """Whether somebody has put a method into an object: into an environment or a buffer, say."""
-    return any(inspect.isroutine(value) and hasattr(type(thing), name) for name, value in vars(thing).items())
+    cls: Any = type(thing)
+    return not _routines(cls).isdisjoint(vars(thing))
+
+
+@functools.lru_cache(maxsize=256)
+def _routines(cls: type) -> frozenset[str]:
+    return frozenset(name for name in dir(cls) if inspect.isroutine(getattr(cls, name, None)))
 
 
 def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:

@@ -54,8 +54,7 @@ class RolloutUpdate:
     def __init__(self, plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray) -> None:
         assert plan.learner is not None
         self._learner = plan.learner
-        in_order = not is_large(plan.learner, buffer, settings)
-        self._program = _on_policy_program(plan.network, tuple(plan.learner.exported.items()), in_order)
+        self._program = plan.update_program(_on_policy_program, not is_large(plan.learner, buffer, settings))
         rollout = read_rollout(buffer)
         self._arguments = (settings, plan.learner.settings(), read_policy(plan.learner), rollout, key)
 
@@ -153,8 +152,7 @@ def update_from_samples(
     """
     learner = plan.learner
     assert learner is not None
-    in_order = not learner.is_large(samples[0].rewards.shape[0])
-    program = _off_policy_program(plan.network, tuple(learner.exported.items()), in_order)
+    program = plan.update_program(_off_policy_program, not learner.is_large(samples[0].rewards.shape[0]))
     batches = _stacked([_transitions(sample, action_space, settings.gamma) for sample in samples])
     state, key, metrics = program(
         settings, learner.settings(), read_off_policy(learner, num_updates), batches, key, np.int32(first)
