@@ -349,6 +349,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         """Actions as environments take them, and as they are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
         scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])
+        scaled = scaled.reshape(-1, *self.action_space.shape)  # type: ignore[misc]
         if action_noise is not None:
             scaled = np.clip(scaled + action_noise(), -1, 1)
         return self.policy.unscale_action(scaled), scaled

@@ -86,7 +86,9 @@ def test_drifting_noise_of_a_matrix_is_handed_back_and_forth():
     np.testing.assert_array_equal(noise_state(noise, 3), state)
 
 
-@pytest.mark.parametrize("noise", [NORMAL, NormalActionNoise(np.zeros(2), SIGMA[0])], ids=["matrix", "row"])
+@pytest.mark.parametrize(
+    "noise", [NORMAL, NormalActionNoise(np.zeros(2), SIGMA[0]), None], ids=["matrix", "row", "none"]
+)
 def test_noise_on_the_host_is_what_sb3_adds(noise):
     ours, stock = (explored(HostMatrix(), noise, package, 20) for package in (bridge, stable_baselines3))
     np.testing.assert_allclose(ours, stock, atol=1e-6)
@@ -120,5 +122,5 @@ def test_noise_of_ones_own_leaves_the_update_compiled():
 
     settings = {**SETTINGS, "learning_starts": 4, "policy_kwargs": {"net_arch": [8]}}
     model = bridge.TD3("MlpPolicy", HostMatrix(), action_noise=Mine(np.zeros((2, 2)), SIGMA), **settings).learn(8)
-    assert model.plan.learning is not None
+    assert model.plan.updates
     assert model._n_updates > 0
