@@ -17,7 +17,7 @@ WORKERS := -n auto --dist worksteal
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid
 GYMNAX := gymnax==1.0.1
 
-.PHONY: demo test test-all test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
+.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -27,7 +27,13 @@ demo: $(INSTALLED)
 test test-all: $(INSTALLED)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	$(MAKE) --no-print-directory --jobs 2 types tests WHICH='$(WHICH)'
+
+# Side by side, as mypy takes one core.
+types:
 	.venv/bin/mypy
+
+tests:
 	.venv/bin/pytest $(WORKERS) $(WHICH)
 
 test-all: WHICH := -m "not foreign"

@@ -8,7 +8,7 @@ from pathlib import Path
 # In the environment, and before JAX and PyTorch are imported, so that subprocesses have them too.
 # Tests compile far more than they run: keep the programs between runs and share them between workers.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # LLVM's -O1, as our own programs have it, for what tests compile themselves: a tenth to a fifth faster, the same bits.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.

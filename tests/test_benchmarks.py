@@ -31,6 +31,7 @@ def run(script, name, folder, *options):
     return content
 
 
+@pytest.mark.thorough  # with peers, which `make bench` installs: without them it is the next test
 def test_raw_stepping_writes_every_side_and_bar(tmp_path, capsys):
     content = run(raw_stepping, "raw_stepping", tmp_path, "--lanes", "1024")
     rows = {row["side"]: row for row in content["tables"]["stepping"]}
@@ -294,11 +295,19 @@ def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeyp
 
 
 @pytest.mark.slow
-def test_off_policy_quick_writes_every_part(tmp_path):
-    content = run(off_policy, "off_policy", tmp_path, "--only", "DQN")
-    assert set(content["tables"]) == {"steps", "ppo", "memory"}
-    assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
+def test_off_policy_quick_measures_steps(tmp_path):
+    content = run(off_policy, "off_policy", tmp_path, "--only", "DQN", "--parts", "steps")
+    assert set(content["tables"]) == {"steps"}
     assert all(row["steps_per_second"] > 0 for row in content["tables"]["steps"])
+    assert content["bars"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.thorough  # PPO as the benchmark of training has it, memory as never_slower has it
+def test_off_policy_quick_measures_ppo_and_memory(tmp_path):
+    content = run(off_policy, "off_policy", tmp_path, "--parts", "on_policy", "memory")
+    assert set(content["tables"]) == {"ppo", "memory"}
+    assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
     assert content["bars"] == []
 
 

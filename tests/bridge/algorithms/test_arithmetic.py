@@ -151,7 +151,11 @@ def test_one_step_of_ppo(case, same_order):
     )
 
 
-@pytest.mark.parametrize("case", PPO_CASES)
+# Distributions and optimisers by themselves: tests/bridge/translate.
+@pytest.mark.parametrize(
+    "case",
+    tiered(PPO_CASES, "discrete", "box", "box, state-dependent", "discrete, clip_range_vf", "box, no normalisation"),
+)
 def test_hundreds_of_steps_of_ppo_in_float64(case, same_order, float64):
     stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
     same_order(MANY_STEPS["n_epochs"])
@@ -214,7 +218,7 @@ def test_one_step_of_a2c_in_float32():
     assert_same(stock, ours, 1e-5)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env_id", tiered(["CartPole-v1", "Pendulum-v1"], "CartPole-v1"))
 def test_a_compiled_rollout_holds_what_the_torch_policy_thinks_of_it(env_id):
     bootstrapped = []
 
