@@ -19,6 +19,7 @@ from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_whe
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
 from bridge.errors import NotCompilable
+from bridge.observations import map_parts
 from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.snapshot import Snapshot
@@ -113,7 +114,7 @@ class Predictor:
             if observation.shape[1:] == shape:
                 return observation, True
         batch, is_batch = self._policy.obs_to_tensor(observation)
-        return _map(lambda part: part.cpu().numpy(), batch), is_batch
+        return map_parts(lambda part: part.cpu().numpy(), batch), is_batch
 
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
@@ -129,13 +130,13 @@ class Predictor:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
         if self._can_act(deterministic):
-            program, *inputs = self._arguments(batch if is_jax else _map(_for_jax, batch), deterministic)
+            program, *inputs = self._arguments(batch if is_jax else map_parts(_for_jax, batch), deterministic)
             action, was_nan = program(*inputs)
             if was_nan:
                 raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
             action = action if is_jax else to_torch(action)
         else:
-            tensors = _map(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
+            tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
             action = self._by_pytorch(tensors, deterministic)
             action = to_jax(action.cpu()) if is_jax else action
         if is_jax:
@@ -199,10 +200,3 @@ def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
                 batch = batch.permute(0, 3, 1, 2) if isinstance(batch, torch.Tensor) else batch.transpose(0, 3, 1, 2)
             return batch, is_batch
     raise ValueError(f"The observation must have the shape {expected}, or (n, *{expected}), got {shape}.")
-
-
-def _map(function: Any, observation: Any) -> Any:
-    """Over the parts of a Dict observation, or the one that there is."""
-    if isinstance(observation, dict):
-        return {name: function(part) for name, part in observation.items()}
-    return function(observation)
