@@ -65,7 +65,9 @@ class CompiledAlgorithm(BaseAlgorithm):
         Raises:
           NotCompilable: with `engine="xla"`, if not everything can be compiled.
         """
-        return self._current_plan(self.env)
+        plan = self._current_plan(self.env)
+        self._is_sure = False  # somebody else asks
+        return plan
 
     def _current_plan(self, env: VecEnv | None) -> Plan:
         """The plan, made anew if something has changed that others may change whenever their code runs."""

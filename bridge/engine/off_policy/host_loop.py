@@ -46,7 +46,7 @@ def collect_rollouts(
         algorithm._hand_over()
     num_steps = num_episodes = 0
     is_watched, continue_training = looks_at_each_step(callback), True
-    calls_hook = "_update_info_buffer" in algorithm.plan.others
+    calls_hook = algorithm._plan is None or "_update_info_buffer" in algorithm._plan.others
     shown = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)
