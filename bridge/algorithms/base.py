@@ -39,7 +39,7 @@ log = logging.getLogger("bridge")
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (
     *("_plan", "_is_learning", "_is_sure", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
-    *("_compiled_before", "_compiled_so_far", "_recorded_at", "_settings_now", "_writes_locals"),
+    *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
 
@@ -55,6 +55,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     _compiling: Future[Any] | None = None
     _compiled_before = _compiled_so_far = 0.0
     _recorded_at = 0
+    _random_before_rollout: dict[str, Any] | None = None
 
     # --- What is compiled, and whose code may have run --------------------------------------------------------------
 
@@ -146,8 +147,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
         With state-dependent exploration, SB3's loop has drawn before it calls callbacks.
         """
-        state: dict[str, Any] | None = getattr(self, "_random_before_rollout", None)
-        return state or get_random_state()
+        return self._random_before_rollout or get_random_state()
 
     def _setup_model(self) -> None:
         key = vars(self).get("key")  # of a zip that is being loaded

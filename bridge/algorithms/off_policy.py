@@ -1,7 +1,8 @@
 """What bridge.DQN, SAC, TD3 and DDPG share: acting, storing and updating as compiled programs, in the place of SB3's.
 
 On JAX environments all three are one program, over as many steps as nobody looks at. On any other environment acting is
-a program a step, and the updates that fall due together are one. Between programs everything is where SB3 has it.
+a program a step, and the updates that fall due together are one. Wherever code of others may run, everything is
+where SB3 has it: see `CompiledAlgorithm._hand_over`.
 """
 
 from __future__ import annotations
@@ -201,8 +202,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), 0)
         held.deliver()
 
-    def _iterate(self, callback: BaseCallback, log_interval: int | None) -> bool:
-        """One iteration of SB3's `learn`."""
+    def _iterate(self, callback: BaseCallback, log_interval: int | None, has_begun: bool = False) -> bool:
+        """One iteration of SB3's `learn`.
+
+        Args:
+          has_begun: whether the callback has been told that its rollout starts.
+        """
         self._update_if_due()  # of a program, whose place this takes
         self._begin_iteration()
         assert self.env is not None
@@ -214,6 +219,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             learning_starts=self.learning_starts,
             replay_buffer=self.replay_buffer,
             log_interval=log_interval,
+            **({"has_begun": True} if has_begun else {}),
         )
         if rollout.continue_training and self.num_timesteps > self.learning_starts:
             gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
@@ -223,7 +229,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
-        train_freq, num_envs = self._settings_now().train_freq, self.n_envs
+        frequency: Any = self.train_freq
+        train_freq, num_envs = frequency.frequency, self.n_envs
         to_end = train_freq - self._step_of_iteration
         watched, begun = looks_at_each_step(callback), self._step_of_iteration
         # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
@@ -235,8 +242,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             if looks_at_rollouts(callback):
                 self._hand_over()
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.PROGRAM:  # any more
-            return True
+        if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
+            return self._iterate(callback, log_interval, has_begun=begun == 0 or not watched)
         if watched:
             steps = to_end
         else:
@@ -328,6 +335,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
         self._random_before_rollout = get_random_state() if self.use_sde else None
         if plan.actor is None:
+            self._hand_over()  # callbacks run in SB3's loop
+            kwargs.pop("has_begun", None)
             return super().collect_rollouts(env, callback, *args, **kwargs)
         plan.actor.refresh()
         return host_loop.collect_rollouts(self, env, callback, *args, **kwargs)
@@ -340,7 +349,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.others:
             return super()._sample_action(learning_starts, action_noise, n_envs)
         if not self._is_sure:
-            if not plan.acts_as_planned():
+            if not plan.acts_as_planned(self.policy):
                 return super()._sample_action(learning_starts, action_noise, n_envs)
             plan.actor.refresh()
         return self._act(plan.actor, action_noise, n_envs)
@@ -352,7 +361,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         scaled = scaled.reshape(-1, *self.action_space.shape)  # type: ignore[misc]
         if action_noise is not None:
             scaled = np.clip(scaled + action_noise(), -1, 1)
-        return self.policy.unscale_action(scaled), scaled
+        return self.policy.unscale_action(scaled), np.array(scaled)
 
     def _store_transition(
         self,

@@ -43,7 +43,6 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
 
     pipeline: bool = False  # of a model that was pickled before there was one
     _compiling_for: Plan | None = None
-    _random_before_rollout: Any = None
 
     def __init__(
         self, policy: Any, env: Any, *args: Any, engine: str = "auto", pipeline: bool = False, **kwargs: Any
@@ -111,7 +110,9 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         iteration, pace = 0, Pace()
         while self.num_timesteps < total_timesteps:
             assert self.env is not None
-            until_log = log_interval - iteration % log_interval if log_interval is not None else math.inf
+            until_log = math.inf
+            if log_interval is not None:
+                until_log = abs(log_interval) - iteration % abs(log_interval)
             count = pace.next(self._quiet_iterations(callback, total_timesteps, until_log))
             with pace.running(count):
                 together = self._iterate(callback, total_timesteps, count) if count else None
@@ -214,9 +215,11 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
             # checkpoint; what continues from there draws them again.
             self._random_before_rollout = get_random_state() if self.use_sde else None
+            self._hand_over()  # callbacks run in SB3's loop
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         if self.policy.training:
             self.policy.set_training_mode(False)
+        rollout_buffer.pos, rollout_buffer.full = 0, False  # as after a reset, which fills it with zeros
         callback.on_rollout_start()
         watched = looks_at_steps(callback)
         if watched:

@@ -56,20 +56,20 @@ class Learner:
         if not keep:
             params, targets, states = to_host((params, targets, states))
             require_numbers(params)
-            self._kept = None
             self._tensors.write(params, targets, states)
+            self._kept = None
             return
         acting = next(iter(self.optimizers))
         vector = np.asarray(params[acting])
         require_numbers({acting: vector})
-        self._tensors.write_params(acting, vector)
         self._kept = params, targets, states
+        self._tensors.write_params(acting, vector)
 
     def hand_over(self) -> None:
         """Leave all where PyTorch has it, because somebody else's code may run, and read all of it afterwards."""
         if self._kept is not None:
-            kept, self._kept = self._kept, None
-            self._tensors.write(*to_host(kept))
+            self._tensors.write(*to_host(self._kept))
+            self._kept = None  # not before all is there
 
     def settings(self) -> dict[str, dict[str, float]]:
         """The numbers of the optimisers as they are now, but for the learning rates."""

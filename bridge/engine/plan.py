@@ -116,9 +116,9 @@ class Plan:
             lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
         return "\n".join(lines)
 
-    def acts_as_planned(self) -> bool:
-        """Whether the policy still computes what the actor does, whatever its weights are."""
-        return self._snapshot is not None and self._snapshot.is_current(learns=False)
+    def acts_as_planned(self, policy: Any) -> bool:
+        """Whether a policy computes what the actor does, whatever its weights are."""
+        return policy is self._inputs[1] and self._snapshot is not None and self._snapshot.is_current(learns=False)
 
     def is_current(self, algorithm: Any, env: VecEnv | None) -> bool:
         """Whether a plan made now would be this one: others may have changed anything in between."""

@@ -254,8 +254,10 @@ def show_steps(
             has_shown_ends = bool(ended)
             infos = block.step_infos(step, only_ends=True)
             callback.update_locals({"self": algorithm, "dones": np.array(outputs.done[step]), "infos": infos})
-        goes_on = callback.on_step()
-        algorithm._last_obs = after
+        try:
+            goes_on = callback.on_step()
+        finally:
+            algorithm._last_obs = after
         if not goes_on:
             break
         if ended:

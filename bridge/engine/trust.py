@@ -8,10 +8,13 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import math
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 from stable_baselines3.common import utils
 from stable_baselines3.common.logger import (
     CSVOutputFormat,
@@ -55,13 +58,16 @@ _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
 BUFFERS = (*SB3S_BUFFERS, HerReplayBuffer)
-NOISES = (type(None), NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
+NOISES = (NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
 HOST_WRAPPERS = (VecVideoRecorder,)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
 CONSTANT = getattr(utils, "ConstantSchedule", None)  # of later versions of SB3
-PLAIN = (int, float, str, bytes, type(None), types.ModuleType, types.BuiltinFunctionType, type)
+NUMBERS = (int, float, str, type(None))
+MATHEMATICS = (math, np, *(abs, bool, float, int, len, max, min, pow, round, sum))
+# Whether functions are of their arguments alone, as long as there are these functions.
+_functions: weakref.WeakKeyDictionary[types.FunctionType, bool] = weakref.WeakKeyDictionary()
 
 
 def compiled(cls: Class) -> Class:
@@ -84,10 +90,11 @@ def of_others(algorithm: Any, env: VecEnv | None) -> tuple[str, ...]:
     buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
     if not (buffer is None or ((is_known(buffer) or type(buffer) in BUFFERS) and not has_own_methods(buffer))):
         names.append("replay_buffer")
-    if not all(type(each) in NOISES for each in getattr(noise, "noises", [noise])):
+    noises = [] if noise is None else [noise, *getattr(noise, "noises", ())]
+    if not all(type(each) in NOISES and not has_own_methods(each) for each in noises):
         names.append("action_noise")
     *wrappers, _ = inner_environments(env)
-    names += [type(each).__name__ for each in wrappers if not (is_compiled(type(each)) or type(each) in HOST_WRAPPERS)]
+    names += [type(each).__name__ for each in wrappers if has_own_methods(each) or not _is_known_wrapper(type(each))]
     return tuple(names)
 
 
@@ -108,7 +115,8 @@ def _methods_of(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
         for each in cls.__mro__
         if each not in ours.__mro__  # those behind it too: a mixin may stand between ours and SB3's
         for name, value in vars(each).items()
-        if (hasattr(ours, name) and hasattr(type(value), "__get__")) or getattr(value, "fset", None) is not None
+        if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
+        or getattr(value, "fset", None) is not None
     }
     taking_part = sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS)
     return tuple(taking_part), _routines(ours)
@@ -133,6 +141,10 @@ def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
     yield env
 
 
+def _is_known_wrapper(cls: type) -> bool:
+    return is_compiled(cls) or cls in HOST_WRAPPERS
+
+
 def _is_known_logger(logger: Any) -> bool:
     if logger is None:  # until learning begins
         return True
@@ -154,19 +166,23 @@ def is_constant(schedule: Any) -> bool:
     return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
 
 
-@functools.lru_cache(maxsize=256)
 def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
-    """Whether a function reads numbers, modules and such functions alone, and writes to nothing outside of it."""
+    """Whether a function reads numbers and mathematics alone, and writes to nothing outside of it."""
+    if function not in _functions:
+        _functions[function] = _reads_numbers(function)
+    return _functions[function]
+
+
+def _reads_numbers(function: types.FunctionType) -> bool:
+    code = function.__code__
+    if "random" in code.co_names or any(isinstance(each, types.CodeType) for each in code.co_consts):
+        return False
     for each in dis.get_instructions(function):
         if each.opname in ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR"):
             return False
-        if each.opname == "STORE_DEREF" and each.argval in function.__code__.co_freevars:
+        if each.opname == "STORE_DEREF" and each.argval in code.co_freevars:
             return False
     variables = inspect.getclosurevars(function)
     read = [*variables.nonlocals.values(), *variables.globals.values(), *(function.__defaults__ or ())]
-    return all(
-        isinstance(each, PLAIN)
-        or type(each) in SCHEDULES
-        or (type(each) is types.FunctionType and each is not function and _is_function_of_its_arguments(each))
-        for each in read
-    )
+    read += [*(function.__kwdefaults__ or {}).values(), *variables.builtins.values()]
+    return all(isinstance(each, NUMBERS) or any(each is known for known in MATHEMATICS) for each in read)

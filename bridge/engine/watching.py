@@ -40,6 +40,8 @@ class QuietCallback(BaseCallback):
 
 def looks_at_steps(callback: BaseCallback) -> bool:
     """Whether a callback may look at locals. Any may, but SB3's progress bar and its stand-in for no callback."""
+    if has_own_methods(callback):
+        return True
     if type(callback) is CallbackList:
         return any(looks_at_steps(part) for part in callback.callbacks)
     if type(callback) is ConvertCallback:
@@ -59,10 +61,11 @@ def looks_at_rollouts(callback: BaseCallback) -> bool:
 
 def looks_at_each_step(callback: BaseCallback) -> bool:
     """Whether a callback may look at locals in every step, rather than in those that `quiet_steps` tells."""
+    if has_own_methods(callback):
+        return True
     if type(callback) is CallbackList:
         return any(looks_at_each_step(part) for part in callback.callbacks)
-    is_quiet = isinstance(callback, QuietCallback) or (type(callback) in ACT_AT_STEPS and not has_own_methods(callback))
-    return looks_at_steps(callback) and not is_quiet
+    return looks_at_steps(callback) and not (isinstance(callback, QuietCallback) or type(callback) in ACT_AT_STEPS)
 
 
 def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
@@ -76,12 +79,12 @@ def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows
     """
     if not looks_at_steps(callback):
         return sys.maxsize
+    if has_own_methods(callback):
+        return 0
     if type(callback) is CallbackList:
         return min(quiet_steps(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
     if isinstance(callback, QuietCallback):
         return callback.quiet_steps(num_timesteps, num_envs) if shows_ends else 0
-    if has_own_methods(callback):
-        return 0
     if type(callback) is EvalCallback:
         return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize
     if type(callback) is CheckpointCallback:

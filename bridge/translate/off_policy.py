@@ -46,7 +46,7 @@ from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3
 from jaxenvs.learn.networks import ActionHead
 
 # What is translated, so that no class may have its own: of policies, and of their networks.
-PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "unscale_action")
+PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "scale_action", "unscale_action")
 Q_NETWORK = ("forward", "_predict", "extract_features")
 SAC_ACTOR = ("forward", "_predict", "extract_features", "get_action_dist_params", "action_log_prob", "reset_noise")
 TD3_ACTOR = ("forward", "_predict", "extract_features")

@@ -23,12 +23,14 @@ def collect_rollouts(
     action_noise: Any = None,
     learning_starts: int = 0,
     log_interval: int | None = None,
+    has_begun: bool = False,
 ) -> RolloutReturn:
     """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
 
     Args:
       algorithm: its `_sample_action` acts. It hands over before the callback may look, and after.
       env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
+      has_begun: whether the callback has been told that the rollout starts.
     """
     num_envs = env.num_envs
     if algorithm.policy.training:
@@ -41,7 +43,8 @@ def collect_rollouts(
     looks_around = looks_at_rollouts(callback)
     if looks_around:
         algorithm._hand_over()
-    callback.on_rollout_start()
+    if not has_begun:
+        callback.on_rollout_start()
     if looks_around:
         algorithm._hand_over()
     num_steps = num_episodes = 0
@@ -82,6 +85,8 @@ def collect_rollouts(
                 action_noise.reset(**({"indices": [lane]} if num_envs > 1 else {}))
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
+    if looks_around:
+        algorithm._hand_over()
     callback.on_rollout_end()
     if looks_around:
         algorithm._hand_over()

@@ -198,7 +198,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs))
     where = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
-    left = -(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs)
+    left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs))
     replay = committed(buffer.lend(algorithm._last_obs, left + settings.train_freq))
     limits = driver.Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay), 2**31 - 1)))
     try:

@@ -66,7 +66,7 @@ def collect_rollouts(
         callback.on_rollout_start()
     watched = looks_at_steps(callback)
     others_run = watched or not BETWEEN_ROLLOUTS.issuperset(plan.others)  # in each step, and may change what acts
-    acts = isinstance(actor, JudgingActor) and (not others_run or plan.acts_as_planned())
+    acts = isinstance(actor, JudgingActor) and (not others_run or plan.acts_as_planned(algorithm.policy))
     calls_hook = "_update_info_buffer" in plan.others
     noise: Any = [None] * n_steps
     if isinstance(actor, JudgingActor):
@@ -132,7 +132,7 @@ def collect_rollouts(
             # Anything may have changed, and what was acted and valued so far is the policy's from before.
             _add_values_behind(algorithm, buffer, truncated)
             algorithm._hand_over()
-            acts = acts and plan.acts_as_planned()
+            acts = acts and plan.acts_as_planned(algorithm.policy)
             if acts:
                 assert isinstance(actor, JudgingActor)
                 actor.refresh()
@@ -150,6 +150,8 @@ def collect_rollouts(
         buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
     callback.update_locals({**shown, "n_steps": n_steps})
     callback.on_rollout_end()
+    if others_run:
+        algorithm._hand_over()
     return True
 
 
