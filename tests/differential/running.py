@@ -6,9 +6,12 @@ import contextlib
 import copy
 import io
 import logging
+import os
 import pickle
 import signal
+import tempfile
 import traceback
+import unittest.mock
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -301,10 +304,11 @@ def run(library: str, program: Program) -> list[Note]:
     def too_long(*_: Any) -> None:
         raise TakesTooLong
 
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(MOST_SECONDS)
+    # Of this process's own time: others may have the processor.
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _logs_elsewhere():
             warnings.simplefilter("ignore")
             for number, operation in enumerate(program.operations):
                 with ran.at(str(number)):
@@ -315,9 +319,16 @@ def run(library: str, program: Program) -> list[Note]:
     except TakesTooLong:
         ran.note("hangs", True)
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     return ran.notes
+
+
+@contextlib.contextmanager
+def _logs_elsewhere() -> Iterator[None]:
+    """Let Stable-Baselines3's loggers leave no folders behind."""
+    with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, SB3_LOGDIR=folder):
+        yield
 
 
 def _do_outside(ran: Run, operation: tuple[Any, ...]) -> None:
