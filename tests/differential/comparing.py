@@ -43,16 +43,20 @@ class Known:
         )
 
 
+# The reasons are the words of the document.
+AFTER_ROLLOUT = "see the steps of a rollout after it was collected"
+AFTER_STORING = "see a step after it was stored"
+RESET_BY_HAND = "marks the last step before a reset by hand as truncated"
 KNOWN: tuple[Known, ...] = (
-    Known("*.time/compile_s", "*", "the log has how long programs were compiled"),
-    Known("sizes.*", "*, step *", "the steps of a rollout are shown after it", "jax", "on"),
-    Known("buffer.*", "*, step *", "the steps of a rollout are shown after it", "jax", "on"),
-    Known("counters._last_*", "*, step *", "the steps of a rollout are shown after it", "jax", "on"),
-    Known("buffer.dones", "*", "a replay buffer marks where environments were reset by hand as truncated", "", "off"),
-    Known(
-        "buffer.timeouts", "*", "a replay buffer marks where environments were reset by hand as truncated", "", "off"
-    ),
-    Known("weights.training", "*", "no module that is compiled has two modes"),
+    Known("*.time/compile_s", "*", "`time/compile_s`"),
+    Known("weights.training", "*", "stays in evaluation mode"),
+    Known("buffer.dones", "*", RESET_BY_HAND, family="off"),
+    Known("buffer.timeouts", "*", RESET_BY_HAND, family="off"),
+    Known("sizes.*", "*, step *", AFTER_ROLLOUT, env="jax", family="on"),
+    Known("buffer.*", "*, step *", AFTER_ROLLOUT, env="jax", family="on"),
+    Known("counters._last_*", "*, step *", AFTER_ROLLOUT, env="jax", family="on"),
+    Known("sizes.*", "*, step *", AFTER_STORING, env="jax", family="off"),
+    Known("buffer.*", "*, step *", AFTER_STORING, env="jax", family="off"),
 )
 
 

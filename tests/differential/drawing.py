@@ -108,7 +108,7 @@ class Drawer:
         if self._chance(0.4):
             return None
         kinds = ["each", "each", "each", "every", "every", "list", "function", "eval"]
-        if not (self.setting.is_on_policy and self.setting.env == "jax"):
+        if self.setting.env != "jax":
             kinds.append("episodes")
         kind = self.random.choice(kinds)
         events = tuple(self._event(kind) for _ in range(self.random.randint(0, 3)))
@@ -123,11 +123,17 @@ class Drawer:
     def _called(self, hook: str) -> tuple[Any, ...]:
         """An operation in a callback."""
         drawn: list[Any] = [self._look, self._write, self._kept, self._end]
-        # In a rollout that is one program, nothing acts before its end, by what is documented.
-        is_late = hook == "step" and self.setting.is_on_policy and self.setting.env == "jax"
-        operation = self.random.choices(drawn, [5, 0, 1, 0] if is_late else [5, 6, 1, 1])[0]()
+        many = [5, 6, 1, 1]
+        in_program = hook == "step" and self.setting.env == "jax"
+        if in_program:
+            # What is documented: who stops there finds that the environments have gone on; and who writes, if steps are
+            # one program until the next update, that these were taken already.
+            many = [5, 6 if not self.setting.is_on_policy and self.setting.frequency == "step" else 0, 1, 0]
+        operation = self.random.choices(drawn, many)[0]()
         if operation[0] == "look" and hook == "step" and self._chance(0.4):
             return self.random.choice([("locals",), ("locals",), ("reward", 2.0)])
+        if in_program and ((operation[0] == "look" and "sample" in operation) or operation[:2] == ("write", "stored")):
+            return ("look", "weights")  # not the replay buffer, where a step is before it is seen
         return operation
 
     def _end(self) -> tuple[Any, ...]:

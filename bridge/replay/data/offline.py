@@ -46,7 +46,7 @@ def from_sb3(cls: type[Buffer], buffer: buffers.ReplayBuffer) -> Buffer:
         left = np.zeros_like(ended)  # episodes that something else than their end ended, as a reset by hand
         for now, following in pairs(before, after):
             differs = columns.differs(now[1:], following[:-1])
-            left[:-1] |= differs.reshape(*differs.shape[:2], -1).any(axis=2) & ~ended[:-1]
+            left[:-1] |= differs.any(axis=tuple(range(2, differs.ndim))) & ~ended[:-1]
         made.add_rollout(before, buffer.actions[piece], buffer.rewards[piece], ended & ~timeout, timeout | left, after)
     return made
 
