@@ -48,7 +48,8 @@ class Namespaces:
         self._seen: dict[int, object] = {}  # with the objects, so that no other gets their id
         self._queue: collections.deque[object] = collections.deque()
         modules = list(modules)
-        own = {cls for module in modules for cls in type(module).__mro__ if not _is_library(_root(cls))}
+        classes = dict.fromkeys(cls for module in modules for cls in type(module).__mro__)
+        own = [cls for cls in classes if not _is_library(_root(cls))]
         self._packages = {_root(cls) for cls in own}
         names = {cls: frozenset(_names_of_class(cls)) for cls in own}
         self._named: frozenset[str] = frozenset().union(*names.values())
