@@ -31,7 +31,7 @@ from bridge.engine.plan import Mode, Plan, require_engine
 from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import Steps, show_rollout
 from bridge.engine.updates import RolloutUpdate, is_large, leave_policy
-from bridge.engine.watching import looks_at_steps, quiet_steps
+from bridge.engine.watching import looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.randomness import get_random_state
 from bridge.wrappers import Chain
 from jaxenvs.arguments import boolean
@@ -219,7 +219,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         if self.policy.training:
             self.policy.set_training_mode(False)
-        rollout_buffer.pos, rollout_buffer.full = 0, False  # as after a reset, which fills it with zeros
+        if looks_at_rollouts(callback):
+            rollout_buffer.reset()  # of which nobody else sees anything
         callback.on_rollout_start()
         watched = looks_at_steps(callback)
         if watched:
