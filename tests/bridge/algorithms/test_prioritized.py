@@ -181,7 +181,8 @@ def test_a_train_of_ones_own_may_do_with_priorities_what_it_likes():
     class Own(bridge.DQN):
         def train(self, gradient_steps, batch_size=100):
             samples = self.replay_buffer.sample(batch_size)
-            self.replay_buffer.update_priorities(samples.indices, samples.weights)
+            self.replay_buffer.update_priorities(samples.indices, 7 * samples.weights)
 
     settings = {"learning_starts": 4, "engine": "torch", "device": "cpu", "buffer_size": 50}
-    Own("MlpPolicy", make_env("DQN"), **BUFFER, **settings).learn(40)
+    model = Own("MlpPolicy", make_env("DQN"), **BUFFER, **settings).learn(40)
+    assert model.replay_buffer.priorities.tree.leaves.max() > 1  # which those of transitions that are new are
