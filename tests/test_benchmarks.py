@@ -91,6 +91,7 @@ def test_runs_that_are_timed_do_not_compile():
     assert [event for event in compilations if "compile" in event] == []
 
 
+@pytest.mark.thorough
 def test_vec_env_writes_every_part(tmp_path):
     content = run(vec_env, "vec_env", tmp_path, "--lanes", "8")
     assert set(content["tables"]) == {"steps", "ppo", "memory"}
@@ -294,6 +295,7 @@ def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeyp
     assert {row["environments"] for row in report.content["tables"]["steps"]} == {f"1 {JAX}", f"1 {GYMNASIUM}"}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_off_policy_quick_measures_steps(tmp_path):
     content = run(off_policy, "off_policy", tmp_path, "--only", "DQN", "--parts", "steps")
@@ -336,6 +338,7 @@ def test_a_soak_reads_counts_and_names_what_fails(monkeypatch, capsys):
     assert result.growth() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_soak_quick_goes_through_every_activity(tmp_path):
     soak.main(["--quick", "--output", str(tmp_path)])
@@ -354,6 +357,7 @@ def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
     assert sources["the same in GymVecEnv"] > 0
 
 
+@pytest.mark.thorough
 def test_replay_quick_measures_every_part(tmp_path):
     content = run(replay, "replay", tmp_path)
     assert set(content["tables"]) == set(replay.PARTS)
@@ -361,6 +365,7 @@ def test_replay_quick_measures_every_part(tmp_path):
     assert [row["side"] for row in content["tables"]["memory"]] == [replay.STOCK, replay.OURS]
 
 
+@pytest.mark.thorough
 def test_worlds_quick_measures_suites_and_adapters(tmp_path):
     content = run(worlds, "worlds", tmp_path, "--parts", "toy_text", "adapters", "--only", "Taxi|jumanji")
     assert {row["side"] for row in content["tables"]["toy_text"]} == {"jaxenvs", "Gymnasium's SyncVectorEnv"}

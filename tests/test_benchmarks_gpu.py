@@ -24,6 +24,7 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, capsys):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_every_table_is_written(tmp_path, monkeypatch):
     # Whole trainings as one program take long to compile, and other tests run them.

@@ -157,6 +157,7 @@ def test_a_pure_training_goes_on_with_its_parameters():
     assert prepared.compile_seconds > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_sweep_quick_writes_its_table(tmp_path):
     # In a process of its own, as it asks for.
@@ -167,6 +168,7 @@ def test_sweep_quick_writes_its_table(tmp_path):
     assert rows[0]["times_one_seed"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
@@ -275,6 +277,7 @@ def test_records_that_do_not_name_an_algorithm_are_ppos(tmp_path):
     assert len(path.read_text().splitlines()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_learning_quick_keeps_every_training(tmp_path):
     learning.main(["--quick", "--output", str(tmp_path), "--records", str(tmp_path / "learning.jsonl")])

@@ -14,7 +14,10 @@ from tests.tiers import tiered
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS, NOTEBOOKS = (sorted(EXAMPLES.rglob(f"*.{kind}")) for kind in ("py", "ipynb"))
 # What these do at length, others of them do, README.md's blocks and those of docs/, and tests of its parts.
-AT_LENGTH = ("train_sb3.py", "domain_randomization.ipynb", "other_library.ipynb", "same_script_compiled.ipynb")
+AT_LENGTH = (
+    *("custom_environment.py", "domain_randomization.py", "train_sb3.py"),
+    *("domain_randomization.ipynb", "other_library.ipynb", "same_script_compiled.ipynb"),
+)
 
 
 def in_tiers(paths):

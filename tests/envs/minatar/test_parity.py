@@ -150,7 +150,7 @@ WITHOUT_RAMPING = {"ramp": 0, "most entities": 4, "most fish and submarines": 3,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("game", "ramping"), tiered(CASES, *((game, True) for game in NAMES)))
+@pytest.mark.parametrize(("game", "ramping"), tiered(CASES, ("Asterix", True), ("Breakout", True), ("Seaquest", True)))
 def test_plays_two_hundred_episodes_as_the_reference_plays(game: str, ramping: bool) -> None:
     seen = compare(game, ramping, steps=100_000, episodes=200)
     for what, number in SEEN[game].items():
