@@ -231,7 +231,7 @@ def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplo
             return super().sample(*arguments, **kwargs)
 
     counts, env = [], bridge.JaxVecEnv(Counter(action_kind="discrete"), 2, 0)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="bridge"):
         model = bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, policy_kwargs={"net_arch": [8]}, **SETTINGS)
         model.learn(40).learn(40)
     assert (model.plan.chain, model.plan.updates) == (None, True)
