@@ -13,6 +13,8 @@ from tests.differential.settings import Setting
 
 # Of the clock.
 TIMES = ("time/fps", "time/time_elapsed")
+# Where advantages are all the same, what is left of them after they are normalised is rounding.
+OF_ADVANTAGES = ("train/policy_gradient_loss", "train/loss")
 COUNTERS = (
     "num_timesteps",
     "_total_timesteps",
@@ -102,18 +104,22 @@ def counters(model: Any, setting: Setting) -> dict[str, Any]:
 
 
 def buffer(model: Any, setting: Setting) -> dict[str, Any]:
+    """What a buffer stores; of a replay buffer, from the oldest row on."""
     replay = getattr(model, "replay_buffer", None)
     if replay is not None:
-        size = replay.size()
-        found = {"pos": replay.pos, "full": bool(replay.full), "size": size}
+        size, pos = replay.size(), replay.pos
+        rows = np.roll(np.arange(size), -pos) if replay.full else np.arange(size)
+        found = sizes(model, setting)
         for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
-            found[name] = first_rows(getattr(replay, name), size)
+            found[name] = _at(getattr(replay, name), rows)
         found["terminal"] = found["dones"] * (1 - found["timeouts"])
-        return plain(found) | {"actions": plain(replay.actions[:size], not setting.exact)}
+        return plain(found) | {"actions": plain(replay.actions[rows], not setting.exact)}
     rollout = getattr(model, "rollout_buffer", None)
     if rollout is None:
         return {}
-    found = {name: getattr(rollout, name) for name in ("pos", "full")}
+    found = sizes(model, setting)
+    if not rollout.full:  # what is there is of no use yet
+        return found
     for name in ("observations", "rewards", "episode_starts", "values", "returns", "advantages"):
         found[name] = _by_lanes(name, getattr(rollout, name), rollout)
     drawn = {name: _by_lanes(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
@@ -129,17 +135,18 @@ def _by_lanes(name: str, values: Any, rollout: Any) -> Any:
     return values.reshape(rollout.buffer_size * rollout.n_envs, -1)
 
 
-def first_rows(values: Any, size: int) -> Any:
+def _at(values: Any, rows: Any) -> Any:
     if isinstance(values, dict):
-        return {name: part[:size] for name, part in values.items()}
-    return values[:size]
+        return {name: part[rows] for name, part in values.items()}
+    return values[rows]
 
 
 def sizes(model: Any, setting: Setting) -> dict[str, Any]:
-    """Of a buffer, without a look at what it stores."""
+    """Of a buffer, without a look at what it stores. Where the oldest row is of a full one is its own affair."""
     replay = getattr(model, "replay_buffer", None)
     if replay is not None:
-        return {"pos": int(replay.pos), "full": bool(replay.full), "size": int(replay.size())}
+        is_full = bool(replay.full)
+        return {"pos": None if is_full else int(replay.pos), "full": is_full, "size": int(replay.size())}
     rollout = model.rollout_buffer
     return {"pos": int(rollout.pos), "full": bool(rollout.full), "size": int(rollout.size())}
 
@@ -181,13 +188,14 @@ def pending(model: Any, setting: Setting) -> dict[str, Any]:
 
 def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Of a log."""
-    is_drawn = not setting.exact
-    return {
-        name: None
-        if name in TIMES
-        else plain(float(value), is_drawn and name.startswith("train/") and name != "train/n_updates")
-        for name, value in sorted(values.items())
-    }
+
+    def seen(name: str, value: Any) -> Any:
+        if name in TIMES or (name in OF_ADVANTAGES and setting.algorithm == "PPO"):
+            return None
+        is_drawn = not setting.exact and name.startswith("train/") and name != "train/n_updates"
+        return plain(float(value), is_drawn)
+
+    return {name: seen(name, value) for name, value in sorted(values.items())}
 
 
 def statistics(model: Any, setting: Setting) -> dict[str, Any]:

@@ -256,13 +256,15 @@ class Run:
           num_envs: of the environments to load with. None: without.
         """
         cls = type(model)
+        for name in overriding.METHODS:  # put into this model, of which they are bound methods
+            vars(model).pop(name, None)
         env = None if num_envs is None else new_env(self.setting, num_envs)
         changed = {} if num_envs is None else sizes(self.setting, num_envs)
         if how == "pickle":
             new = pickle.loads(pickle.dumps(model))
         elif how == "deepcopy":
             # After an update, SB3's policy has a distribution with its graph, of which PyTorch makes no copy.
-            observing.predicted(model, self.setting)
+            model.policy.predict(model.observation_space.sample())
             new = copy.deepcopy(model)
         elif how == "saved":
             if not self.files:
