@@ -118,8 +118,6 @@ def buffer(model: Any, setting: Setting) -> dict[str, Any]:
     if rollout is None:
         return {}
     found = sizes(model, setting)
-    if not rollout.full:  # what is there is of no use yet
-        return found
     for name in ("observations", "rewards", "episode_starts", "values", "returns", "advantages"):
         found[name] = _by_lanes(name, getattr(rollout, name), rollout)
     drawn = {name: _by_lanes(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
