@@ -126,13 +126,17 @@ class Run:
     def do_keep(self, model: Any, way: str) -> None:
         """Keep parameters: "copy" them, or keep the tensors that `get_parameters` gives ("same")."""
         parameters = model.get_parameters()
-        self.kept[way] = copy.deepcopy(parameters) if way == "copy" else parameters
+        kept = copy.deepcopy(parameters) if way == "copy" else parameters
+        self.kept[way] = writing.kinds(model), kept
 
     def do_restore(self, model: Any, way: str) -> None:
-        if way in self.kept:
-            model.set_parameters(self.kept[way])
+        kinds, kept = self.kept.get(way, (None, None))
+        if kinds == writing.kinds(model):
+            model.set_parameters(kept)
 
     def do_save(self, model: Any) -> None:
+        if not writing.has_own_optimizers(model):
+            return
         file = io.BytesIO()
         model.save(file)
         self.files.append(file.getvalue())
@@ -255,6 +259,8 @@ class Run:
             last file of `save` ("saved").
           num_envs: of the environments to load with. None: without.
         """
+        if how not in ("pickle", "deepcopy") and not writing.has_own_optimizers(model):
+            return
         cls = type(model)
         for name in overriding.METHODS:  # put into this model, of which they are bound methods
             vars(model).pop(name, None)

@@ -42,6 +42,17 @@ def optimizers(model: Any) -> dict[str, Any]:
     return {name: optimizer for name, optimizer in found.items() if optimizer is not None}
 
 
+def kinds(model: Any) -> dict[str, type]:
+    """Of optimisers: what is kept of one is nothing to another, and half of it is loaded before that is an error."""
+    return {name: type(optimizer) for name, optimizer in optimizers(model).items()}
+
+
+def has_own_optimizers(model: Any) -> bool:
+    """Whether optimisers are those that are made where the model is loaded."""
+    made = model.policy.optimizer_class
+    return all(kind is made for name, kind in kinds(model).items() if name != "ent_coef")
+
+
 @torch.no_grad()
 def write(model: Any, what: str, *arguments: Any) -> None:
     """One of the functions below, by its name."""
