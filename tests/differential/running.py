@@ -316,7 +316,7 @@ def run(library: str, program: Program) -> list[Note]:
     before = signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
-        with warnings.catch_warnings(), _logs_elsewhere():
+        with warnings.catch_warnings(), _logs_elsewhere(), _quiet():
             warnings.simplefilter("ignore")
             for number, operation in enumerate(program.operations):
                 with ran.at(str(number)):
@@ -339,11 +339,20 @@ def _logs_elsewhere() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Say nothing of what runs as SB3's code: programs are full of it."""
+    logger = logging.getLogger("bridge")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _do_outside(ran: Run, operation: tuple[Any, ...]) -> None:
     try:
         ran.do(ran.model, *operation)
     except Broken:
         ran.note("raised", "Broken")
-
-
-logging.getLogger("bridge").setLevel(logging.ERROR)
