@@ -19,11 +19,20 @@ def main() -> None:
     parser.add_argument("--env", choices=["jax", "gymnasium"], action="append", help="of these environments alone")
     parser.add_argument("--few", action="store_true", help="settings that share few compiled programs")
     parser.add_argument("--most", type=int, default=20, help="stop after so many kinds of differences")
+    parser.add_argument("--smaller", type=int, default=150, help="try so many smaller programs for each kind")
     arguments = parser.parse_args()
     begun = time.monotonic()
     envs = tuple(arguments.env or ("jax", "gymnasium"))
     numbers = range(arguments.seed, arguments.seed + arguments.programs)
-    result = search(numbers, envs, arguments.few, arguments.most, lambda find: print(find, flush=True))
+    result = search(
+        numbers,
+        envs,
+        arguments.few,
+        arguments.most,
+        arguments.smaller,
+        lambda find: print(find, flush=True),
+        lambda number, difference: print(f"{number} fails, {time.monotonic() - begun:.0f} s: {difference}", flush=True),
+    )
     seconds = time.monotonic() - begun
     print(f"{result.count} programs, {result.failed} failed, {len(result.finds)} kinds, {seconds:.0f} s")
     raise SystemExit(bool(result.finds))

@@ -17,14 +17,26 @@ ENVS = ("jax", "gymnasium")
 PROGRAMS = 26  # of each algorithm and kind of environments, of which there are twelve: more than 300
 
 
+def _numbers(algorithm, env):
+    step = len(ALGORITHMS) * len(ENVS)
+    number = ALGORITHMS.index(algorithm) + len(ALGORITHMS) * ENVS.index(env)
+    return range(number, number + PROGRAMS * step, step)
+
+
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_programs_end_where_stable_baselines3_does(algorithm, env):
-    number = ALGORITHMS.index(algorithm) + len(ALGORITHMS) * ENVS.index(env)
-    step = len(ALGORITHMS) * len(ENVS)
-    result = search(range(number, number + PROGRAMS * step, step), few=True, most=1)
+    result = search(_numbers(algorithm, env), few=True, most=1)
     assert not result.finds, str(result.finds[0])
     assert result.count == PROGRAMS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_programs_of_all_settings_end_where_stable_baselines3_does(algorithm, env):
+    result = search(_numbers(algorithm, env), most=1)
+    assert not result.finds, str(result.finds[0])
 
 
 def zeroing(*places):
