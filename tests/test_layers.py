@@ -17,6 +17,7 @@ FLOORS = [
         "jaxenvs.arguments",
         "jaxenvs.arrays",
         "jaxenvs.drawing",
+        "jaxenvs.physics2d",
         "jaxenvs.files",
         "jaxenvs.film",
     ],

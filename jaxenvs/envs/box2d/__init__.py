@@ -1,0 +1,1 @@
+"""Worlds of Box2D, as Gymnasium has them."""

@@ -1,0 +1,114 @@
+"""How small loops over numbers are compiled for a CPU: as one kernel each, and for a few lanes at once.
+
+A step of a world is 180 rounds of some hundred dependent operations on a few numbers, and most of what else happens
+happens to few lanes: one in fifty touches the ground, fewer hit it in the middle of a step. Left to itself, `vmap`
+makes a hundred small kernels of a round, computes what several of them need in each of them again, and lets all lanes
+pay for what one needs. Three things mend that; measured for the joints of 1024 landers, on one core with AVX-512:
+
+* `once`: what many outputs need is computed once (5.6 times fewer operations): 6.5 → 2.1 µs a lane and step.
+* one kernel for the whole loop, over blocks of 64 lanes, whose numbers stay in the first cache (`in_blocks`): 0.9 µs.
+* lane after lane where lanes differ (`lane_by_lane`): branches are branches then, and loops end when they are done.
+
+Elsewhere than on a CPU all lanes do all that any of them needs: `vmap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.experimental.xla_metadata import set_xla_metadata
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+BLOCK = 64  # lanes whose joints are solved together: of 8, 16, 64 the fastest
+
+
+def once(function: Function) -> Function:
+    """`function`, whose results XLA computes once, where it would fuse it into each operation that uses them."""
+    return _as_a_call(function, inlineable=False)
+
+
+def one_kernel(function: Function) -> Function:
+    """`function` in one kernel, without what it costs to start one for each operation of its loops."""
+    # A call within the call: XLA (jaxlib 0.10) aborts where such a kernel has an argument that nothing uses.
+    return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
+
+
+def lane_by_lane(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which `vmap` calls for lane after lane."""
+    return _batched(function, None)
+
+
+def in_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which `vmap` calls for block after block of lanes."""
+    return _batched(function, BLOCK)
+
+
+def _as_a_call(function: Any, **attributes: bool) -> Any:
+    """What XLA:CPU reads: a call with these attributes is neither taken apart nor made of many kernels."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        results = jax.jit(function)(*arguments)
+        if jax.default_backend() != "cpu":
+            return results
+        words = {name: str(value).lower() for name, value in attributes.items()}
+        return jax.tree.map(lambda result: set_xla_metadata(result, **words), results)
+
+    return call
+
+
+def _batched(function: Any, block: int | None) -> Any:
+    def lanes(*arguments: Any) -> Any:
+        if jax.default_backend() != "cpu":
+            return jax.vmap(function)(*arguments)
+        if block is None:
+            return one_kernel(lambda *lanes: jax.lax.map(lambda lane: function(*lane), lanes))(*arguments)
+        number = jax.tree.leaves(arguments)[0].shape[0]
+        return one_kernel(lambda *lanes: _map_blocks(jax.vmap(function), lanes, number, min(block, number)))(*arguments)
+
+    # A batch of batches is a larger batch.
+    batched = custom_vmap(lanes)
+
+    @batched.def_vmap
+    def batch_of_batches(size: int, is_batched: Any, *arguments: Any) -> Any:
+        arguments = _all_batched(size, is_batched, arguments)
+        number = jax.tree.leaves(arguments)[0].shape[1]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(size * number, *leaf.shape[2:]), arguments)
+        results = jax.tree.map(lambda leaf: leaf.reshape(size, number, *leaf.shape[1:]), batched(*flat))
+        return results, jax.tree.map(lambda _: True, results)
+
+    alone = custom_vmap(one_kernel(function))
+
+    @alone.def_vmap
+    def batch(size: int, is_batched: Any, *arguments: Any) -> Any:
+        results = batched(*_all_batched(size, is_batched, arguments))
+        return results, jax.tree.map(lambda _: True, results)
+
+    return alone
+
+
+def _all_batched(size: int, is_batched: Any, arguments: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf, given: leaf if given else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))),
+        arguments,
+        tuple(is_batched),
+    )
+
+
+def _map_blocks(function: Any, arguments: Any, number: int, block: int) -> Any:
+    blocks = -(-number // block)
+    if blocks == 1:
+        return function(*arguments)
+    missing = blocks * block - number  # made up by copies of the first lanes
+
+    def divide(leaf: jax.Array) -> jax.Array:
+        return jnp.concatenate([leaf, leaf[:missing]]).reshape(blocks, block, *leaf.shape[1:])
+
+    results = jax.lax.map(lambda lanes: function(*lanes), jax.tree.map(divide, arguments))
+    return jax.tree.map(lambda leaf: leaf.reshape(blocks * block, *leaf.shape[2:])[:number], results)

@@ -1,0 +1,75 @@
+"""What becomes of the pairs at the beginning of a step, and what the listener is told (`b2ContactManager::Collide`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.physics2d import broad_phase
+from jaxenvs.physics2d.geometry import frame, row, with_row
+from jaxenvs.physics2d.narrow_phase import Manifold, collide, no_manifolds
+from jaxenvs.physics2d.world import Pairs, World, WorldState
+
+
+def update_pair(
+    world: World, state: WorldState, manifolds: Manifold, edges: jax.Array, pair: Any
+) -> tuple[WorldState, Manifold]:
+    """State and table of manifolds after one pair was looked at anew (`b2Contact::Update`).
+
+    Impulses stay with the points that were there before, by their ids.
+    """
+    old: Pairs = row(state.pairs, pair)
+    body, edge = old.key % len(world.bodies), old.key // len(world.bodies)
+    position = row(state.position, body)
+    at = frame(position[0], position[1], row(state.angle, body), row(world.center, body))
+    manifold = collide(world, body, row(edges, edge), at)
+    impulses = []
+    for point in range(2):
+        is_old = [(manifold.id[point] == old.id[i]) & (i < old.count) for i in range(2)]
+        kept = jnp.where(is_old[0], old.impulse[0], jnp.where(is_old[1], old.impulse[1], 0))
+        impulses.append(jnp.where(point < manifold.count, kept, 0))
+    new = Pairs(key=old.key, count=manifold.count, id=manifold.id, impulse=jnp.stack(impulses))
+    began, ended = (manifold.count > 0) & (old.count == 0), (manifold.count == 0) & (old.count > 0)
+    state = state.replace(pairs=with_row(state.pairs, pair, new))
+    return _told(state, body, began, ended), with_row(manifolds, pair, manifold)
+
+
+def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[WorldState, Manifold]:
+    """State and manifolds after all pairs were looked at, from the newest; dropped are those that are far apart."""
+    boxes = broad_phase.edge_boxes(edges)
+
+    def visit(pair: Any, carry: Any) -> Any:
+        state, manifolds, kept = carry
+        old = row(state.pairs, pair)
+        body, edge = old.key % len(world.bodies), old.key // len(world.bodies)
+        is_near = broad_phase.overlap(row(state.fat_box, body), row(boxes, edge))
+
+        def keep(state: WorldState, manifolds: Manifold) -> tuple[WorldState, Manifold, jax.Array]:
+            """In its new place: those before it may have been dropped."""
+            state = state.replace(pairs=with_row(state.pairs, kept, old))
+            return *update_pair(world, state, manifolds, edges, kept), kept + 1
+
+        def drop(state: WorldState, manifolds: Manifold) -> tuple[WorldState, Manifold, jax.Array]:
+            return _told(state, body, jnp.zeros((), bool), old.count > 0), manifolds, kept
+
+        return jax.lax.cond(is_near, keep, drop, state, manifolds)
+
+    start = state, no_manifolds(world.pairs), jnp.int32(0)
+    state, manifolds, kept = jax.lax.fori_loop(0, broad_phase.number_of(state.pairs), visit, start)
+    is_kept = jnp.arange(world.pairs) < kept
+    pairs = dataclasses.replace(
+        state.pairs, key=jnp.where(is_kept, state.pairs.key, -1), count=jnp.where(is_kept, state.pairs.count, 0)
+    )
+    return state.replace(pairs=pairs), manifolds
+
+
+def _told(state: WorldState, body: Any, began: Any, ended: Any) -> WorldState:
+    """The state after the listener heard of a contact of a body: that it began, or ended, or nothing."""
+    has_contact = (row(state.has_contact, body) | began) & ~ended
+    return state.replace(
+        has_contact=with_row(state.has_contact, body, has_contact),
+        has_touched=with_row(state.has_touched, body, row(state.has_touched, body) | began),
+    )

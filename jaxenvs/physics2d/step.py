@@ -1,0 +1,132 @@
+"""A step of a world (`b2World::Step`): pairs, the island, fat boxes, new pairs, impacts.
+
+Written for one lane. `vmap` solves the joints of all lanes in blocks; for the rest it goes from lane to lane, and each
+pays for what it needs (kernels.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.physics2d import broad_phase, island
+from jaxenvs.physics2d.geometry import frame
+from jaxenvs.physics2d.impacts import solve_impacts
+from jaxenvs.physics2d.island import Motors, Solved
+from jaxenvs.physics2d.kernels import lane_by_lane
+from jaxenvs.physics2d.listing import update_pairs
+from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
+from jaxenvs.physics2d.settings import FAT_MARGIN
+from jaxenvs.physics2d.world import World, WorldState
+
+
+def start(world: World, origin: jax.Array, angle: jax.Array, edges: jax.Array) -> WorldState:
+    """A world at rest.
+
+    Args:
+      origin, angle: (B, 2) and (B,), of the frames of the bodies [m, rad].
+      edges: (E, 4), from x, y to x, y [m].
+    """
+    bodies, joints = len(world.bodies), len(world.joints)
+    origin, angle = jnp.asarray(origin, jnp.float32), jnp.asarray(angle, jnp.float32)
+    at = jax.vmap(frame)(origin[:, 0], origin[:, 1], angle, jnp.zeros((bodies, 2), jnp.float32))
+    x, y = at.place(world.center[:, 0], world.center[:, 1])
+    boxes = jnp.stack([broad_phase.tight_box(v, at_one) for v, at_one in zip(world.vertices, _each(at, bodies))])
+    fat = jnp.concatenate([boxes[:, :2] - FAT_MARGIN, boxes[:, 2:] + FAT_MARGIN], axis=1)
+    found = broad_phase.candidates(world, fat, broad_phase.edge_boxes(edges), jnp.ones(bodies, bool))
+    pairs, _ = broad_phase.add_pairs(broad_phase.no_pairs(world), found)
+    return WorldState(
+        position=jnp.stack([x, y], axis=1),
+        angle=angle,
+        velocity=jnp.zeros((bodies, 2), jnp.float32),
+        angular_velocity=jnp.zeros(bodies, jnp.float32),
+        still_for=jnp.zeros(bodies, jnp.float32),
+        joint_impulse=jnp.zeros((joints, 4), jnp.float32),
+        joint_limit=jnp.zeros(joints, jnp.int32),
+        fat_box=fat,
+        pairs=pairs,
+        has_contact=jnp.zeros(bodies, bool),
+        has_touched=jnp.zeros(bodies, bool),
+        awake=jnp.ones((), bool),
+    )
+
+
+def step(
+    world: World,
+    state: WorldState,
+    edges: jax.Array,
+    gravity: Any,
+    motors: Motors,
+    force: jax.Array,
+    torque: jax.Array,
+) -> WorldState:
+    """The state after a fiftieth of a second. Of a world that sleeps: wake it before, or leave it alone.
+
+    Args:
+      edges: (E, 4) [m].
+      gravity: upwards [m/s²].
+      motors: of the joints.
+      force, torque: (B, 2) and (B,), on the centres of mass [N, N m].
+    """
+    edges = jnp.asarray(edges, jnp.float32)
+    motors = Motors(*(jnp.broadcast_to(jnp.asarray(x, jnp.float32), (len(world.joints),)) for x in motors))
+
+    def look(state: WorldState, edges: jax.Array) -> tuple[WorldState, Manifold]:
+        return jax.lax.cond(
+            state.pairs.key[0] >= 0,
+            lambda: update_pairs(world, state, edges),
+            lambda: (state, no_manifolds(world.pairs)),
+        )
+
+    state, manifolds = lane_by_lane(look)(state, edges)
+    before = island.positions_of(state)
+    state = island.accelerate(world, state, gravity, force, torque)
+    solved = island.solve_in_the_air(world, state, motors)
+
+    def solve(state: WorldState, motors: Motors, manifolds: Manifold, solved: Solved) -> tuple[Solved, jax.Array]:
+        touches = jnp.any(state.pairs.count > 0)
+
+        def go_on() -> tuple[Solved, jax.Array]:
+            changed, impulse = jax.lax.cond(
+                touches,
+                lambda: island.solve_on_the_ground(world, state, motors, manifolds),
+                lambda: (solved, state.pairs.impulse),
+            )
+            rounds = jnp.where(touches, 0, 1)  # in the air there was one already
+            return island.solve_positions(world, state.pairs, manifolds, changed, rounds), impulse
+
+        return jax.lax.cond(touches | ~solved.is_solved, go_on, lambda: (solved, state.pairs.impulse))
+
+    solved, impulse = lane_by_lane(solve)(state, motors, manifolds, solved)
+    state = island.rest(state.replace(pairs=dataclasses.replace(state.pairs, impulse=impulse)), solved)
+
+    after = island.positions_of(state)
+    boxes = [
+        broad_phase.fat_box(world, body, state.fat_box[body], tuple(before[body]), tuple(after[body]))
+        for body in range(len(world.bodies))
+    ]
+    fat, has_left = jnp.stack([fat for fat, _ in boxes]), jnp.stack([has_left for _, has_left in boxes])
+    state = state.replace(fat_box=fat)
+    found = broad_phase.candidates(world, fat, broad_phase.edge_boxes(edges), has_left)
+
+    def finish(state: WorldState, before: jax.Array, edges: jax.Array, found: jax.Array) -> WorldState:
+        def add_and_solve() -> WorldState:
+            pairs, new = broad_phase.add_pairs(state.pairs, found)
+            added = state.replace(pairs=pairs, awake=state.awake | (new > 0))
+            return jax.lax.cond(
+                added.awake & (pairs.key[0] >= 0),
+                lambda: solve_impacts(world, added, before, edges),
+                lambda: added,
+            )
+
+        return jax.lax.cond((state.pairs.key[0] >= 0) | jnp.any(found), add_and_solve, lambda: state)
+
+    finished: WorldState = lane_by_lane(finish)(state, before, edges, found)
+    return finished
+
+
+def _each(tree: Any, number: int) -> list[Any]:
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], tree) for i in range(number)]
