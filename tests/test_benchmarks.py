@@ -255,6 +255,7 @@ def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_never_slower_quick_writes_a_row_for_each_cell(tmp_path):
     content = run(never_slower, "never_slower", tmp_path, "--only", "JAX")
     [row] = content["tables"]["cells"]
@@ -349,6 +350,7 @@ def test_soak_quick_goes_through_every_activity(tmp_path):
     assert content["tables"]["readings"][-1]["turns"] == 1
 
 
+@pytest.mark.thorough
 def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
     content = run(host, "host", tmp_path, "--parts", "stepping", "native")
     [row] = content["tables"]["stepping"]

@@ -28,6 +28,7 @@ from bridge.replay.store import lending
 from jaxenvs.learn.off_policy.loop import NOISE_BYTES
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
+from tests.tiers import tiered
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def in_one_program(model):
 # --- Programs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3"], "DQN", "SAC"))
 def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     states = []
     for next_ in (lambda self, most: 1, lambda self, most: min(7, most), lambda self, most: most):
@@ -81,6 +82,7 @@ def test_somebody_who_looks_at_every_step_changes_no_bit():
     assert_equal(state_of(watched), state_of(quiet))
 
 
+@pytest.mark.thorough  # of `learn`: tests/learn/off_policy/test_loop.py
 def test_for_how_many_iterations_a_program_draws_at_once_changes_no_bit(in_one):
     # With batches so large that it draws for a few of the iterations only; one who looks makes it draw for each.
     several, each = make(batch_size=4096), make(batch_size=4096)

@@ -363,7 +363,7 @@ def test_it_learns_to_balance_a_pole():
     assert bridge.evaluate(model, "CartPole-v1", 50).mean > 200
 
 
-@pytest.mark.parametrize("observation_kind", ["discrete", "multi_discrete", "multi_binary"])
+@pytest.mark.parametrize("observation_kind", tiered(["discrete", "multi_discrete", "multi_binary"], "multi_discrete"))
 @pytest.mark.parametrize("algorithm", tiered([bridge.PPO, bridge.A2C], bridge.PPO))
 def test_every_kind_of_observation_trains_compiled(observation_kind, algorithm):
     env = JaxVecEnv(Counter(observation_kind=observation_kind), N_ENVS)

@@ -17,6 +17,7 @@ from bridge.engine.pace import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same
+from tests.tiers import tiered
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
 DQN = ["dqn", "CartPole-v1", "--total-timesteps", "160"]
@@ -91,7 +92,7 @@ def test_a_film_is_made(run, tmp_path, capsys):
     assert "return" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("algorithm", tiered(["sac", "td3"], "td3"))
 def test_the_zip_of_each_seed_goes_on_with_sb3(algorithm, tmp_path):
     arguments = ["train", algorithm, "Pendulum-v1", "--total-timesteps", "40", "--seeds", "2", "--out", str(tmp_path)]
     cli.main([*arguments, "--hyperparameters", *SMALL, "learning_rate=lin_0.01"])

@@ -120,6 +120,7 @@ def test_a_damaged_checkpoint_is_one_line(killed, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
     long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
     # A checkpoint before every rollout, so that there is one to kill after.

@@ -80,6 +80,7 @@ def test_iterations_together_are_those_one_by_one_bit_for_bit(monkeypatch):
     assert_equal(together, one_by_one)
 
 
+@pytest.mark.thorough
 def test_a2c_through_wrappers_too(monkeypatch):
     settings = {"n_steps": N_STEPS, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
     models = [

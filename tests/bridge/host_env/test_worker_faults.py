@@ -323,7 +323,7 @@ class NoTransitionCrossesARestart(VecEnvWrapper):
         return observations, rewards, dones, infos
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.thorough)])
 def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
     venv = ProcessVecEnv(
         [functools.partial(Counting, kind="box", actions="box", length=50)] * 4, on_worker_death="restart"

@@ -13,6 +13,7 @@ from bridge import JaxVecEnv, ReplayBuffer
 from bridge.replay.store import lending
 from jaxenvs import Environment, TimeStep, environment, static, struct
 from tests.bridge.algorithms.off_policy_models import OWN, assert_equal, make, make_env, state_of
+from tests.tiers import tiered
 
 
 @struct
@@ -62,7 +63,7 @@ def in_one_program(model):
 # --- Kinds of observations ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(name):
     model = make(name, make_env(name, kind="discrete"))
     for _ in range(2):  # the second goes on from what came back
@@ -85,7 +86,7 @@ def test_a_table_of_discrete_states_trains():
 # --- The order of keys ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC"], "DQN"))
 def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_episode(name):
     model = model_of_parts(name)
     for _ in range(3):

@@ -22,8 +22,11 @@ from bridge.translate.off_policy import export_actor, export_off_policy, learnin
 from bridge.translate.off_policy_networks import ExportedDQNPolicy, ExportedTD3Policy
 from tests.bridge.translate.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
+from tests.tiers import tiered
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
+# SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
+MANY_NETWORKS = ("sac on images as they are", "sac on a dict")
 every_policy = pytest.mark.parametrize("kind", POLICIES)
 
 
@@ -61,7 +64,7 @@ def results(exported, params, observation, action, noise):
     return {"values": values, "critic": critic, "actor": actor, **given}
 
 
-@every_policy
+@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in MANY_NETWORKS)))
 def test_equals_torch(kind, monkeypatch):
     policy = POLICIES[kind]()
     observation, action = batch(policy.observation_space), batch(policy.action_space).reshape(BATCH, -1)

@@ -152,6 +152,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others():
     assert all((a != b).any() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(other)))
 
 
+@pytest.mark.thorough
 def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
     def changed(learning_rate, gamma, gravity):
         venv = jaxenvs.VectorEnv(PENDULUM.env.replace(gravity=gravity), NUM_ENVS)

@@ -10,6 +10,7 @@ import pytest
 
 from jaxenvs.learn import DQN, SAC, TD3, DQNPolicy, SACPolicy, TD3Policy, Transitions
 from tests.environments import Counter
+from tests.tiers import tiered
 
 BATCH, NUM = 4, 2
 CASES = {"DQN": (DQN, DQNPolicy), "SAC": (SAC, SACPolicy), "TD3": (TD3, TD3Policy)}
@@ -44,7 +45,7 @@ def assert_close(tree, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), tree, other)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", tiered(CASES, "DQN", "TD3"))
 def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     """With all the weight on one of four, as from this one alone."""
     settings, policy, optimizers, state, batches, noise = case(name)
