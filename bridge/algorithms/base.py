@@ -23,8 +23,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
-from bridge.engine.compilation import compile_seconds
-from bridge.engine.memory import release_freed_memory
+from bridge.engine.compilation import compile_seconds, release_freed_memory
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.predicting import Predictor
 from bridge.factory import make_vec_env

@@ -23,12 +23,11 @@ from bridge.engine.acting import Actor
 from bridge.engine.interrupts import HeldInterrupt
 from bridge.engine.off_policy import host_loop
 from bridge.engine.off_policy.program import Ran, most_steps, run_steps
-from bridge.engine.pace import Pace
 from bridge.engine.plan import Mode, require_engine
 from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import show_steps
 from bridge.engine.updates import update_from_samples
-from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
+from bridge.engine.watching import Pace, looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
 from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer

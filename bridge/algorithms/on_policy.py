@@ -26,12 +26,11 @@ from bridge.buffers.rollout import write_rollout
 from bridge.engine.acting import JudgingActor
 from bridge.engine.on_policy import host_loop, iteration_program
 from bridge.engine.on_policy.rollout_program import Collected, Discounts, run_rollout
-from bridge.engine.pace import Pace
 from bridge.engine.plan import Mode, Plan, require_engine
 from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import Steps, show_rollout
 from bridge.engine.updates import RolloutUpdate, is_large, leave_policy
-from bridge.engine.watching import looks_at_rollouts, looks_at_steps, quiet_steps
+from bridge.engine.watching import Pace, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.randomness import get_random_state
 from bridge.wrappers import Chain
 from jaxenvs.arguments import boolean

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -26,6 +28,12 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 def compile_seconds() -> float:
     """The seconds that tracing, lowering and compiling have taken in this process since this module was imported."""
     return _total
+
+
+def release_freed_memory() -> None:
+    """Give back to the system what compiling took and has freed, which glibc keeps: 120 MB after PPO."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def compile_meanwhile(program: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -15,8 +15,7 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
-from bridge.translate.computation import Computation
-from bridge.translate.tracing import Interpreter, describe, first_line, record, replicate, translate
+from bridge.translate.tracing import Computation, Interpreter, describe, first_line, record, replicate, translate
 from jaxenvs.learn.optimization import split
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")

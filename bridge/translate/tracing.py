@@ -1,5 +1,6 @@
-"""Tracing of PyTorch modules: the forward of a replica runs once on proxies of torch.fx, which record operations.
+"""Tracing of PyTorch modules into Computations, lists of operations that JAX runs.
 
+The forward of a replica runs once on proxies of torch.fx, which record operations.
 `torch.fx.Tracer` puts its own methods into `nn.Module` while it traces, for all threads and all modules of the process.
 Here only a replica is touched, so that other threads may run, train and trace the same module meanwhile.
 """
@@ -7,19 +8,90 @@ Here only a replica is touched, so that other threads may run, train and trace t
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 from torch.overrides import TorchFunctionMode
 
 from bridge.errors import NotCompilable
-from bridge.translate.computation import Computation, Operation, Parameter, Value
-from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, drops
+from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """An argument: one of the inputs, or after these the result of an earlier operation, counted from 0."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """An argument: a parameter, by its name."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A pure function of parameters and inputs. Computations of the same operations are equal."""
+
+    num_inputs: int
+    operations: tuple[Operation, ...]
+    result: Any
+
+    def __call__(self, params: Mapping[str, jax.Array], *inputs: Any) -> Any:
+        """The results for a batch.
+
+        Args:
+          params: by name.
+          inputs: each an array, or a dict of arrays.
+        """
+        values = list(inputs)
+
+        def resolve(argument: Any) -> Any:
+            if isinstance(argument, Value):
+                return values[argument.index]
+            if isinstance(argument, Parameter):
+                return params[argument.name]
+            return tuple(map(resolve, argument)) if isinstance(argument, tuple) else argument
+
+        for operation in self.operations:
+            kwargs = {name: resolve(argument) for name, argument in operation.kwargs}
+            values.append(OPERATIONS[operation.name](*resolve(operation.args), **kwargs))
+        return resolve(self.result)
+
+    @property
+    def differentiated(self) -> frozenset[str]:
+        """The parameters that get a gradient from the results, by name: PyTorch's optimisers skip all others."""
+        reached: list[frozenset[str]] = [frozenset()] * self.num_inputs
+
+        def names(argument: Any) -> frozenset[str]:
+            if isinstance(argument, Value):
+                return reached[argument.index]
+            if isinstance(argument, tuple):
+                return frozenset().union(*map(names, argument))
+            return frozenset({argument.name} if isinstance(argument, Parameter) else ())
+
+        for operation in self.operations:
+            passes = operation.name not in WITHOUT_GRADIENT
+            reached.append(names((operation.args, operation.kwargs)) if passes else frozenset())
+        return names(self.result)
 
 
 def record(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:

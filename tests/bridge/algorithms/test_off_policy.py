@@ -22,8 +22,7 @@ from stable_baselines3.common.noise import VectorizedActionNoise
 import bridge
 from bridge.algorithms import off_policy
 from bridge.engine.off_policy import program as programs
-from bridge.engine.pace import Pace
-from bridge.engine.watching import QuietCallback
+from bridge.engine.watching import Pace, QuietCallback
 from bridge.replay.store import lending
 from jaxenvs.learn.off_policy.loop import NOISE_BYTES
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of

@@ -13,7 +13,7 @@ from bridge.app import callbacks
 from bridge.app.callbacks import Interrupt
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
-from bridge.engine.pace import Pace
+from bridge.engine.watching import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same

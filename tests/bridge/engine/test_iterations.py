@@ -17,8 +17,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNorma
 
 import bridge
 from bridge.engine.on_policy import iteration_program as iterations
-from bridge.engine.pace import SECONDS, Pace
-from bridge.engine.watching import quiet_steps
+from bridge.engine.watching import SECONDS, Pace, quiet_steps
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
 TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
@@ -167,7 +166,7 @@ def test_a_program_has_room_for_the_steps_that_it_may_run():
 
 def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("bridge.engine.pace.time.perf_counter", lambda: now)
+    monkeypatch.setattr("bridge.engine.watching.time.perf_counter", lambda: now)
     pace, counts = Pace(), []
     for _ in range(8):
         count = pace.next(1000)
