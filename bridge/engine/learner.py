@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,8 +11,20 @@ import numpy as np
 import torch
 
 from bridge.engine.compilation import to_host
-from bridge.translate.learning_state import LearningState, Vectors
-from bridge.translate.optimizers import ExportedOptimizer
+from bridge.translate.modules import read_parameters, write_parameters
+from bridge.translate.optimizers import (
+    ExportedOptimizer,
+    export_optimizer,
+    one_count,
+    read_optimizer,
+    state_layout,
+    write_count,
+    write_optimizer,
+)
+
+Tensors = Mapping[str, Sequence[torch.Tensor]]
+Vectors = dict[str, Any]
+NOTHING: dict[str, Any] = {}
 
 # From so many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side by
 # side; with fewer it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
@@ -20,9 +34,11 @@ LARGE_UPDATE = 8_000_000
 class Learner:
     """Parameters, targets and moments: vectors of PyTorch's tensors, by the names of networks.
 
-    PyTorch has the truth whenever somebody else's code may run. While none can (`CompiledAlgorithm._is_sure` knows),
-    the vectors are kept from one update to the next, and PyTorch gets what the policy acts with alone. `hand_over`
-    ends that: PyTorch gets all, and what comes next reads all.
+    PyTorch has the truth whenever somebody else's code may run: whoever changes it there is followed. While none can
+    (`CompiledAlgorithm._is_sure` knows), the vectors are kept from one update to the next, and PyTorch gets what the
+    policy acts with alone. `hand_over` ends that: PyTorch gets all, and what comes next reads all.
+
+    Tensors on the host are copied by NumPy, because each call of PyTorch takes longer than what it copies.
 
     Attributes:
       optimizers: PyTorch's, by name. The first one is that of the network that acts.
@@ -30,19 +46,66 @@ class Learner:
       num_params: how many numbers are trained.
     """
 
-    def __init__(self, tensors: LearningState, exported: dict[str, ExportedOptimizer]) -> None:
+    def __init__(self, params: Tensors, targets: Tensors, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
         """
         Args:
-          tensors: where PyTorch has all that learning changes.
+          params: lists of the tensors that are trained, by the names of their vectors.
+          targets: lists of further tensors.
+          optimizers: those of the params, by the same names.
+
+        Raises:
+          NotCompilable: an optimiser has no translation.
         """
-        self._tensors, self.exported = tensors, exported
-        self.optimizers: dict[str, torch.optim.Optimizer] = tensors.optimizers
-        self.num_params = tensors.num_params
+        self.optimizers = dict(optimizers)
+        self._params, self._targets = list(params), list(targets)
+        self._lists = {name: list(tensors) for name, tensors in (*params.items(), *targets.items())}
+        self._layouts = {name: state_layout(optimizers[name], self._lists[name]) for name in params}
+        # What each optimiser keeps for each parameter, vector by vector.
+        self._moments_of = [
+            (optimizers[name], leaf, self._lists[name])
+            for name, (leaves, _) in self._layouts.items()
+            for leaf in leaves
+            if leaf != "step"
+        ]
+        lists = [*self._lists.values(), *(tensors for _, _, tensors in self._moments_of)]
+        sizes = [[tensor.numel() for tensor in tensors] for tensors in lists]
+        self._lengths = [sum(each) for each in sizes]
+        self._slices = [
+            [slice(end - size, end) for size, end in zip(each, itertools.accumulate(each))] for each in sizes
+        ]
+        self._vectors = [torch.empty(sum(each), dtype=list_[0].dtype) for each, list_ in zip(sizes, lists)]
+        self._memory = [vector.numpy() for vector in self._vectors]
+        self.num_params = sum(self._lengths[: len(self._params)])
         self._kept: tuple[Vectors, Vectors, Vectors] | None = None
+        self._find()
+        self.vectors()  # which may find what has no translation
+        self.exported = {name: export_optimizer(each) for name, each in self.optimizers.items()}
+
+    # --- As vectors -------------------------------------------------------------------------------------------------
 
     def vectors(self) -> tuple[Vectors, Vectors, Vectors]:
-        """The params, the targets and the states of optimisers; not for donation. See LearningState.read."""
-        return self._tensors.read() if self._kept is None else self._kept
+        """The params, the targets and the states of optimisers, by name.
+
+        Vectors, and what a program gives back of them unchanged, are valid until they are read again; they are not for
+        donation.
+
+        Raises:
+          NotCompilable: parameters of one optimiser differ in the number of steps that they took.
+        """
+        if self._kept is not None:
+            return self._kept
+        if not self._is_at_hand():
+            return self._read_by_torch()
+        for views, memory in zip(self._views, self._memory):
+            np.concatenate(views, out=memory)
+        # NumPy's: of arrays of JAX in this memory, which are bound to a device, programs would be compiled once more.
+        given = iter(self._memory)
+        params, targets = ({name: next(given) for name in names} for names in (self._params, self._targets))
+        states = {}
+        for name, (leaves, structure) in self._layouts.items():
+            count = one_count([int(entry["step"]) for entry in self._entries[name]]) if "step" in leaves else 0
+            states[name] = structure.unflatten([np.int32(count) if leaf == "step" else next(given) for leaf in leaves])
+        return params, targets, states
 
     def leave(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
         """Go on from what a program made of the vectors.
@@ -51,25 +114,95 @@ class Learner:
           keep: whether nobody else's code can run before the next `hand_over`.
 
         Raises:
-          ValueError: parameters of what acts, or with `keep` False any, became NaN. Those from before are kept.
+          ValueError: parameters of what acts, or with `keep` False any, became NaN; or a vector has another length.
+            Those from before are kept.
         """
         if not keep:
             params, targets, states = to_host((params, targets, states))
             require_numbers(params)
-            self._tensors.write(params, targets, states)
+            self._write(params, targets, states)
             self._kept = None
             return
         acting = next(iter(self.optimizers))
         vector = np.asarray(params[acting])
         require_numbers({acting: vector})
         self._kept = params, targets, states
-        self._tensors.write_params(acting, vector)
+        if not self._is_at_hand():
+            return write_parameters(self._lists[acting], vector)
+        index = self._params.index(acting)
+        for at, view in zip(self._slices[index], self._views[index]):
+            view[...] = vector[at]
 
     def hand_over(self) -> None:
         """Leave all where PyTorch has it, because somebody else's code may run, and read all of it afterwards."""
         if self._kept is not None:
-            self._tensors.write(*to_host(self._kept))
+            self._write(*to_host(self._kept))
             self._kept = None  # not before all is there
+
+    def _write(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
+        leaves = {name: jax.tree.leaves(states[name]) for name in self._params}
+        vectors = [params[name] for name in self._params] + [targets[name] for name in self._targets]
+        for name, (names, _) in self._layouts.items():
+            vectors += [leaf for each, leaf in zip(names, leaves[name], strict=True) if each != "step"]
+        arrays = [np.asarray(vector) for vector in vectors]
+        for array, length in zip(arrays, self._lengths, strict=True):
+            if array.shape != (length,):
+                raise ValueError(f"The vector must have {length} numbers, got the shape {array.shape}.")
+        if not self._is_at_hand():
+            return self._write_by_torch(params, targets, states)
+        for array, slices, views in zip(arrays, self._slices, self._views):
+            for at, view in zip(slices, views):
+                view[...] = array[at]
+        for name, (names, _) in self._layouts.items():
+            if "step" in names:
+                write_count(self._entries[name], np.asarray(leaves[name][names.index("step")]).item())
+
+    # --- Where PyTorch has it ---------------------------------------------------------------------------------------
+
+    def _moments(self) -> list[list[Any]]:
+        """What the optimisers have, vector by vector; None where PyTorch has not made it yet."""
+        return [
+            [optimizer.state.get(parameter, NOTHING).get(leaf) for parameter in parameters]
+            for optimizer, leaf, parameters in self._moments_of
+        ]
+
+    def _is_at_hand(self) -> bool:
+        """Whether NumPy sees all tensors. Somebody may have loaded others since the last time."""
+        moments = [id(moment) for each in self._moments() for moment in each]
+        if not self._views or moments != self._ids or [each.data_ptr() for each in self._tensors] != self._addresses:
+            self._find()
+        return bool(self._views)
+
+    def _find(self) -> None:
+        """Look where everything is."""
+        lists = [*self._lists.values(), *self._moments()]
+        self._tensors = [tensor for tensors in lists for tensor in tensors]
+        self._ids = [id(moment) for moments in lists[len(self._lists) :] for moment in moments]
+        self._views: list[list[np.ndarray]] = []
+        if any(each is None or each.device.type != "cpu" or not each.is_contiguous() for each in self._tensors):
+            return
+        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
+        self._views = [[tensor.detach().view(-1).numpy() for tensor in tensors] for tensors in lists]
+        self._entries = {
+            name: [optimizer.state[parameter] for parameter in self._lists[name]]
+            for name, optimizer in self.optimizers.items()
+            if self._layouts[name][0]  # looking one up makes it, and an optimiser that keeps nothing has none
+        }
+
+    def _read_by_torch(self) -> tuple[Vectors, Vectors, Vectors]:
+        params, targets = (
+            {name: read_parameters(self._lists[name]) for name in names} for names in (self._params, self._targets)
+        )
+        states = {name: read_optimizer(each, self._lists[name]) for name, each in self.optimizers.items()}
+        return params, targets, states
+
+    def _write_by_torch(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
+        for name, vector in {**params, **targets}.items():
+            write_parameters(self._lists[name], np.asarray(vector))
+        for name, optimizer in self.optimizers.items():
+            write_optimizer(optimizer, jax.tree.map(np.asarray, states[name]), self._lists[name])
+
+    # --- Settings ---------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, dict[str, float]]:
         """The numbers of the optimisers as they are now, but for the learning rates."""

@@ -22,8 +22,7 @@ from bridge.errors import NotCompilable
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.translate.action_noise import export_noise
 from bridge.translate.exported_network import keeps_changing
-from bridge.translate.learning_state import LearningState
-from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learning_state
+from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learned_tensors
 from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot
@@ -177,7 +176,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         network, parameters = export_policy(policy), plan._snapshot.parameters
         plan.network = network
         require_trainable(policy, network)
-        plan.learner = _learner(LearningState({POLICY: parameters}, {}, {POLICY: policy.optimizer}))
+        plan.learner = Learner({POLICY: parameters}, {}, {POLICY: policy.optimizer})
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
     chain = _chain(plan, env)
@@ -203,7 +202,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
             if hasattr(policy, name) and getattr(algorithm, name) is not getattr(policy, name):
                 raise NotCompilable(f"{name} of the model is not that of its policy.")
         entropy = getattr(algorithm, "ent_coef_optimizer", None)
-        plan.learner = _learner(learning_state(policy, entropy and (algorithm.log_ent_coef, entropy)))
+        plan.learner = Learner(*learned_tensors(policy, entropy and (algorithm.log_ent_coef, entropy)))
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
@@ -216,11 +215,6 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.reasons.append(str(reason))
         return
     plan.mode, plan.chain = Mode.PROGRAM, chain
-
-
-def _learner(tensors: LearningState) -> Learner:
-    tensors.read()  # which may find what has no translation
-    return Learner(tensors, {name: export_optimizer(each) for name, each in tensors.optimizers.items()})
 
 
 def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:

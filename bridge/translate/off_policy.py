@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +28,6 @@ from bridge.translate.exported_network import (
     require_methods,
     shapes_given,
 )
-from bridge.translate.learning_state import LearningState
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.off_policy_networks import (
     EXTRACTOR,
@@ -53,6 +52,7 @@ TD3_ACTOR = ("forward", "_predict", "extract_features")
 CRITIC = ("forward", "q1_forward", "extract_features")
 
 OffPolicy = DQNPolicy | SACPolicy | TD3Policy
+Tensors = dict[str, list[torch.Tensor]]
 Exported = TypeVar("Exported", bound=ExportedNetwork)
 
 
@@ -121,39 +121,32 @@ def export_off_policy(policy: OffPolicy) -> ExportedOffPolicy:
     return ExportedTD3Policy(actor, critic, actor.head)
 
 
-def learning_state(
+def learned_tensors(
     policy: OffPolicy, entropy: tuple[torch.Tensor, torch.optim.Optimizer] | None = None
-) -> LearningState:
-    """Where a policy has what learning changes, with the names of OffPolicyState.
+) -> tuple[Tensors, Tensors, dict[str, torch.optim.Optimizer]]:
+    """The tensors that learning changes, the targets and the optimisers of a policy, by the names of OffPolicyState.
 
     Args:
       entropy: SAC's `log_ent_coef` and its optimiser, if it is learned.
 
     Raises:
-      NotCompilable: an optimiser has no translation.
+      NotCompilable: the optimiser of the entropy coefficient trains something else.
     """
     if isinstance(policy, DQNPolicy):
-        return LearningState(
-            {"q_net": own_parameters(policy.q_net)},
-            {"q_net_target": own_parameters(policy.q_net_target)},
-            {"q_net": policy.optimizer},
-        )
-    params: dict[str, Sequence[torch.Tensor]] = {
-        "actor": own_parameters(policy.actor),
-        "critic": own_parameters(policy.critic),
-    }
+        targets = _own({"q_net_target": policy.q_net_target})
+        return _own({"q_net": policy.q_net}), targets, {"q_net": policy.optimizer}
+    params = _own({"actor": policy.actor, "critic": policy.critic})
     optimizers = {"actor": policy.actor.optimizer, "critic": policy.critic.optimizer}
     if isinstance(policy, TD3Policy):
-        targets = {
-            "actor_target": own_parameters(policy.actor_target),
-            "critic_target": own_parameters(policy.critic_target),
-        }
-        return LearningState(params, targets, optimizers)
+        return params, _own({"actor_target": policy.actor_target, "critic_target": policy.critic_target}), optimizers
     if entropy is not None:
-        log_ent_coef, optimizer = entropy
-        _require_entropy(log_ent_coef, optimizer)
-        params["log_ent_coef"], optimizers["log_ent_coef"] = [log_ent_coef], optimizer
-    return LearningState(params, {"critic_target": list(policy.critic_target.parameters())}, optimizers)
+        _require_entropy(*entropy)
+        params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
+    return params, {"critic_target": list(policy.critic_target.parameters())}, optimizers
+
+
+def _own(networks: dict[str, nn.Module]) -> Tensors:
+    return {name: [*own_parameters(network)] for name, network in networks.items()}
 
 
 def own_parameters(network: nn.Module) -> list[nn.Parameter]:

@@ -16,9 +16,10 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
+from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy import export_actor, export_off_policy, learning_state, own_parameters
+from bridge.translate.off_policy import export_actor, export_off_policy, learned_tensors, own_parameters
 from bridge.translate.off_policy_networks import ExportedDQNPolicy, ExportedTD3Policy
 from tests.bridge.translate.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
@@ -83,14 +84,14 @@ def test_equals_torch(kind, monkeypatch):
 @pytest.mark.parametrize("kind", ["dqn", "sac", "sac with a shared extractor", "td3", "td3 with a shared extractor"])
 def test_targets_move_as_in_sb3(kind):
     policy = POLICIES[kind]()
-    params, targets, _ = jax.tree.map(np.array, learning_state(policy).read())
+    params, targets, _ = jax.tree.map(np.array, Learner(*learned_tensors(policy)).vectors())
     got = export_off_policy(policy).polyak(targets, params, 0.3)
     # In the order of SB3's algorithms.
     for name in ["q_net"] if isinstance(policy, DQNPolicy) else ["critic", "actor"]:
         if hasattr(policy, f"{name}_target"):
             target = getattr(policy, f"{name}_target")
             polyak_update(getattr(policy, name).parameters(), target.parameters(), 0.3)
-    expected = learning_state(policy).read()[1]
+    expected = Learner(*learned_tensors(policy)).vectors()[1]
     assert got.keys() == expected.keys()
     for name, target in got.items():
         np.testing.assert_allclose(target, expected[name], rtol=1e-6, atol=1e-6)
@@ -102,7 +103,9 @@ def test_critics_of_targets_have_the_values_of_sb3s(kind):
     observation, action = batch(VECTOR), batch(policy.action_space)
     exported = export_off_policy(policy)
     got = exported.critic.apply(
-        exported.critic_target_params(learning_state(policy).read()[1]), observation, action.reshape(BATCH, -1)
+        exported.critic_target_params(Learner(*learned_tensors(policy)).vectors()[1]),
+        observation,
+        action.reshape(BATCH, -1),
     )
     expected = policy.critic_target(torch.as_tensor(observation), torch.as_tensor(action))
     np.testing.assert_allclose(got, torch.cat(expected, dim=1).T.detach(), rtol=1e-5, atol=1e-5)

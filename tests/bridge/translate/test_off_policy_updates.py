@@ -13,7 +13,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 import bridge
-from bridge.translate.off_policy import export_off_policy, learning_state
+from bridge.engine.learner import Learner
+from bridge.translate.off_policy import export_off_policy, learned_tensors
 from bridge.translate.optimizers import export_optimizer
 from jaxenvs.learn import DQN, SAC, TD3, OffPolicyState
 from tests.learn.off_policy.test_arithmetic import BATCH, ENV, GAMMA, make_batches, teach
@@ -68,7 +69,9 @@ def make_stock(case, dtype):
 
 def state_of(model):
     has_entropy = getattr(model, "log_ent_coef", None) is not None
-    return learning_state(model.policy, (model.log_ent_coef, model.ent_coef_optimizer) if has_entropy else None)
+    return Learner(
+        *learned_tensors(model.policy, (model.log_ent_coef, model.ent_coef_optimizer) if has_entropy else None)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -95,13 +98,13 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
 
     learn(3)
     state = state_of(model)
-    before = OffPolicyState(*jax.tree.map(np.array, state.read()), np.int32(model._n_updates))
+    before = OffPolicyState(*jax.tree.map(np.array, state.vectors()), np.int32(model._n_updates))
     optimizers = tuple((each, export_optimizer(optimizer)) for each, optimizer in state.optimizers.items())
     numbers = {each: exported.settings(state.optimizers[each]) for each, exported in optimizers}
     settings = LEARNERS[name](learning_rate=1e-3, batch_size=BATCH, gamma=GAMMA, tau=TAU)
     policy = export_off_policy(model.policy)
     got = updated(settings, policy, optimizers, numbers, before, *learn(num))
-    expected = state.read()
+    expected = state.vectors()
     assert jax.tree.structure((got.params, got.targets)) == jax.tree.structure(expected[:2])
     assert got.num_updates == model._n_updates == 3 + num
     leaves = zip(*map(jax.tree.leaves, ((got.params, got.targets, got.optimizer_states), expected)), strict=True)

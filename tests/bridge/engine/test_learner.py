@@ -1,4 +1,4 @@
-"""What off-policy learning changes, from PyTorch into programs and back: every bit, whoever changes it in between."""
+"""What learning changes, from PyTorch into programs and back: every bit, whoever changes it in between."""
 
 import itertools
 
@@ -10,9 +10,10 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
+from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy import learning_state
+from bridge.translate.off_policy import learned_tensors
 from bridge.translate.optimizers import read_optimizer
 from tests.bridge.translate.networks import SMALL_IMAGE, Extractor, ResidualCNN
 from tests.bridge.translate.off_policies import make
@@ -38,7 +39,7 @@ def build(kind, steps=2):
     policy, has_entropy = POLICIES[kind]()
     coefficient = torch.zeros(1, requires_grad=True)
     entropy = (coefficient, torch.optim.Adam([coefficient], lr=1e-3)) if has_entropy else None
-    state = learning_state(policy, entropy)
+    state = Learner(*learned_tensors(policy, entropy))
     for _ in range(steps):
         step(policy, entropy, state)
     return policy, entropy, state
@@ -75,27 +76,27 @@ def assert_same(these, those):
 def test_what_is_read_and_written_is_the_same_bit_for_bit(kind):
     policy, entropy, state = build(kind)
     before = kept(policy, entropy)
-    read = jax.tree.map(np.array, state.read())
+    read = jax.tree.map(np.array, state.vectors())
     with torch.no_grad():
         for tensor in itertools.chain(*state._lists.values()):
             tensor.zero_()
     step(policy, entropy, state)
-    state.write(*jax.jit(lambda *given: given)(*read))
+    state.leave(*jax.jit(lambda *given: given)(*read))
     assert_same(kept(policy, entropy), before)
 
 
 @every_policy
 def test_a_policy_that_never_learned_learns_what_another_did(kind):
     new, learned = build(kind, steps=0), build(kind)
-    new[2].write(*jax.tree.map(np.array, learned[2].read()))
+    new[2].leave(*jax.tree.map(np.array, learned[2].vectors()))
     assert_same(kept(*new[:2]), kept(*learned[:2]))
-    jax.tree.map(np.testing.assert_array_equal, new[2].read(), learned[2].read())
+    jax.tree.map(np.testing.assert_array_equal, new[2].vectors(), learned[2].vectors())
 
 
 @every_policy
 def test_parts_have_the_names_of_learn(kind):
     policy, _, state = build(kind)
-    params, targets, states = state.read()
+    params, targets, states = state.vectors()
     for name, optimizer in state.optimizers.items():
         np.testing.assert_array_equal(params[name], read_parameters(state._lists[name]))
         jax.tree.map(np.testing.assert_array_equal, states[name], read_optimizer(optimizer, state._lists[name]))
@@ -110,21 +111,21 @@ def test_weights_that_others_change_in_between_are_seen():
         lambda: policy.q_net.q_net[0].weight.data.mul_(2),
         lambda: setattr(policy.q_net.q_net[0].weight, "data", torch.ones_like(policy.q_net.q_net[0].weight)),
     ):
-        state.read()
+        state.vectors()
         change()
-        params, _, _ = state.read()
+        params, _, _ = state.vectors()
         np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
 
 
 def test_moments_that_others_load_in_between_are_seen_and_written():
     policy, _, state = build("sac")
     other, _, _ = build("sac", steps=5)
-    state.read()
+    state.vectors()
     policy.critic.optimizer.load_state_dict(other.critic.optimizer.state_dict())
     expected = read_optimizer(other.critic.optimizer)
-    params, targets, states = state.read()
+    params, targets, states = state.vectors()
     jax.tree.map(np.testing.assert_array_equal, states["critic"], expected)
-    state.write(params, targets, jax.tree.map(lambda leaf: np.array(leaf) + leaf.dtype.type(1), states))
+    state.leave(params, targets, jax.tree.map(lambda leaf: np.array(leaf) + leaf.dtype.type(1), states))
     got = read_optimizer(policy.critic.optimizer)
     jax.tree.map(lambda now, before: np.testing.assert_array_equal(now, before + 1), got, expected)
 
@@ -133,10 +134,10 @@ def test_weights_with_their_channels_last_are_read_and_written_in_their_order():
     policy = make(DQNPolicy, SMALL_IMAGE, features_extractor_class=ResidualCNN)
     policy.to(memory_format=torch.channels_last)
     assert not all(weight.is_contiguous() for weight in policy.parameters())
-    state, target = learning_state(policy), policy.q_net_target
-    params, _, states = state.read()
+    state, target = Learner(*learned_tensors(policy)), policy.q_net_target
+    params, _, states = state.vectors()
     np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
-    state.write(params, {"q_net_target": params["q_net"]}, states)
+    state.leave(params, {"q_net_target": params["q_net"]}, states)
     for name, weight in policy.q_net.named_parameters():
         assert torch.equal(weight, target.get_parameter(name))
 
@@ -144,9 +145,9 @@ def test_weights_with_their_channels_last_are_read_and_written_in_their_order():
 def test_refuses_a_vector_of_another_length_and_changes_nothing():
     policy, entropy, state = build("td3")
     before = kept(policy, entropy)
-    params, targets, states = state.read()
+    params, targets, states = state.vectors()
     with pytest.raises(ValueError, match=r"must have \d+ numbers, got the shape \(3,\)"):
-        state.write({**params, "critic": np.zeros(3, np.float32)}, targets, states)
+        state.leave({**params, "critic": np.zeros(3, np.float32)}, targets, states)
     assert_same(kept(policy, entropy), before)
 
 
@@ -154,11 +155,11 @@ def test_refuses_parameters_that_took_different_numbers_of_steps():
     policy, _, state = build("dqn")
     policy.optimizer.state[policy.q_net.q_net[0].weight]["step"] += 1
     with pytest.raises(NotCompilable, match=r"same number of optimizer steps, got \[2, 3\]"):
-        state.read()
+        state.vectors()
 
 
 def test_refuses_an_entropy_coefficient_that_its_optimizer_does_not_train():
     coefficient = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=1e-3)
     with pytest.raises(NotCompilable, match="must train log_ent_coef alone"):
-        learning_state(make(), (coefficient, optimizer))
+        Learner(*learned_tensors(make(), (coefficient, optimizer)))
