@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import warnings
 from typing import Any, TypeGuard
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import stable_baselines3
 from gymnasium import spaces
@@ -24,24 +22,19 @@ from bridge.algorithms.dqn import DQN
 from bridge.engine.trust import has_own_methods, inner_environments
 from bridge.errors import NotCompilable
 from bridge.evaluation_on_host import run_episodes, with_statistics
+from bridge.evaluation_program import Network, program
+from bridge.sb3 import Space
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import acting_part, export_acting
-from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
-from bridge.translate.policies import ExportedPolicy
+from bridge.translate.off_policy_networks import ExportedQNetwork
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.vec_env.packing import Packed, Packing
-from bridge.wrappers import Chain, CompiledWrapper
-from bridge.wrappers.chain import step as step_chain
-from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers import Chain
 from bridge.wrappers.vec_normalize import CompiledNormalize
-from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, VectorTimeStep, Wrapper, arguments
-from jaxenvs.compilation import compiler_options, require_usable
+from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
+from jaxenvs.compilation import require_usable
 from jaxenvs.learn import ActionHead
 
-Network = ExportedPolicy | ExportedActor
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
-# Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
-DRAWS_OF_POLICY = 2**32 - 1
 NO_LIMIT = 2**31 - 1
 # More takes days, or more memory than there is.
 MOST_EPISODES, MOST_LANES = 10**7, 2**20
@@ -173,96 +166,11 @@ def evaluate(
         venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
         seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
-        parts.append(_program()(network, deterministic, chain.types, base.programs.state, *given))
+        parts.append(program()(network, deterministic, chain.types, base.programs.state, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
     return Evaluation(returns.astype(float), lengths.astype(int), terminated, truncated)
-
-
-# --- The program ------------------------------------------------------------------------------------------------
-
-
-def _run(
-    network: Network,
-    deterministic: bool,
-    wrapper_types: tuple[type[CompiledWrapper[Any]], ...],
-    packing: Packing,
-    venv: VectorEnv,
-    parameters: jax.Array,
-    begun: tuple[Packed, tuple[Any, ...], Any] | None,
-    seeds: jax.Array,
-    wanted: jax.Array,
-    max_steps: jax.Array,
-    exploration_rate: jax.Array,
-) -> tuple[jax.Array, ...]:
-    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,).
-
-    Args:
-      wrapper_types: those of the Chain.
-      packing: of the state of the environments.
-      venv: these, which nobody resets.
-      begun: where environments and wrappers begin, and the first observation; without wrappers all begins here.
-      seeds: of the lanes.
-      exploration_rate: how often a Q network, if it is not deterministic, acts at random.
-    """
-    lane_keys = jax.vmap(jax.random.key)(seeds)
-    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
-    named = network.unravel(parameters)
-
-    # One lane at a time, so that what a lane draws does not depend on how many there are.
-    def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
-        distribution: Any = network.distribution(named, jax.tree.map(lambda leaf: leaf[None], observation))
-        if isinstance(network, ExportedQNetwork) and not deterministic:
-            key, which = jax.random.split(jax.random.fold_in(key, step))
-            random = jax.random.randint(key, (1,), 0, network.head.size, jnp.int32)
-            explores = jax.random.uniform(which) < exploration_rate
-            return network.to_env(jnp.where(explores, random, distribution.mode()))[0]
-        if deterministic or isinstance(distribution, Deterministic):
-            return network.to_env(distribution.mode())[0]
-        if network.exploration is None:
-            key = jax.random.fold_in(key, step)
-        sample = distribution.sample(distribution.noise(key, 1)[0])
-        return network.to_env(sample)[0]
-
-    def totals_of(timestep: VectorTimeStep, outputs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
-        """Returns and lengths as the infos tell them: those of the outermost VecMonitor, if there is one."""
-        monitors = [output for kind, output in zip(wrapper_types, outputs) if kind is CompiledMonitor]
-        counted = monitors[-1] if monitors else timestep
-        return counted.episode_return.astype(timestep.episode_return.dtype), counted.episode_length
-
-    def going_on(carry: Any) -> Any:
-        *_, running, step = carry
-        return jnp.any(running) & (step < max_steps)
-
-    def advance(carry: Any) -> Any:
-        state, wrapper_states, observation, records, running, step = carry
-        action = jax.vmap(act, in_axes=(0, 0, None))(observation, policy_keys, step)
-        state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
-        wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
-        new = (*totals_of(timestep, outputs), timestep.terminated, timestep.truncated)
-        records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
-        return state, wrapper_states, seen.observation, records, running & ~timestep.done, step + 1
-
-    if begun is None:
-        (state, timestep), wrapper_states = venv.reset(lane_keys), ()
-        observation = timestep.observation
-    else:
-        packed_state, wrapper_states, observation = begun
-        state = packing.unpack(packed_state)
-    nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
-    start = (state, wrapper_states, observation, nothing, wanted, jnp.zeros((), jnp.int32))
-    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
-    return returns, lengths, terminated, truncated | running
-
-
-@functools.cache
-def _program() -> Any:
-    """Jitted once for the process, so that an evaluation like one before does not compile again."""
-    return jax.jit(_run, static_argnums=(0, 1, 2, 3), compiler_options=compiler_options())
-
-
-# --- What the program takes -------------------------------------------------------------------------------------
 
 
 def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
@@ -311,7 +219,7 @@ def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:
     return new
 
 
-def _shapes(space: spaces.Space[Any]) -> Any:
+def _shapes(space: Space) -> Any:
     return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
 
 
@@ -369,7 +277,7 @@ def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Env
         )
 
 
-def _fits(given: spaces.Space[Any], expected: spaces.Space[Any]) -> bool:
+def _fits(given: Space, expected: Space) -> bool:
     """Whether a policy for `expected` can see observations of `given`. Bounds do not matter to it."""
     if isinstance(given, spaces.Dict) and isinstance(expected, spaces.Dict):
         return all(name in given.spaces and _fits(given[name], part) for name, part in expected.items())
@@ -378,7 +286,7 @@ def _fits(given: spaces.Space[Any], expected: spaces.Space[Any]) -> bool:
     return bool(given == expected)
 
 
-def _takes(space: spaces.Space[Any], head: ActionHead) -> bool:
+def _takes(space: Space, head: ActionHead) -> bool:
     """Whether the actions of a policy are members of `space`."""
     try:
         own = ActionHead.of(space)

@@ -13,7 +13,15 @@ import torch
 from stable_baselines3.common import buffers
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.type_aliases import Schedule, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from jaxenvs.learn.off_policy.driver import Progress
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
+
+Space = gymnasium.spaces.Space[Any]
+Infos = list[dict[str, Any]]
 
 # Of later versions of SB3.
 NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
@@ -30,10 +38,10 @@ class Algorithm(Protocol):
     device: torch.device
     use_sde: bool
     sde_sample_freq: int
-    observation_space: gymnasium.spaces.Space[Any]
-    action_space: gymnasium.spaces.Space[Any]
+    observation_space: Space
+    action_space: Space
     num_timesteps: int
-    lr_schedule: Any
+    lr_schedule: Schedule
     ep_info_buffer: Any
     _last_obs: Any
     _last_episode_starts: Any
@@ -51,7 +59,7 @@ class Algorithm(Protocol):
     _plan: Any
 
     def _hand_over(self) -> None: ...
-    def _update_info_buffer(self, infos: list[dict[str, Any]], dones: np.ndarray | None = None) -> None: ...
+    def _update_info_buffer(self, infos: Infos, dones: np.ndarray | None = None) -> None: ...
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None: ...
     def dump_logs(self) -> None: ...
 
@@ -64,13 +72,15 @@ class OnPolicy(Algorithm, Protocol):
     gae_lambda: float
     rollout_buffer: RolloutBuffer
 
+    # Ours.
+    def _steps_of_same_noise(self) -> int: ...
+
 
 class OffPolicy(Algorithm, Protocol):
     """An algorithm with a replay buffer."""
 
     replay_buffer: Any
-    action_noise: Any
-    train_freq: Any
+    action_noise: ActionNoise | None
     learning_starts: int
     _episode_num: int
     _last_original_obs: Any
@@ -80,7 +90,7 @@ class OffPolicy(Algorithm, Protocol):
     _episodes_before_iteration: int
 
     def _sample_action(
-        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]: ...
     def _store_transition(
         self, replay_buffer: Any, buffer_action: np.ndarray, new_obs: Any, reward: np.ndarray, dones: np.ndarray,
@@ -89,6 +99,8 @@ class OffPolicy(Algorithm, Protocol):
     def _on_step(self) -> None: ...
     def _step_of(self, offset: int) -> int: ...
     def _count_step(self) -> None: ...
-    def _settings_now(self) -> Any: ...
-    def _progress(self) -> tuple[Any, Any, np.ndarray]: ...
-    def _leave_progress(self, progress: Any, action_noise: Any) -> None: ...
+    @property
+    def _frequency(self) -> TrainFreq: ...
+    def _settings_now(self) -> OffPolicySettings: ...
+    def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]: ...
+    def _leave_progress(self, progress: Progress, action_noise: np.ndarray | None) -> None: ...

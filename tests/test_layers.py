@@ -46,7 +46,13 @@ FLOORS = [
     ["bridge.factory"],
     ["bridge.engine"],
     ["bridge.algorithms"],
-    ["bridge.evaluation", "bridge.evaluation_on_host", "bridge.checkpoint", "bridge.seeds"],
+    [
+        "bridge.evaluation",
+        "bridge.evaluation_on_host",
+        "bridge.evaluation_program",
+        "bridge.checkpoint",
+        "bridge.seeds",
+    ],
     ["bridge"],
     ["bridge.app"],
 ]

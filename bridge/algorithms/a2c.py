@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
@@ -25,7 +23,7 @@ class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
             normalize_advantage=self.normalize_advantage,
         )
 
-    def _record(self, settings: learn.A2C, metrics: dict[str, Any]) -> None:
+    def _record(self, settings: learn.A2C, metrics: dict[str, float]) -> None:
         self._n_updates += 1
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in metrics.items():

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
+import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
 from bridge.engine.compilation import compile_seconds, release_freed_memory
-from bridge.engine.plan import Plan, make_plan
+from bridge.engine.plan import Plan, make_plan, require_engine
 from bridge.engine.predicting import Predictor
 from bridge.factory import make_vec_env
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -35,9 +36,12 @@ from jaxenvs.files import replacing
 
 log = logging.getLogger("bridge")
 
+SavePath = str | Path | io.BufferedIOBase
+
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (
     *("_plan", "_is_learning", "_is_sure", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
+    "_steps_begun",
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
@@ -47,14 +51,30 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     engine: str
     key: np.ndarray
+    # Whether the model trained on observations that a VecNormalize had normalised, for `evaluate` without one.
+    normalized_observations: bool = False
     _plan: Plan | None = None
+    # What SB3's `learn` has among its locals besides its arguments.
+    _locals_of_learn: ClassVar[dict[str, Any]] = {}
     # Whether the model learns now, and whether nobody else's code has run since its plan was made or compared.
     _is_learning = _is_sure = False
     _predictor: Predictor | None = None
-    _compiling: Future[Any] | None = None
+    _compiling: Future[object] | None = None
     _compiled_before = _compiled_so_far = 0.0
     _recorded_at = 0
     _random_before_rollout: dict[str, Any] | None = None
+
+    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
+        """
+        Args:
+          policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
+            VectorEnv. In the place of SB3's own replay buffers there is a bridge.ReplayBuffer.
+          engine: "auto" compiles what it can and falls back for the rest, and logs why: first to acting by a program a
+            step and updates by another, then to SB3's own code. "xla" raises instead of falling back. "torch" compiles
+            nothing.
+        """
+        self.engine = require_engine(engine)
+        super().__init__(policy, as_vec_env(env), *args, **kwargs)
 
     # --- What is compiled, and whose code may have run --------------------------------------------------------------
 
@@ -90,18 +110,35 @@ class CompiledAlgorithm(BaseAlgorithm):
         if self._plan is not None and self._plan.learner is not None:
             self._plan.learner.hand_over()
 
-    @contextlib.contextmanager
-    def _learning(self) -> Iterator[None]:
-        """While the loop of `learn` runs."""
+    # --- In SB3's place ---------------------------------------------------------------------------------------------
+
+    def learn(self, *args: Any, **kwargs: Any) -> Self:
+        """SB3's; but whole iterations are one program as long as no callback and no log looks in between.
+
+        Args:
+          args, kwargs: SB3's.
+        """
+        arguments = inspect.signature(super().learn).bind(*args, **kwargs)  # type: ignore[safe-super]
+        arguments.apply_defaults()
+        shown = {"self": self, **arguments.arguments, **self._locals_of_learn}
+        log_interval = arguments.arguments.pop("log_interval")
+        total_timesteps, callback = self._setup_learn(**arguments.arguments)
+        callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
         self._hand_over()
         self._is_learning = True
         try:
-            yield
+            self._train_until(total_timesteps, callback, log_interval)
         finally:
             self._is_learning = False
             self._hand_over()
+        callback.on_training_end()
+        return self
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+        """The loop of SB3's `learn`."""
+        raise NotImplementedError
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
         self._recorded_at = time.time_ns()
         return super()._setup_learn(*args, **kwargs)
@@ -155,7 +192,7 @@ class CompiledAlgorithm(BaseAlgorithm):
             self.key = key
 
     @classmethod
-    def load(cls, path: Any, *args: Any, **kwargs: Any) -> Self:
+    def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:
         """SB3's. The random numbers go on from where they were when the model was saved, but for a `seed` given here.
 
         Args:
@@ -180,14 +217,14 @@ class CompiledAlgorithm(BaseAlgorithm):
         self._hand_over()
         super().set_parameters(*args, **kwargs)
 
-    def save(self, path: Any, *args: Any, **kwargs: Any) -> None:
+    def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:
         """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before.
 
         Args:
           path, args, kwargs: SB3's.
         """
-        # SB3 keeps it as an attribute, which tells `evaluate` of a model without its environments.
-        self.normalized_observations = _normalizes_observations(self)
+        if (normalize := self.get_vec_normalize_env()) is not None:
+            self.normalized_observations = bool(normalize.norm_obs)
         if not isinstance(path, str | os.PathLike) or os.path.isdir(path):
             return super().save(path, *args, **kwargs)
         # As SB3 names it: what looks like a suffix is one.
@@ -242,10 +279,3 @@ def as_vec_env(env: Any) -> Any:
     if isinstance(env, str) and env in jaxenvs.registered():
         return make_vec_env(env)
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env
-
-
-def _normalizes_observations(model: BaseAlgorithm) -> bool:
-    normalize = model.get_vec_normalize_env()
-    if normalize is None:
-        return bool(getattr(model, "normalized_observations", False))
-    return bool(normalize.norm_obs)

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import stable_baselines3
 import torch
+from stable_baselines3.common.noise import ActionNoise
 
 from bridge.algorithms.base import constructor_like
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.engine.acting import Actor
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 
@@ -41,7 +43,7 @@ class DQN(CompiledOffPolicyAlgorithm, stable_baselines3.DQN):
             self._hand_over()  # SB3's moves the target where PyTorch has it
         super()._on_step()
 
-    def _optimizers(self) -> Any:
+    def _optimizers(self) -> torch.optim.Optimizer:
         return self.policy.optimizer
 
     def predict(
@@ -64,7 +66,7 @@ class DQN(CompiledOffPolicyAlgorithm, stable_baselines3.DQN):
             return jax.device_put(random.astype(action.dtype), action.device), state
         return random, state
 
-    def _act(self, actor: Any, action_noise: Any, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         if np.random.rand() < self.exploration_rate:  # noqa: NPY002
             action = np.array([self.action_space.sample() for _ in range(n_envs)])
             return action, action

@@ -10,28 +10,30 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.base import CompiledAlgorithm, as_vec_env
+from bridge.algorithms.base import CompiledAlgorithm, SavePath
 from bridge.engine.acting import Actor
-from bridge.engine.interrupts import HeldInterrupt
+from bridge.engine.compilation import HeldInterrupt
 from bridge.engine.off_policy import host_loop
-from bridge.engine.off_policy.program import Ran, most_steps, run_steps
-from bridge.engine.plan import Mode, require_engine
+from bridge.engine.off_policy.program import most_steps, run_steps, update_from_samples
+from bridge.engine.plan import Mode
 from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import show_steps
-from bridge.engine.updates import update_from_samples
+from bridge.engine.steps import Ran
 from bridge.engine.watching import Pace, looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
 from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
-from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
+from bridge.sb3 import SB3S_BUFFERS, Infos, NStepReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -49,19 +51,9 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
+    # How many of a rollout were taken in programs before the host goes on with it; None if it begins there.
+    _steps_begun: int | None = None
     _episodes_before_iteration = 0
-
-    def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        """
-        Args:
-          policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
-            VectorEnv. In the place of SB3's own replay buffers there is a bridge.ReplayBuffer.
-          engine: "auto" compiles what it can and falls back for the rest, and logs why: first to acting by a program a
-            step and updates by another, then to SB3's own code. "xla" raises instead of falling back. "torch" compiles
-            nothing.
-        """
-        self.engine = require_engine(engine)
-        super().__init__(policy, as_vec_env(env), *args, **kwargs)
 
     # --- Each algorithm's own -----------------------------------------------------------------------------------
 
@@ -70,7 +62,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         raise NotImplementedError
 
     def _shared_settings(self) -> dict[str, Any]:
-        frequency: Any = self.train_freq
         n_steps = getattr(self.replay_buffer, "n_steps", 1)
         gamma = self.gamma if n_steps == 1 else self.replay_buffer.gamma  # type: ignore[union-attr]
         return {
@@ -79,13 +70,18 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             "batch_size": self.batch_size,
             "tau": float(self.tau),
             "gamma": float(gamma),
-            "train_freq": frequency.frequency,
+            "train_freq": self._frequency.frequency,
             "gradient_steps": self.gradient_steps,
             "n_steps": n_steps,
             "action_noise": export_noise_if_known(self.action_noise, self.action_space.shape or ()),
         }
 
-    def _record(self, metrics: dict[str, Any], num_before: int) -> None:
+    @property
+    def _frequency(self) -> TrainFreq:
+        assert isinstance(self.train_freq, TrainFreq)  # which SB3's `_setup_model` makes of it
+        return self.train_freq
+
+    def _record(self, metrics: dict[str, float], num_before: int) -> None:
         """Log the means of updates, as SB3's `train` does.
 
         Args:
@@ -126,7 +122,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             )
         super()._setup_model()
 
-    def load_replay_buffer(self, path: Any, truncate_last_traj: bool = True) -> None:
+    def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
         """SB3's. Where one of SB3's own buffers was saved, there is a bridge.ReplayBuffer that holds the same.
 
         Args:
@@ -139,53 +135,36 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     # --- In one program -----------------------------------------------------------------------------------------
 
-    def go_on_with(self, action_noise: Any) -> None:
+    def go_on_with(self, action_noise: ActionNoise | None) -> None:
         """Let the next `learn` go on with an action noise as it is, which SB3's lets begin anew."""
         self._noise_to_go_on_with = action_noise
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> Any:
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         noise = vars(self).pop("_noise_to_go_on_with", None)
         given = super()._setup_learn(*args, **kwargs)
         if noise is not None and self.num_timesteps:
             self.action_noise = noise  # which SB3 lets begin anew
-        return given
-
-    def learn(self, *args: Any, **kwargs: Any) -> Self:
-        """SB3's; but steps and updates are one program as long as no callback and no log looks in between.
-
-        Args:
-          args, kwargs: SB3's.
-        """
-        arguments = inspect.signature(super().learn).bind(*args, **kwargs)
-        arguments.apply_defaults()
-        shown = {"self": self, **arguments.arguments}
-        log_interval = arguments.arguments.pop("log_interval")
-        total_timesteps, callback = self._setup_learn(**arguments.arguments)
         assert self.replay_buffer is not None
         # A zip may have been saved before an update; and without what this learns from.
         if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
             self._begin_iteration()
-        callback.on_training_start({**shown, "total_timesteps": total_timesteps, "callback": callback}, globals())
-        with self._learning():
-            try:
-                self._train_until(total_timesteps, callback, log_interval)
-            except Exception:
-                self._begin_iteration()  # as in SB3, what it left undone stays so; after Ctrl-C nothing is lost
-                raise
-        callback.on_training_end()
-        return self
+        return given
 
     def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
             self._require_weights_known()  # before anybody waits for the first update
         pace, goes_on = Pace(), True
-        while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
-            if self._current_plan(self.env).mode is Mode.PROGRAM:
-                goes_on = self._run_steps(callback, log_interval, pace)
-            else:
-                goes_on = self._iterate(callback, log_interval)
-        if goes_on:
-            self._update_if_due()
+        try:
+            while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
+                if self._current_plan(self.env).mode is Mode.PROGRAM:
+                    goes_on = self._run_steps(callback, log_interval, pace)
+                else:
+                    goes_on = self._iterate(callback, log_interval)
+            if goes_on:
+                self._update_if_due()
+        except Exception:
+            self._begin_iteration()  # as in SB3, what it left undone stays so; after Ctrl-C nothing is lost
+            raise
         self._begin_iteration()
 
     def _update_if_due(self) -> None:
@@ -198,7 +177,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             self._update_is_due = False
             return
         with HeldInterrupt() as held:
-            self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), 0)
+            self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), begun=0)
         held.deliver()
 
     def _iterate(self, callback: BaseCallback, log_interval: int | None, has_begun: bool = False) -> bool:
@@ -208,17 +187,18 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
           has_begun: whether the callback has been told that its rollout starts.
         """
         self._update_if_due()  # of a program, whose place this takes
+        # A mode that changes within an iteration takes the rest of it.
+        self._steps_begun = self._step_of_iteration if has_begun or self._step_of_iteration else None
         self._begin_iteration()
         assert self.env is not None
         rollout = self.collect_rollouts(
             self.env,
-            train_freq=self.train_freq,
+            train_freq=self._frequency,
             action_noise=self.action_noise,
             callback=callback,
             learning_starts=self.learning_starts,
             replay_buffer=self.replay_buffer,
             log_interval=log_interval,
-            **({"has_begun": True} if has_begun else {}),
         )
         if rollout.continue_training and self.num_timesteps > self.learning_starts:
             gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
@@ -228,10 +208,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
-        frequency: Any = self.train_freq
-        train_freq, num_envs = frequency.frequency, self.n_envs
-        to_end = train_freq - self._step_of_iteration
-        watched, begun = looks_at_each_step(callback), self._step_of_iteration
+        train_freq, num_envs, begun = self._settings_now().train_freq, self.n_envs, self._step_of_iteration
+        to_end, watched = train_freq - begun, looks_at_each_step(callback)
         # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
         if begun == 0 or not watched:
             if looks_at_rollouts(callback):
@@ -242,7 +220,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 self._hand_over()
         plan = self._current_plan(self.env)
         if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
-            return self._iterate(callback, log_interval, has_begun=begun == 0 or not watched)
+            return self._iterate(callback, log_interval, has_begun=True)
         if watched:
             steps = to_end
         else:
@@ -250,22 +228,17 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             # The iteration that reaches the end is finished, as by SB3.
             steps = to_end + -(-left // train_freq) * train_freq
             quiet = quiet_steps(callback, self.num_timesteps, num_envs, shows_ends=True)
-            steps = min(steps, most_steps(num_envs), quiet + 1)
-            steps = pace.next(steps)
+            steps = pace.next(min(steps, most_steps(num_envs), quiet + 1))
         # A log looks at the step that ends an episode.
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
-        before = self._last_obs
         with HeldInterrupt() as held:
             with pace.running(steps):
                 ran = run_steps(self, plan, steps, episodes, watched)
-            self._record_trained(ran, max(0, ran.count - 1 - (begun + ran.count - 1) % train_freq))
+            self._record_trained(ran, begun)
             assert plan.chain is not None
-            goes_on, rewards = show_steps(self, plan.chain, callback, log_interval, ran, before, watched, held)
-        if rewards is not None:
-            buffer: Any = self.replay_buffer
-            buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
+            goes_on = show_steps(self, plan.chain, callback, log_interval, ran, watched, held)
         if looks_at_steps(callback):
             self._hand_over()
         held.deliver()
@@ -277,23 +250,25 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 self._hand_over()
         return True
 
-    def _record_trained(self, ran: Ran, last_update: int) -> None:
+    def _record_trained(self, ran: Ran, begun: int) -> None:
         """Log the last update of a program, and leave its learning rate where SB3 leaves that.
 
         Args:
-          last_update: before which step of the program it was.
+          begun: how many steps of the iteration there were before the program.
         """
         self._record_compile_time()
         if ran.num_updated:
             progress = self._current_progress_remaining
-            if last_update:
+            # Before which step of the program it was.
+            last_update = ran.count - 1 - (begun + ran.count - 1) % self._settings_now().train_freq
+            if last_update > 0:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
             self._update_learning_rate(self._optimizers())
             self._current_progress_remaining = progress
             self._record(ran.metrics, self._n_updates - ran.num_updated * self._settings_now().num_updates(self.n_envs))
 
-    def _optimizers(self) -> Any:
+    def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
         """What SB3's `train` gives to `_update_learning_rate`."""
         learner = self._current_plan(self.env).learner
         assert learner is not None
@@ -304,7 +279,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self._iteration += self._step_of_iteration > 0
         self._step_of_iteration, self._update_is_due = 0, False
 
-    def _progress(self) -> tuple[Progress, Any, np.ndarray]:
+    def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
         """Where the training is, for the driver; the state of the action noise; and the key."""
         progress = Progress(
             iteration=np.int32(self._iteration),
@@ -316,7 +291,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         )
         return progress, noise_state(self.action_noise, self.n_envs), self.key
 
-    def _leave_progress(self, progress: Progress, action_noise: Any) -> None:
+    def _leave_progress(self, progress: Progress, action_noise: np.ndarray | None) -> None:
         self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
         self._update_is_due = bool(progress.is_due)
         leave_noise_state(self.action_noise, action_noise)
@@ -328,20 +303,33 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     # --- On the host --------------------------------------------------------------------------------------------
 
-    def collect_rollouts(self, env: VecEnv, callback: BaseCallback, *args: Any, **kwargs: Any) -> RolloutReturn:
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: Any,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
         """SB3's, with acting as one program a step if the policy allows it."""
         plan = self._current_plan(self.env)
+        begun, self._steps_begun = self._steps_begun, None
+        rest = replay_buffer, action_noise, learning_starts, log_interval
         # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
         self._random_before_rollout = get_random_state() if self.use_sde else None
         if plan.actor is None:
             self._hand_over()  # callbacks run in SB3's loop
-            kwargs.pop("has_begun", None)
-            return super().collect_rollouts(env, callback, *args, **kwargs)
+            taken = begun or 0
+            left = train_freq._replace(frequency=train_freq.frequency - taken)
+            rollout = super().collect_rollouts(env, callback, left, *rest)
+            return rollout._replace(episode_timesteps=rollout.episode_timesteps + taken * env.num_envs)
         plan.actor.refresh()
-        return host_loop.collect_rollouts(self, env, callback, *args, **kwargs)
+        return host_loop.collect_rollouts(self, env, callback, train_freq, *rest, begun)
 
     def _sample_action(
-        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         plan = self._plan
         is_random = self.num_timesteps < learning_starts
@@ -353,7 +341,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             plan.actor.refresh()
         return self._act(plan.actor, action_noise, n_envs)
 
-    def _act(self, actor: Actor, action_noise: Any, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+    def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
         """Actions as environments take them, and as they are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
         scaled, _ = actor.act(self._last_obs, noise if noise is None else noise[0])
@@ -369,11 +357,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         new_obs: Any,
         reward: np.ndarray,
         dones: np.ndarray,
-        infos: Any,
+        infos: Infos,
     ) -> None:
-        if self._vec_normalize_env is not None or dones.any():
+        plan = self._plan
+        if self._vec_normalize_env is not None or dones.any() or plan is None or "replay_buffer" in plan.others:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        # SB3 copies the observation first, for the last ones of episodes that ended, and looks at each lane.
+        # SB3 copies the observation first, which our buffers and its own do again, and looks at each lane.
         replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
         self._last_original_obs = self._last_obs = new_obs
         return None
@@ -403,8 +392,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         keep, num_before = self._is_sure, self._n_updates
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
         # Where their number depends on how long an episode was, each number would be a program of its own.
-        frequency: Any = self.train_freq
-        is_fixed = self.gradient_steps > 0 or frequency.unit is TrainFrequencyUnit.STEP
+        is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
         # And what comes next is drawn by the errors of what came before.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
         most = MOST_TOGETHER if is_fixed and prioritized is None else 1
@@ -416,7 +404,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
                 plan, settings, before, samples, self.action_space, self.key, first, keep
             )
             self._n_updates += num
-            if prioritized is not None:
+            if prioritized is not None and errors is not None:
                 prioritized.update_priorities(samples[0].indices, errors[0] + LEAST_PRIORITY)
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, self._n_updates)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
@@ -35,8 +33,8 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
             target_kl=self.target_kl,
         )
 
-    def _record(self, settings: learn.PPO, metrics: dict[str, Any]) -> None:
-        epochs, stopped_at_kl = metrics.pop("epochs"), metrics.pop("stopped_at_kl")
+    def _record(self, settings: learn.PPO, metrics: dict[str, float]) -> None:
+        epochs, stopped_at_kl = int(metrics.pop("epochs")), metrics.pop("stopped_at_kl")
         if self.verbose >= 1 and stopped_at_kl > 0:
             print(f"Early stopping at step {epochs - 1} due to reaching max kl: {stopped_at_kl:.2f}")
         self._n_updates += epochs

@@ -12,13 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax
+from bridge.sb3 import Space
+from bridge.translate.exported_network import Observation, Params
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Rollout
+from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.rollout import advantages, in_chunks
 
 
@@ -26,7 +30,8 @@ class Actor:
     """A policy that acts with its weights where PyTorch keeps them, so that whoever changes these is followed at once.
 
     Attributes:
-      network: the policy as a program.
+      network: the policy as programs.
+      programs: `act`, and `predict`, which gives no more than that takes; of actor-critics the others below.
     """
 
     network: ExportedPolicy | ExportedActor
@@ -34,7 +39,7 @@ class Actor:
     def __init__(self, network: ExportedPolicy | ExportedActor, parameters: list[torch.nn.Parameter]) -> None:
         self.network = network
         self._parameters = parameters
-        self._programs = _programs(network)
+        self.programs = _programs(network)
         self._addresses: list[int] = []
         self._is_shared = False
         self.refresh()
@@ -47,18 +52,19 @@ class Actor:
         shapes = dict(self.network.module.parameters)
         if not all(is_where_jax_computes(parameter) for parameter in self._parameters):
             parts = np.split(read_parameters(self._parameters), np.cumsum([math.prod(s) for s in shapes.values()])[:-1])
-            self.params: dict[str, Any] = {
+            self.params: dict[str, np.ndarray] | dict[str, jax.Array] = {
                 name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
             }
             return
-        self.params = {name: to_jax(parameter) for name, parameter in zip(shapes, self._parameters, strict=True)}
+        shared = {name: to_jax(parameter) for name, parameter in zip(shapes, self._parameters, strict=True)}
+        self.params = shared
         self._addresses = addresses
         # On a GPU PyTorch and JAX know of each other's writes only when an array is handed over.
         self._is_shared = jax.default_backend() == "cpu" and addresses == [
-            array.unsafe_buffer_pointer() for array in self.params.values()
+            array.unsafe_buffer_pointer() for array in shared.values()
         ]
 
-    def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> Any:
+    def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray | None:
         """The noise of so many steps, in one draw from PyTorch's generator, from which SB3 draws: n_steps in front.
 
         None for a policy that draws nothing, as those of DQN and TD3.
@@ -69,7 +75,7 @@ class Actor:
         keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
         return np.repeat(keys, sde_sample_freq, axis=0)
 
-    def act(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray]:
+    def act(self, observation: Any, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Actions as the policy samples them, and as the environments take them. Neither is for writing.
 
         Args:
@@ -79,7 +85,7 @@ class Actor:
         Raises:
           ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
         """
-        action, to_env, was_nan = self._programs.act(self.params, observation, noise)
+        action, to_env, was_nan = self.programs.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(_NAN)
         return np.asarray(action), np.asarray(to_env)
@@ -90,9 +96,11 @@ class JudgingActor(Actor):
 
     network: ExportedPolicy
 
-    def act_and_judge(self, observation: Any, noise: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """As `act`; and the values and the logarithms of the probabilities, each (num_envs,)."""
-        *results, was_nan = self._programs.act_and_judge(self.params, observation, noise)
+    def act_and_judge(
+        self, observation: Any, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What `act` gives; and the values and the logarithms of the probabilities, each (num_envs,)."""
+        *results, was_nan = self.programs.act_and_judge(self.params, observation, noise)
         if np.asarray(was_nan):
             raise ValueError(_NAN)
         action, to_env, value, log_prob = map(np.asarray, results)
@@ -109,7 +117,7 @@ class JudgingActor(Actor):
           last: the observations after the rollout.
         """
         steps = (rollout.observation, rollout.action, rollout.reward, done)
-        return [np.asarray(part) for part in self._programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
+        return [np.asarray(part) for part in self.programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
 
 
 def is_where_jax_computes(tensor: torch.Tensor) -> bool:
@@ -117,7 +125,7 @@ def is_where_jax_computes(tensor: torch.Tensor) -> bool:
     return tensor.device.type == ("cpu" if jax.default_backend() == "cpu" else "cuda")
 
 
-def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
+def as_sb3_gives(action: Any, space: Space) -> np.ndarray:
     """A batch of actions for environments, in memory of their own, because environments may write into them.
 
     Bounds in float64 are kept as such: rounded to float32, they may be outside.
@@ -128,7 +136,13 @@ def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
     return np.array(action, np.float32 if isinstance(space, spaces.MultiBinary) else np.int64)
 
 
-def is_nan(distribution: Any) -> jax.Array:
+def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:
+    """Actions as SB3's policy gives them, in the bounds of a Box if they are squashed."""
+    is_squashed = isinstance(policy.action_space, spaces.Box) and policy.squash_output
+    return policy.unscale_action(actions) if is_squashed else actions
+
+
+def is_nan(distribution: object) -> jax.Array:
     """Whether any number of a distribution is NaN, at which Stable-Baselines3 fails; within a program."""
     if isinstance(distribution, Deterministic):
         return jnp.zeros((), bool)
@@ -142,21 +156,26 @@ _NAN = "The policy gave a distribution of NaN: its weights, the observation or w
 def _programs(network: Any) -> SimpleNamespace:
     """Of a network each, because to look for it among static arguments would take as long as a step does."""
 
-    def sample(distribution: Any, noise: Any) -> Any:
+    def sample(distribution: Distribution, noise: jax.Array) -> jax.Array:
         return distribution.sample(noise if network.exploration is None else jax.random.wrap_key_data(noise))
 
-    def act(params: Any, observation: Any, noise: Any) -> Any:
+    def act(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
         distribution = network.distribution(params, observation)
         action = distribution.mode() if noise is None else sample(distribution, noise)
         return action, network.to_env(action), is_nan(distribution)
 
-    def act_and_judge(params: Any, observation: Any, noise: Any) -> Any:
+    def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
+        return act(params, observation, noise)[1:]
+
+    def act_and_judge(params: Params, observation: Observation, noise: jax.Array) -> tuple[jax.Array, ...]:
         distribution, value = network.apply(params, observation)
         action = sample(distribution, noise)
         return action, network.to_env(action), value, distribution.log_prob(action), is_nan(distribution)
 
-    def judge(params: Any, steps: Any, judged: Any, last: Any, gamma: Any, gae_lambda: Any) -> Any:
-        def rows(inputs: Any) -> Any:
+    def judge(
+        params: Params, steps: Any, judged: Any, last: Observation, gamma: float, gae_lambda: float
+    ) -> tuple[jax.Array, ...]:
+        def rows(inputs: tuple[Observation, jax.Array]) -> tuple[jax.Array, jax.Array]:
             distribution, value = network.apply(params, inputs[0])
             return value, distribution.log_prob(inputs[1])
 
@@ -166,10 +185,10 @@ def _programs(network: Any) -> SimpleNamespace:
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    return SimpleNamespace(act=jit(act), act_and_judge=jit(act_and_judge), judge=jit(judge))
+    return SimpleNamespace(act=jit(act), predict=jit(predict), act_and_judge=jit(act_and_judge), judge=jit(judge))
 
 
-def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> Any:
+def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:
     """As `Distribution.noise`, from PyTorch's generator, for a policy whose exploration is not state-dependent."""
     if isinstance(network, ExportedQNetwork | ExportedTD3Actor):
         return None

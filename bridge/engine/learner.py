@@ -21,9 +21,12 @@ from bridge.translate.optimizers import (
     write_count,
     write_optimizer,
 )
+from jaxenvs.learn.off_policy.settings import Optimizers
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
+# The numbers of optimisers, by name and then by the name of a number.
+Numbers = Mapping[str, Mapping[str, jax.typing.ArrayLike]]
 NOTHING: dict[str, Any] = {}
 
 # From so many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side by
@@ -241,13 +244,13 @@ def committed(tree: Any) -> Any:
         return tree
     device = jax.devices()[0]
 
-    def bind(leaf: Any) -> Any:
+    def bind(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         # Without a copy of what is free. A number of NumPy's is one every time.
         return jax.device_put(leaf, device) if isinstance(leaf, jax.Array) or leaf.ndim else leaf
 
     return jax.tree.map(bind, tree)
 
 
-def transformations(exported: tuple[tuple[str, ExportedOptimizer], ...], settings: dict[str, dict[str, Any]]) -> Any:
+def transformations(exported: tuple[tuple[str, ExportedOptimizer], ...], settings: Numbers) -> Optimizers:
     """What optimisers do, by name, within a program."""
     return {name: each.transformation(settings[name]) for name, each in exported}

@@ -20,6 +20,7 @@ from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
 from bridge.engine.trust import has_own_methods, inner_environments, of_others
 from bridge.errors import NotCompilable
 from bridge.replay.store.replay_buffer import why_not_lent
+from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learned_tensors
@@ -45,7 +46,7 @@ class Mode(enum.Enum):
     """How a model takes steps."""
 
     PROGRAM = "compiled"
-    ACTING = "acting compiled, the environments on the host"
+    ACTING = "acting compiled, environments stepped from the host"
     SB3 = "SB3's code"
 
 
@@ -76,12 +77,12 @@ class Plan:
     not_pipelined: str | None = None
 
     # What it was made for, to notice when that changes.
-    _inputs: tuple[Any, ...] = ()
+    _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
     # Programs of its update: to find one by what a network is takes a tenth of an update.
-    _programs: dict[bool, Any] = dataclasses.field(default_factory=dict)
+    _programs: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
-    def update_program(self, make: Callable[..., Any], in_order: bool) -> Any:
+    def update_program(self, make: Callable[..., Any], in_order: bool) -> Callable[..., Any]:
         """What `make` gives for the network and its optimisers, made once."""
         if in_order not in self._programs:
             assert self.learner is not None
@@ -115,11 +116,11 @@ class Plan:
             lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
         return "\n".join(lines)
 
-    def acts_as_planned(self, policy: Any) -> bool:
+    def acts_as_planned(self, policy: object) -> bool:
         """Whether a policy computes what the actor does, whatever its weights are."""
         return policy is self._inputs[1] and self._snapshot is not None and self._snapshot.is_current(learns=False)
 
-    def is_current(self, algorithm: Any, env: VecEnv | None) -> bool:
+    def is_current(self, algorithm: Algorithm, env: VecEnv | None) -> bool:
         """Whether a plan made now would be this one: others may have changed anything in between."""
         if self.network is not None and not is_usable():  # after a fork
             return False
@@ -138,7 +139,7 @@ class Plan:
             return False
 
 
-def make_plan(algorithm: Any, env: VecEnv | None) -> Plan:
+def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     """The plan of a model.
 
     Args:
@@ -197,7 +198,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_faster(algorithm)
         plan.actor = Actor(export_actor(policy), list(acting_part(policy).parameters()))
         plan.mode = Mode.ACTING
-        plan.network = export_off_policy(policy)
+        plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in NETWORKS:
             if hasattr(policy, name) and getattr(algorithm, name) is not getattr(policy, name):
                 raise NotCompilable(f"{name} of the model is not that of its policy.")
@@ -258,7 +259,7 @@ def _require_faster(algorithm: Any) -> None:
         raise NotCompilable("Numbers that the networks read keep changing, and with each programs are compiled anew.")
 
 
-def _inputs_of(algorithm: Any, env: VecEnv | None) -> tuple[Any, ...]:
+def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
     policy = algorithm.policy
     networks = [each for name in NETWORKS if (each := vars(algorithm).get(name)) is not None]
     owners = [policy, *networks]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -15,15 +14,16 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 
 from bridge.dlpack import to_jax, to_torch
-from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_nan, is_where_jax_computes
+from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_where_jax_computes
 from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.plan import is_slower_compiled
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
+from bridge.sb3 import Space
 from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.snapshot import Snapshot
-from jaxenvs.compilation import compiler_options, is_usable, require_usable
+from jaxenvs.compilation import is_usable, require_usable
 
 # So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
 # long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
@@ -43,9 +43,8 @@ class Predictor:
         self._snapshot = Snapshot(policy, [acting_part(policy)])
         self._actor = _actor_of(policy, self._snapshot) if compiles else None
         self._calls: collections.Counter[Any] = collections.Counter()
-        self._compiling: dict[Any, Future[Any]] = {}
+        self._compiling: dict[Any, Future[object]] = {}
         self._compiled: set[Any] = set()
-        self._program = None if self._actor is None else _program(self._actor.network)
         space = policy.observation_space
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
@@ -124,7 +123,7 @@ class Predictor:
         assert self._actor is not None
         self._actor.refresh()
         noise = None if deterministic else draw_noise(self._actor.network, (len(jax.tree.leaves(batch)[0]),))
-        return self._program, self._actor.params, batch, noise
+        return self._actor.programs.predict, self._actor.params, batch, noise
 
     def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
@@ -168,22 +167,12 @@ def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
         return None
 
 
-@functools.lru_cache(maxsize=64)
-def _program(network: Any) -> Any:
-    def act(params: Any, observation: Any, noise: Any) -> Any:
-        distribution = network.distribution(params, observation)
-        action = distribution.mode() if noise is None else distribution.sample(noise)
-        return network.to_env(action), is_nan(distribution)
-
-    return jax.jit(act, compiler_options=compiler_options())
-
-
 def _for_jax(tensor: torch.Tensor) -> jax.Array:
     array: jax.Array = to_jax(tensor if is_where_jax_computes(tensor) else tensor.cpu())
     return array
 
 
-def _as_batch(observation: Any, space: spaces.Space[Any]) -> tuple[Any, bool]:
+def _as_batch(observation: Any, space: Space) -> tuple[Any, bool]:
     """Tensors or JAX arrays with a leading axis and the channels of images first, and whether they had that axis."""
     if isinstance(observation, dict):
         if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():

@@ -13,32 +13,13 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from bridge.engine.interrupts import HeldInterrupt
+from bridge.engine.acting import as_sb3_gives, unscaled
+from bridge.engine.compilation import HeldInterrupt
+from bridge.engine.steps import Ran, Steps, Taken
 from bridge.engine.watching import looks_at_steps
-from bridge.sb3 import OffPolicy, OnPolicy
+from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
 from bridge.vec_env.infos import ended_infos, update_reset_infos
-from bridge.vec_env.programs import Outputs
 from bridge.wrappers import Chain
-from jaxenvs import struct
-
-
-@struct
-class Steps:
-    """What the host needs of steps in a program. Leading axes (n_steps, num_envs).
-
-    Attributes:
-      outputs: as a step of a JaxVecEnv gives them, after the wrappers; without the observations, and with the final
-        ones only if somebody looks at them.
-      wrapper_outputs: those of each wrapper.
-    """
-
-    outputs: Outputs
-    wrapper_outputs: tuple[Any, ...]
-
-    @property
-    def dones(self) -> np.ndarray:
-        dones: np.ndarray = self.outputs.done
-        return dones
 
 
 class Block:
@@ -69,15 +50,15 @@ class Block:
         self._lanes = ended[1].tolist()
         self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
 
-    def ended(self, step: int) -> list[dict[str, Any]]:
+    def ended(self, step: int) -> Infos:
         """The infos of the episodes that ended in a step."""
         return self.infos[self._first_of_step[step] : self._first_of_step[step + 1]]
 
-    def step_infos(self, step: int, only_ends: bool = False) -> list[dict[str, Any]]:
+    def step_infos(self, step: int, only_ends: bool = False) -> Infos:
         """The infos of all environments in a step; with `only_ends`, empty ones where no episode ended."""
         rows = slice(self._first_of_step[step], self._first_of_step[step + 1])
         if only_ends:
-            infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+            infos: Infos = [{} for _ in range(self.num_envs)]
         else:
             quiet = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info)
             infos = self._chain.base.quiet_infos(quiet)
@@ -93,6 +74,7 @@ def show_rollout(
     buffer: RolloutBuffer,
     steps: Steps,
     watched: bool,
+    held: HeldInterrupt,
 ) -> bool:
     """Count the steps of a rollout, call the callback for each, with SB3's locals, and keep the episodes that ended.
 
@@ -105,6 +87,7 @@ def show_rollout(
       buffer: holds the rollout.
       steps: the rest of it. More than the rollout, if nobody looks at them.
       watched: whether the callback may look at them.
+      held: released before the callback may take long.
 
     Returns:
       False as soon as the callback does.
@@ -125,6 +108,7 @@ def show_rollout(
     given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
     last = algorithm._last_obs, algorithm._last_episode_starts
     before = columns.pop("_last_obs")
+    held.release()
     try:
         for step in range(block.num_steps):
             # As it is in SB3's loop: the step is not in the buffer yet.
@@ -162,12 +146,10 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
     lead, space = steps.dones.shape, algorithm.action_space
     observations = _in_shape_of(algorithm.observation_space, buffer.observations, lead)
     actions = clipped_actions = buffer.actions.reshape(*lead, *(space.shape or ()))
-    if isinstance(space, spaces.Box) and algorithm.policy.squash_output:
-        clipped_actions = algorithm.policy.unscale_action(actions)
-    elif isinstance(space, spaces.Box):
-        clipped_actions = np.clip(actions, space.low, space.high)
+    if isinstance(space, spaces.Box):
+        clipped_actions = as_sb3_gives(unscaled(algorithm.policy, actions), space)
     elif isinstance(space, spaces.MultiBinary):
-        actions = clipped_actions = actions.astype(np.float32)
+        actions = clipped_actions = as_sb3_gives(actions, space)
     rows = _rows(observations)
     return {
         "_last_obs": rows,
@@ -182,7 +164,7 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
     }
 
 
-def _in_shape_of(space: spaces.Space[Any], observations: Any, lead: tuple[int, ...]) -> Any:
+def _in_shape_of(space: Space, observations: Any, lead: tuple[int, ...]) -> Any:
     """Observations as environments give them: the buffer has one axis more if they are Discrete."""
     if isinstance(space, spaces.Dict):
         return {name: _in_shape_of(space[name], part, lead) for name, part in observations.items()}
@@ -201,30 +183,28 @@ def show_steps(
     chain: Chain,
     callback: BaseCallback,
     log_interval: int | None,
-    ran: Any,
-    before: Any,
+    ran: Ran,
     watched: bool,
     held: HeldInterrupt,
-) -> tuple[bool, np.ndarray | None]:
+) -> bool:
     """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
 
     Args:
       chain: the environments.
-      ran: what the program gave: a Ran.
-      before: the observation before it.
+      ran: what the program gave.
       watched: whether the callback may look at each step; else at the last one, at most.
       held: released before the callback may take long.
 
     Returns:
-      False as soon as the callback says so; and (n_steps, num_envs) rewards that it wrote into its locals, if it did.
+      False as soon as the callback says so.
     """
-    steps, taken, num_envs = ran.steps, ran.taken, algorithm.n_envs
+    steps, taken, before, num_envs = ran.steps, ran.taken, ran.before, algorithm.n_envs
     # (steps, num_envs, ...) of all steps where each is looked at; else of the last alone, whose infos may be looked at.
     lead = slice(None) if watched else None
     final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
     block, after = Block(chain, steps, final), algorithm._last_obs
     shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
-    shown.update(train_freq=algorithm.train_freq, action_noise=algorithm.action_noise, log_interval=log_interval)
+    shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
     shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
     outputs, count, goes_on = steps.outputs, block.num_steps, True
@@ -268,10 +248,12 @@ def show_steps(
             algorithm._episode_num += 1
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
-    return goes_on, None if np.array_equal(rewards, outputs.reward, equal_nan=True) else rewards
+    if not np.array_equal(rewards, outputs.reward, equal_nan=True):
+        algorithm.replay_buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
+    return goes_on
 
 
-def _seen(algorithm: OffPolicy, taken: Any) -> dict[str, Any]:
+def _seen(algorithm: OffPolicy, taken: Taken) -> dict[str, Any]:
     """The locals of SB3's `collect_rollouts` that tell of one step."""
     space = algorithm.action_space
     is_discrete = isinstance(space, spaces.Discrete)

@@ -11,8 +11,8 @@ import inspect
 import math
 import types
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 from stable_baselines3.common import utils
@@ -76,12 +76,12 @@ def compiled(cls: Class) -> Class:
     return cls
 
 
-def of_others(algorithm: Any, env: VecEnv | None) -> tuple[str, ...]:
+def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
 
     With none, nobody else's code runs in a training, but for callbacks, and environments, which know of no model.
     """
-    names = [*own_methods(algorithm)]
+    names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
         names.append("logger")
     for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
@@ -94,21 +94,22 @@ def of_others(algorithm: Any, env: VecEnv | None) -> tuple[str, ...]:
     if not all(type(each) in NOISES and not has_own_methods(each) for each in noises):
         names.append("action_noise")
     *wrappers, _ = inner_environments(env)
-    names += [type(each).__name__ for each in wrappers if has_own_methods(each) or not _is_known_wrapper(type(each))]
+    for each in wrappers:
+        if has_own_methods(each) or not (is_compiled(type(each)) or type(each) in HOST_WRAPPERS):
+            names.append(type(each).__name__)
     return tuple(names)
 
 
-def own_methods(algorithm: Any) -> Iterator[str]:
-    """Names of methods of an algorithm that somebody has put in the place of ours, in a subclass or in the model."""
-    cls: Any = type(algorithm)
-    in_class, ours = _methods_of(cls)
-    yield from in_class
-    yield from (name for name in vars(algorithm).keys() & ours if name not in BESIDE_TRAINING)
+def _own_methods(algorithm: object) -> list[str]:
+    """Names of methods of an algorithm that somebody has put in the place of ours, in a subclass or in the model.
 
-
-@functools.lru_cache(maxsize=256)
-def _methods_of(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
+    Those of a subclass are looked for each time: somebody may put one into it at any time.
+    """
+    cls = type(algorithm)
     ours = next(each for each in cls.__mro__ if each in _ALGORITHMS)
+    in_model = [name for name in vars(algorithm).keys() & _routines(ours) if name not in BESIDE_TRAINING]
+    if cls is ours:
+        return in_model
     beside = BESIDE_TRAINING | {"predict"} if issubclass(ours, OnPolicyAlgorithm) else BESIDE_TRAINING
     names = {
         name
@@ -118,13 +119,12 @@ def _methods_of(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
         if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
         or getattr(value, "fset", None) is not None
     }
-    taking_part = sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS)
-    return tuple(taking_part), _routines(ours)
+    return sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS) + in_model
 
 
-def has_own_methods(thing: Any) -> bool:
+def has_own_methods(thing: object) -> bool:
     """Whether somebody has put a method into an object: into an environment or a buffer, say."""
-    cls: Any = type(thing)
+    cls: type = type(thing)
     return not _routines(cls).isdisjoint(vars(thing))
 
 
@@ -141,18 +141,15 @@ def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
     yield env
 
 
-def _is_known_wrapper(cls: type) -> bool:
-    return is_compiled(cls) or cls in HOST_WRAPPERS
-
-
-def _is_known_logger(logger: Any) -> bool:
+def _is_known_logger(logger: object) -> bool:
     if logger is None:  # until learning begins
         return True
-    known = type(logger) is Logger and not has_own_methods(logger)
-    return known and all(type(each) in FORMATS for each in logger.output_formats)
+    if type(logger) is not Logger or has_own_methods(logger):
+        return False
+    return all(type(each) in FORMATS for each in logger.output_formats)
 
 
-def _is_known_schedule(schedule: Any) -> bool:
+def _is_known_schedule(schedule: object) -> bool:
     """Whether it makes no difference how often, and for which progress, a schedule is asked."""
     while type(schedule) in SCHEDULES:
         schedule = vars(schedule).get("value_schedule")
@@ -161,7 +158,7 @@ def _is_known_schedule(schedule: Any) -> bool:
     return type(schedule) is types.FunctionType and _is_function_of_its_arguments(schedule)
 
 
-def is_constant(schedule: Any) -> bool:
+def is_constant(schedule: object) -> bool:
     """Whether a schedule is SB3's of a number."""
     return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from torch import nn
 
 from bridge.errors import NotCompilable
+from bridge.sb3 import Space
 from bridge.translate.modules import ExportedModule, export_module
 from bridge.translate.tracing import Computation, first_line
 from jaxenvs.learn.networks import ActionHead
@@ -52,7 +52,7 @@ class Encoding:
         return (sum(self.nvec),) if self.nvec else self.shape
 
 
-def export_encoding(space: gymnasium.Space[Any], normalize_images: bool) -> Encoding | tuple[tuple[str, Encoding], ...]:
+def export_encoding(space: Space, normalize_images: bool) -> Encoding | tuple[tuple[str, Encoding], ...]:
     """How SB3 encodes observations; of a Dict space, for each key.
 
     Raises:
@@ -63,7 +63,7 @@ def export_encoding(space: gymnasium.Space[Any], normalize_images: bool) -> Enco
     return _encoding(space, normalize_images)
 
 
-def _encoding(space: gymnasium.Space[Any], normalize_images: bool) -> Encoding:
+def _encoding(space: Space, normalize_images: bool) -> Encoding:
     if isinstance(space, spaces.Box):
         return Encoding(space.shape, is_image=normalize_images and is_image_space(space))
     if isinstance(space, spaces.MultiBinary):
@@ -214,7 +214,7 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
             raise NotCompilable(f"{cls.__name__} has a method {name} of its own.")
 
 
-def export_head(space: gymnasium.Space[Any]) -> ActionHead:
+def export_head(space: Space) -> ActionHead:
     """The head of a policy over an action space.
 
     Raises:

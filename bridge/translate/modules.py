@@ -46,7 +46,7 @@ class ExportedModule:
         parts = split(vector, tuple(math.prod(shape) for _, shape in self.parameters))
         return {name: part.reshape(shape) for (name, shape), part in zip(self.parameters, parts)}
 
-    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: Any) -> Any:
+    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object) -> Any:
         """What `module(*inputs)` gives for a batch: an array, or a tuple of arrays.
 
         Args:
@@ -56,7 +56,7 @@ class ExportedModule:
         return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs)
 
 
-def export_module(module: nn.Module, *examples: Any) -> ExportedModule:
+def export_module(module: nn.Module, *examples: object) -> ExportedModule:
     """A module as a pure function. Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
 
     Args:
@@ -165,7 +165,7 @@ def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> 
     torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
 
 
-def _in_training(module: nn.Module, examples: tuple[Any, ...]) -> Computation | None:
+def _in_training(module: nn.Module, examples: tuple[object, ...]) -> Computation | None:
     try:
         return translate(record(module, *examples, training=True))
     except NotCompilable:  # as a network may be that is evaluated without noise
@@ -217,7 +217,9 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
 
 
 @functools.lru_cache(maxsize=64)
-def _result_shapes(exported: ExportedModule, dtype: str, inputs: tuple[Any, ...], structure: Any) -> list[Any]:
+def _result_shapes(
+    exported: ExportedModule, dtype: str, inputs: tuple[Any, ...], structure: jax.tree_util.PyTreeDef
+) -> list[tuple[int, ...]]:
     """The shapes of what a translation gives, for which every operation is tried out."""
     arrays = jax.tree.unflatten(structure, [np.zeros(*leaf) for leaf in inputs])
     results = jax.eval_shape(exported, np.zeros(exported.num_parameters, dtype), *arrays)

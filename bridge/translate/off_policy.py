@@ -91,13 +91,16 @@ def acting_part(policy: BasePolicy) -> nn.Module:
     return policy.actor if isinstance(policy, SACPolicy | TD3Policy) else policy
 
 
-def export_off_policy(policy: OffPolicy) -> ExportedOffPolicy:
+def export_off_policy(policy: OffPolicy, actor: ExportedActor | None = None) -> ExportedOffPolicy:
     """A DQNPolicy, SACPolicy or TD3Policy with all that it learns.
+
+    Args:
+      actor: what `export_actor` gives for it, where that is at hand.
 
     Raises:
       NotCompilable: the policy computes or learns something that has no translation, or may do so.
     """
-    actor = export_actor(policy)
+    actor = export_actor(policy) if actor is None else actor
     if isinstance(policy, DQNPolicy):
         assert isinstance(actor, ExportedQNetwork)
         _require_equal("q_net_target", _q_network(policy.q_net_target), actor)
@@ -252,7 +255,7 @@ class _QNetwork(Parts):
     features_extractor: nn.Module
     q_net: nn.Module
 
-    def forward(self, x: Encoded) -> Any:
+    def forward(self, x: Encoded) -> object:
         return self.q_net(self.features_extractor(x))
 
 
@@ -266,7 +269,7 @@ class _SACActor(Parts):
         super().__init__(actor)
         self.use_sde = actor.use_sde
 
-    def forward(self, x: Encoded) -> Any:
+    def forward(self, x: Encoded) -> object:
         latent = self.latent_pi(self.features_extractor(x))
         if self.use_sde:
             return self.mu(latent), latent
@@ -277,7 +280,7 @@ class _TD3Actor(Parts):
     features_extractor: nn.Module
     mu: nn.Module
 
-    def forward(self, x: Encoded) -> Any:
+    def forward(self, x: Encoded) -> object:
         return self.mu(self.features_extractor(x))
 
 
@@ -288,7 +291,7 @@ class _Critic(Parts):
         super().__init__(critic)
         self.n_critics, self.share_features_extractor = critic.n_critics, critic.share_features_extractor
 
-    def forward(self, x: Encoded, action: torch.Tensor) -> Any:
+    def forward(self, x: Encoded, action: torch.Tensor) -> object:
         with torch.set_grad_enabled(not self.share_features_extractor):
             features = self.features_extractor(x)
         inputs = torch.cat([features, action], dim=1)

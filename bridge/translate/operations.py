@@ -16,8 +16,10 @@ from bridge.errors import NotCompilable
 from bridge.translate.convolution import conv
 from jaxenvs.learn.networks import times_transposed
 
+Pair = int | tuple[int, int]
 
-def _unsupported(**options: Any) -> None:
+
+def _unsupported(**options: object) -> None:
     for name, value in options.items():
         if value:
             raise NotCompilable(f"There is no translation to JAX of {name}={value!r}.")
@@ -54,9 +56,9 @@ def _conv(
     x: jax.Array,
     weight: jax.Array,
     bias: jax.Array | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
 ) -> jax.Array:
@@ -64,7 +66,13 @@ def _conv(
     return conv(x, weight, bias, stride, padding, dilation, groups)
 
 
-def _layer_norm(x: jax.Array, shape: tuple[int, ...], weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def _layer_norm(
+    x: jax.Array,
+    shape: tuple[int, ...],
+    weight: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    eps: float = 1e-5,
+) -> Any:
     axes = tuple(range(-len(shape), 0))
     centred = x - jnp.mean(x, axes, keepdims=True)
     normal = centred * jax.lax.rsqrt(jnp.mean(centred**2, axes, keepdims=True) + eps)
@@ -74,10 +82,10 @@ def _layer_norm(x: jax.Array, shape: tuple[int, ...], weight: Any = None, bias: 
 
 def _max_pool2d(
     x: jax.Array,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> jax.Array:
@@ -92,9 +100,9 @@ def _max_pool2d(
 
 def _avg_pool2d(
     x: jax.Array,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
@@ -105,7 +113,7 @@ def _avg_pool2d(
     return total / math.prod(window)
 
 
-def _adaptive_avg_pool2d(x: jax.Array, output_size: Any) -> jax.Array:
+def _adaptive_avg_pool2d(x: jax.Array, output_size: Pair) -> jax.Array:
     _unsupported(output_size=_each(output_size, 2) != (1, 1) and output_size)
     return jnp.mean(x, (-2, -1), keepdims=True)
 
@@ -145,7 +153,7 @@ def _log_softmax(x: jax.Array, dim: int, _stacklevel: int = 3, dtype: None = Non
     return jax.nn.log_softmax(x, operator.index(dim))
 
 
-def drops(x: Any, p: float = 0.5, training: bool = True) -> bool:
+def drops(x: object, p: float = 0.5, training: bool = True) -> bool:
     """Whether a dropout of these arguments does anything."""
     return training and p > 0
 

@@ -43,8 +43,8 @@ class Operation:
     """A call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
 
     name: str
-    args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...] = ()
+    args: tuple[object, ...]
+    kwargs: tuple[tuple[str, object], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Computation:
 
     num_inputs: int
     operations: tuple[Operation, ...]
-    result: Any
+    result: object
 
-    def __call__(self, params: Mapping[str, jax.Array], *inputs: Any) -> Any:
+    def __call__(self, params: Mapping[str, jax.Array], *inputs: object) -> Any:
         """The results for a batch.
 
         Args:
           params: by name.
           inputs: each an array, or a dict of arrays.
         """
-        values = list(inputs)
+        values: list[Any] = list(inputs)
 
-        def resolve(argument: Any) -> Any:
+        def resolve(argument: object) -> Any:
             if isinstance(argument, Value):
                 return values[argument.index]
             if isinstance(argument, Parameter):
@@ -81,7 +81,7 @@ class Computation:
         """The parameters that get a gradient from the results, by name: PyTorch's optimisers skip all others."""
         reached: list[frozenset[str]] = [frozenset()] * self.num_inputs
 
-        def names(argument: Any) -> frozenset[str]:
+        def names(argument: object) -> frozenset[str]:
             if isinstance(argument, Value):
                 return reached[argument.index]
             if isinstance(argument, tuple):
@@ -152,7 +152,7 @@ class Interpreter(fx.Interpreter):
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         super().__init__(module, graph=graph)
 
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Runs a submodule, or the module itself if that is all there is."""
         return self.module.get_submodule(target)(*args, **kwargs)
 
@@ -166,7 +166,7 @@ _NUMBERS = frozenset(
 class _NoNumbersOfTensors(TorchFunctionMode):
     """Refuses forwards that read a number from a tensor, such as a buffer, which may have another one tomorrow."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
             raise NotCompilable("The networks read a number from a tensor, which would be a constant of a program.")
         return func(*args, **(kwargs or {}))
@@ -178,7 +178,7 @@ class _Recorder(GraphAppendingTracer):
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__(fx.Graph())
         self._parameters = {key: self.proxy(self.create_node("get_attr", name, (), {})) for key, name in names.items()}
-        self._watched: list[tuple[str, nn.Module, dict[str, Any], list[tuple[int, int]]]] = []
+        self._watched: list[tuple[str, nn.Module, dict[str, object], list[tuple[int, int]]]] = []
 
     def input(self, index: int, example: object) -> Any:
         proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
@@ -203,7 +203,7 @@ class _Recorder(GraphAppendingTracer):
             if _versions(part) != versions:
                 raise NotCompilable(f"The forward of {describe(path, part)} changes its buffers.")
 
-    def _forward(self, path: str, part: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _forward(self, path: str, part: nn.Module, *args: object, **kwargs: object) -> object:
         if type(part) in MODULES:
             name, *attributes = MODULES[type(part)]
             node = self.create_node("call_module", path, self.create_arg(args), self.create_arg(kwargs))
@@ -228,7 +228,7 @@ class _Recorder(GraphAppendingTracer):
         """The result of a call, without a gradient where PyTorch computes none."""
         return proxy if torch.is_grad_enabled() else super().create_proxy("call_method", "detach", (proxy,), {})
 
-    def create_arg(self, a: Any) -> Any:
+    def create_arg(self, a: object) -> Any:
         """What torch.fx makes of an argument. Parameters stay such, but tensors do not become constants."""
         if isinstance(a, torch.Tensor):
             if id(a) in self._parameters:
@@ -251,10 +251,10 @@ def translate(graph: fx.Graph) -> Computation:
     """
     num_inputs = sum(node.op == "placeholder" for node in graph.nodes)
     operations: list[Operation] = []
-    values: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, object] = {}
     temporary: dict[fx.Node, bool] = {}  # whether only its one user sees the memory of a node's result
 
-    def emit(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def emit(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if name == "dropout" and not drops(*args, **kwargs):
             return args[0]
         operations.append(Operation(name, args, tuple(kwargs.items())))
@@ -291,7 +291,7 @@ def translate(graph: fx.Graph) -> Computation:
     raise AssertionError("A graph of torch.fx ends with its output.")
 
 
-def _operation(node: fx.Node) -> tuple[str, tuple[Any, ...], bool]:
+def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
     """What a node calls: one of OPERATIONS, further arguments for it, and whether it overwrites its input."""
     if node.op == "call_module":
         name, further, overwrites = node.meta["operation"]

@@ -21,7 +21,8 @@ import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
-from bridge.evaluation import Evaluation, _program, evaluate
+from bridge.evaluation import Evaluation, evaluate
+from bridge.evaluation_program import program
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.bridge.episodes import assert_equal, of_sb3, policy_for
 from tests.environments import Counter
@@ -204,9 +205,9 @@ def test_other_weights_seeds_limits_and_physics_do_not_compile_again():
     first = evaluate(policy, env, N)
     with torch.no_grad():
         policy.action_net.weight.mul_(2.0)
-    programs = _program()._cache_size()
+    programs = program()._cache_size()
     second = evaluate(policy, env.replace(gravity=9.0), N, seed=7, max_steps=100)
-    assert _program()._cache_size() == programs
+    assert program()._cache_size() == programs
     assert not np.isclose(first.returns, second.returns).any()
 
 
@@ -274,9 +275,9 @@ def test_nan_is_no_result(what):
 def test_other_numbers_of_episodes_compile_nothing():
     policy = policy_for(Counter())
     evaluate(policy, Counter(), 9, max_steps=5)
-    before = _program()._cache_size()
+    before = program()._cache_size()
     assert len(evaluate(policy, Counter(), 13, max_steps=5).returns) == 13
-    assert _program()._cache_size() == before
+    assert program()._cache_size() == before
 
 
 def test_a_model_trained_on_normalised_observations_warns_without_them(tmp_path):

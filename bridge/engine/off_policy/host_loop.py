@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
@@ -19,18 +19,18 @@ def collect_rollouts(
     env: VecEnv,
     callback: BaseCallback,
     train_freq: TrainFreq,
-    replay_buffer: Any,
-    action_noise: Any = None,
+    replay_buffer: ReplayBuffer,
+    action_noise: ActionNoise | None = None,
     learning_starts: int = 0,
     log_interval: int | None = None,
-    has_begun: bool = False,
+    begun: int | None = None,
 ) -> RolloutReturn:
     """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
 
     Args:
       algorithm: its `_sample_action` acts. It hands over before the callback may look, and after.
       env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
-      has_begun: whether the callback has been told that the rollout starts.
+      begun: how many steps of the rollout there were, if the callback has been told that it starts.
     """
     num_envs = env.num_envs
     if algorithm.policy.training:
@@ -43,14 +43,14 @@ def collect_rollouts(
     looks_around = looks_at_rollouts(callback)
     if looks_around:
         algorithm._hand_over()
-    if not has_begun:
+    if begun is None:
         callback.on_rollout_start()
     if looks_around:
         algorithm._hand_over()
-    num_steps = num_episodes = 0
+    num_steps, num_episodes = begun or 0, 0
     is_watched, continue_training = looks_at_each_step(callback), True
     calls_hook = algorithm._plan is None or "_update_info_buffer" in algorithm._plan.others
-    shown = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
+    shown: dict[str, object] = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)
     while should_collect_more_steps(train_freq, num_steps, num_episodes):

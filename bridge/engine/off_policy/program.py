@@ -1,110 +1,75 @@
-"""An off-policy training on JAX environments: the driver of jaxenvs.learn as a program, and what it leaves where."""
+"""Programs of DQN, SAC, TD3 and DDPG: updates; and on JAX environments steps and updates, by jaxenvs.learn's driver."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
+from gymnasium import spaces
 
 from bridge.engine.compilation import to_host
-from bridge.engine.learner import committed, transformations
+from bridge.engine.learner import Learner, Numbers, committed, transformations
 from bridge.engine.plan import Plan
-from bridge.engine.showing import Steps
+from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
 from bridge.engine.trust import is_constant
-from bridge.engine.updates import read_off_policy
-from bridge.sb3 import OffPolicy
+from bridge.observations import map_parts
+from bridge.replay.store.samples import PrioritizedSamples
+from bridge.sb3 import OffPolicy, Space
+from bridge.translate.off_policy_networks import ExportedOffPolicy
 from bridge.translate.optimizers import ExportedOptimizer
-from bridge.vec_env.packing import Packed, Packing
-from bridge.vec_env.programs import Outputs
-from bridge.wrappers.chain import in_dtypes_of
-from bridge.wrappers.chain import step as step_chain
-from jaxenvs import VectorEnv, struct
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import DQN, CollectorState, Replay
+from jaxenvs.learn import DQN, CollectorState, Replay, Transitions
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.loop import ExplorationState
+from jaxenvs.learn.off_policy.replay import TD_ERRORS
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """What of a training is the program, rather than an argument of it.
-
-    Attributes:
-      packing: of the environments' state.
-      wrapper_types: those of the chain.
+def _train(
+    policy: ExportedOffPolicy,
+    optimizers: tuple[tuple[str, ExportedOptimizer], ...],
+    most: int,
+    is_watched: bool,
+    limits: driver.Limits,
+    settings: OffPolicySettings,
+    rates: tuple[jax.Array, jax.Array],
+    optimizer_settings: Numbers,
+    learner: OffPolicyState,
+    replay: Replay,
+    environments: Environments,
+    progress: driver.Progress,
+    action_noise: jax.Array | None,
+    key_data: jax.Array,
+) -> tuple[driver.Run, End, tuple[Steps, Taken]]:
+    """
+    Args:
       policy: without weights.
       optimizers: by the names of parameters.
       most: for how many steps there is room.
       is_watched: whether every step is kept, for somebody who looks at each.
-    """
-
-    packing: Packing
-    wrapper_types: tuple[type, ...]
-    policy: Any
-    optimizers: tuple[tuple[str, ExportedOptimizer], ...]
-    most: int
-    is_watched: bool
-
-
-@struct
-class Taken:
-    """Steps as somebody sees them who looks at locals: with the leading axis of steps, if each is kept, else the last.
-
-    Attributes:
-      action: as stored; env_action: as the environments took it; observation: what came after it.
-      final_observation: the last ones of the episodes that ended; the observation, elsewhere.
-    """
-
-    action: Any
-    env_action: Any
-    observation: Any
-    final_observation: Any
-
-
-def _train(
-    shape: Shape,
-    limits: driver.Limits,
-    venv: VectorEnv,
-    settings: OffPolicySettings,
-    rates: tuple[jax.Array, jax.Array],
-    optimizer_settings: dict[str, dict[str, Any]],
-    learner: OffPolicyState,
-    replay: Replay,
-    packed_state: Packed,
-    wrapper_states: tuple[Any, ...],
-    observation: Any,
-    progress: driver.Progress,
-    action_noise: Any,
-    key_data: jax.Array,
-) -> tuple[driver.Run, Packed, tuple[Steps, Taken]]:
-    """
-    Args:
       rates: see `driver.run`, `learning_rate` and `exploration_rate`.
 
     Returns:
-      The run, without what was kept and the environments' state, which follow: packed, and the steps that were kept.
+      The run, without what was kept and where the environments are, which follow, in turn.
     """
+    inner = environments.stepping()
 
     def step(state: Any, action: jax.Array) -> Any:
-        env_state, wrapper_states = state
-        env_state, timestep = venv.step(env_state, action)
-        wrapper_states, timestep, wrapper_outputs = step_chain(shape.wrapper_types, wrapper_states, timestep, action)
-        outputs = Outputs.of(timestep)._replace(observation=(), final_observation=())
-        seen = (Steps(outputs, wrapper_outputs), action, timestep.observation, timestep.final_observation)
-        return (env_state, wrapper_states), timestep, (timestep.done, seen)
+        state, timestep, steps = inner(state, action)
+        return state, timestep, (timestep.done, (steps, action, timestep.observation, timestep.final_observation))
 
     def empty(given: Any) -> tuple[Steps, Taken]:
         action, (steps, *seen) = given
-        return _zeros(steps, shape.most), _zeros(Taken(action, *seen), *([shape.most] if shape.is_watched else []))
+        return _zeros(steps, most), _zeros(Taken(action, *seen), *([most] if is_watched else []))
 
     def keep(kept: tuple[Steps, Taken], count: jax.Array, given: Any) -> tuple[Steps, Taken]:
         def put(many: jax.Array, one: jax.Array) -> jax.Array:
@@ -112,16 +77,15 @@ def _train(
 
         action, (steps, *seen) = given
         taken = Taken(action, *seen)
-        return jax.tree.map(put, kept[0], steps), jax.tree.map(put, kept[1], taken) if shape.is_watched else taken
+        return jax.tree.map(put, kept[0], steps), jax.tree.map(put, kept[1], taken) if is_watched else taken
 
-    collector = CollectorState((shape.packing.unpack(packed_state), wrapper_states), observation)
-    end = driver.run(
+    run = driver.run(
         settings,
-        shape.policy,
-        transformations(shape.optimizers, optimizer_settings),
+        policy,
+        transformations(optimizers, optimizer_settings),
         step,
         learner,
-        ExplorationState(collector, replay, action_noise),
+        ExplorationState(environments.start(), replay, action_noise),
         progress,
         jax.random.wrap_key_data(key_data),
         limits,
@@ -129,10 +93,9 @@ def _train(
         keep,
         empty,
     )
-    env_state, wrapper_states = end.exploration.collector.env_state
-    collector = CollectorState(((), wrapper_states), end.exploration.collector.observation)
-    exploration = dataclasses.replace(end.exploration, collector=collector)
-    return dataclasses.replace(end, exploration=exploration, kept=()), shape.packing.pack(env_state), end.kept
+    exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
+    end = environments.end(run.exploration.collector)
+    return dataclasses.replace(run, exploration=exploration, kept=()), end, run.kept
 
 
 def _zeros(tree: Any, *lead: int) -> Any:
@@ -145,24 +108,7 @@ def program() -> Callable[..., Any]:
 
     The store is donated: a copy of a million rows would take longer than an update.
     """
-    return jax.jit(_train, static_argnums=(0,), donate_argnums=(7,), compiler_options=compiler_options())
-
-
-@dataclasses.dataclass
-class Ran:
-    """What a program gave that somebody may be shown, on the host.
-
-    Attributes:
-      count: how many steps of each environment it took.
-      num_updated, metrics: see `driver.Run`.
-      steps, taken: those steps.
-    """
-
-    count: int
-    num_updated: int
-    metrics: dict[str, float]
-    steps: Steps
-    taken: Taken
+    return jax.jit(_train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
 
 
 def most_steps(num_envs: int) -> int:
@@ -184,26 +130,20 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
     assert chain is not None
     assert learner is not None
-    base = chain.base
-    most = settings.train_freq if is_watched else most_steps(base.num_envs)
-    shape = Shape(
-        packing=base.programs.state,
-        wrapper_types=chain.types,
-        policy=plan.network,
-        optimizers=tuple(learner.exported.items()),
-        most=most,
-        is_watched=is_watched,
-    )
+    before, num_envs = algorithm._last_obs, algorithm.n_envs
+    most = settings.train_freq if is_watched else most_steps(num_envs)
+    static_part = plan.network, tuple(learner.exported.items()), most, is_watched
     rates, vectors = schedules(algorithm, steps, most), committed(read_off_policy(learner, algorithm._n_updates))
-    rest = (committed(base.packed_state), chain.state(), chain.observation(algorithm._last_obs))
+    environments = Environments.of(chain, before)
+    environments = dataclasses.replace(environments, env_state=committed(environments.env_state))
     where = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
-    left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // base.num_envs))
-    replay = committed(buffer.lend(algorithm._last_obs, left + settings.train_freq))
+    left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
+    replay = committed(buffer.lend(before, left + settings.train_freq))
     limits = driver.Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay), 2**31 - 1)))
     try:
-        run, env_state, kept = program()(
-            shape, limits, base.venv, settings, rates, learner.settings(), vectors, replay, *rest, *where
+        run, end, kept = program()(
+            *static_part, limits, settings, rates, learner.settings(), vectors, replay, environments, *where
         )
     except BaseException:
         buffer.return_lent(replay)
@@ -212,33 +152,25 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     exploration = dataclasses.replace(run.exploration, replay=None)
     host, (all_steps, taken) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
     count = int(host.count)
+    all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     # Leave the environments, the model and what it learns where the program ended.
-    chain.base.write_back(env_state)
-    chain.write_back(host.exploration.collector.env_state[1])
-    like = algorithm._last_obs
-    observation = jax.tree.map(np.array, in_dtypes_of(like, host.exploration.collector.observation))
-    algorithm._last_obs = algorithm._last_original_obs = observation
+    end.leave(algorithm, chain, all_steps)
+    algorithm._last_original_obs = algorithm._last_obs
     algorithm._leave_progress(host.progress, host.exploration.action_noise)
-    if count:
-        algorithm._last_episode_starts = np.array(all_steps.dones[count - 1])
     # Last, because it raises if something is NaN.
     learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     algorithm._n_updates = int(run.learner.num_updates)
+    if is_watched:
+        taken = jax.tree.map(lambda leaf: leaf[:count], taken)
+    observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
     return Ran(
+        before=before,
         count=count,
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
-        steps=jax.tree.map(lambda leaf: leaf[:count], all_steps),
-        taken=_in_dtypes_of(like, jax.tree.map(lambda leaf: leaf[:count], taken) if is_watched else taken),
+        steps=all_steps,
+        taken=Taken(taken.action, taken.env_action, observation, final_observation),
     )
-
-
-def _in_dtypes_of(like: Any, taken: Taken) -> Taken:
-    """What SB3's wrappers would give, in memory of its own."""
-    observation, final_observation = (
-        jax.tree.map(np.array, in_dtypes_of(like, each)) for each in (taken.observation, taken.final_observation)
-    )
-    return Taken(taken.action, taken.env_action, observation, final_observation)
 
 
 def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -261,3 +193,99 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
         exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
         exploration_rate[0] = dqn.exploration_rate
     return learning_rate, exploration_rate
+
+
+@functools.lru_cache(maxsize=64)
+def update_program(
+    policy: ExportedOffPolicy, optimizers: tuple[tuple[str, ExportedOptimizer], ...], in_order: bool
+) -> Callable[..., Any]:
+    def update(
+        settings: OffPolicySettings,
+        optimizer_settings: Numbers,
+        learner: OffPolicyState,
+        batches: Transitions,
+        key_data: jax.Array,
+        first: jax.Array,
+    ) -> tuple[OffPolicyState, jax.Array, dict[str, jax.Array]]:
+        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+        num = batches.reward.shape[0]
+        example = jax.tree.map(lambda leaf: leaf[0], batches)
+        noise = settings.noise(policy, learner.params, example, draw, num)
+        of_each = transformations(optimizers, optimizer_settings)
+        learner, metrics = settings.updates(policy, of_each, learner, batches, noise, first=first)
+        return learner, jax.random.key_data(key), metrics
+
+    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
+
+
+def update_from_samples(
+    plan: Plan,
+    settings: OffPolicySettings,
+    num_updates: int,
+    samples: Sequence[Any],
+    action_space: Space,
+    key: np.ndarray,
+    first: int,
+    keep: bool,
+) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
+    """Learn from samples of SB3's.
+
+    Args:
+      settings: of now, with the learning rate of each network.
+      num_updates: how many there were before.
+      samples: of a batch for each gradient step.
+      key: its data.
+      first: the number of the first one among those after one collection.
+      keep: see `Learner.leave`.
+
+    Returns:
+      The next key, the means of the metrics, and of samples with weights the sizes of their temporal-difference
+      errors, (num_updates, batch_size).
+
+    Raises:
+      ValueError: parameters became NaN. Those from before are kept.
+    """
+    learner = plan.learner
+    assert learner is not None
+    program = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
+    batches = _stacked([_transitions(sample, action_space, settings.gamma) for sample in samples])
+    state, key, metrics = program(
+        settings, learner.settings(), read_off_policy(learner, num_updates), batches, key, np.int32(first)
+    )
+    metrics = to_host(metrics)
+    errors = metrics.pop(TD_ERRORS, None)
+    means = {name: value.item() for name, value in metrics.items()}
+    # Where a mean is NaN, parameters may be, of those networks too that are looked at later.
+    keep = keep and not any(value != value for value in means.values())
+    learner.leave(state.params, state.targets, state.optimizer_states, keep)
+    return np.array(key), means, errors
+
+
+def read_off_policy(learner: Learner, num_updates: int) -> OffPolicyState:
+    """What off-policy algorithms learn, as their programs take it."""
+    return OffPolicyState(*learner.vectors(), np.int32(num_updates))  # type: ignore[arg-type]
+
+
+def _transitions(sample: Any, action_space: Space, gamma: float) -> Transitions:
+    """What SB3 samples as programs take it."""
+    discounts = getattr(sample, "discounts", None)
+    going_on = 1 - _array(sample.dones)[:, 0]
+    action = _array(sample.actions)
+    return Transitions(
+        observation=map_parts(_array, sample.observations),
+        action=action[:, 0] if isinstance(action_space, spaces.Discrete) else action,
+        reward=_array(sample.rewards)[:, 0],
+        next_observation=map_parts(_array, sample.next_observations),
+        discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
+        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
+    )
+
+
+def _stacked(batches: list[Transitions]) -> Transitions:
+    if len(batches) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], batches[0])  # type: ignore[no-any-return]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)  # type: ignore[no-any-return]
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return tensor.cpu().numpy()

@@ -15,7 +15,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.rollout import read_rollout
-from bridge.engine.acting import JudgingActor, as_sb3_gives
+from bridge.engine.acting import JudgingActor, as_sb3_gives, unscaled
 from bridge.engine.on_policy.pipelining import Act, Pipeline, Taken
 from bridge.engine.plan import Plan
 from bridge.engine.trust import BETWEEN_ROLLOUTS
@@ -55,7 +55,7 @@ def collect_rollouts(
     Raises:
       ValueError: what the policy computes is NaN. Environments are where they were when it did.
     """
-    policy, num_envs, n_steps, actor = algorithm.policy, env.num_envs, buffer.buffer_size, plan.actor
+    policy, num_envs, n_steps = algorithm.policy, env.num_envs, buffer.buffer_size
     if policy.training:
         policy.set_training_mode(False)
     buffer.reset()
@@ -66,14 +66,15 @@ def collect_rollouts(
         callback.on_rollout_start()
     watched = looks_at_steps(callback)
     others_run = watched or not BETWEEN_ROLLOUTS.issuperset(plan.others)  # in each step, and may change what acts
-    acts = isinstance(actor, JudgingActor) and (not others_run or plan.acts_as_planned(algorithm.policy))
     calls_hook = "_update_info_buffer" in plan.others
     noise: Any = [None] * n_steps
-    if isinstance(actor, JudgingActor):
+    actor = None  # or what acts; without, the policy itself does
+    if isinstance(plan.actor, JudgingActor) and (not others_run or plan.acts_as_planned(algorithm.policy)):
+        actor = plan.actor
         actor.refresh()
         noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
     is_box = isinstance(algorithm.action_space, spaces.Box)
-    if plan.pipelines:
+    if plan.pipelines and actor is not None:
         assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
         take_step = Pipeline(env, noise, looks_ahead=not others_run).step
     else:
@@ -84,17 +85,16 @@ def collect_rollouts(
     for step in range(n_steps):
         observation: Any = algorithm._last_obs
         act: Act
-        if acts:
-            assert isinstance(actor, JudgingActor)
+        if actor is not None:
             act = actor.act_and_judge if others_run else actor.act
         else:
+            act = functools.partial(_act_in_torch, algorithm)
             if algorithm.use_sde and step % sde_sample_freq == 0:
                 policy.reset_noise(num_envs)
-            act = functools.partial(_act_in_torch, algorithm)
         new_obs: Any
         actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, observation, step)
         algorithm.num_timesteps += num_envs
-        is_judged = others_run or not acts
+        is_judged = others_run or actor is None
         if is_judged:
             values, log_probs = rest
         if watched:
@@ -132,17 +132,16 @@ def collect_rollouts(
             # Anything may have changed, and what was acted and valued so far is the policy's from before.
             _add_values_behind(algorithm, buffer, truncated)
             algorithm._hand_over()
-            acts = acts and plan.acts_as_planned(algorithm.policy)
-            if acts:
-                assert isinstance(actor, JudgingActor)
+            if actor is not None and not plan.acts_as_planned(algorithm.policy):
+                actor = None
+            elif actor is not None:
                 actor.refresh()
     buffer.full = True
     _add_values_behind(algorithm, buffer, truncated)
-    if acts:
-        assert isinstance(actor, JudgingActor)
+    if actor is not None:
         judged = (buffer.values, buffer.log_probs) if others_run else None
-        last = (_dones(buffer, dones), new_obs, buffer.gamma, buffer.gae_lambda)
-        results = actor.judge(read_rollout(buffer), judged, *last)
+        ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
+        results = actor.judge(read_rollout(buffer), judged, ends, new_obs, buffer.gamma, buffer.gae_lambda)
         buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
     else:
         with torch.no_grad():
@@ -166,12 +165,7 @@ def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
     with torch.no_grad():
         results = algorithm.policy(obs_as_tensor(observation, algorithm.device))
     actions, values, log_probs = (result.cpu().numpy() for result in results)
-    space, clipped_actions = algorithm.action_space, actions
-    if isinstance(space, spaces.Box) and algorithm.policy.squash_output:
-        clipped_actions = algorithm.policy.unscale_action(actions)
-    elif isinstance(space, spaces.Box):
-        clipped_actions = np.clip(actions, space.low, space.high)
-    return actions, clipped_actions, values.flatten(), log_probs
+    return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs
 
 
 def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any]]) -> None:
@@ -186,7 +180,3 @@ def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: li
             values = algorithm.policy.predict_values(algorithm.policy.obs_to_tensor(batch)[0])
         buffer.rewards[steps, lanes] += algorithm.gamma * values.flatten().cpu().numpy()
     truncated.clear()
-
-
-def _dones(buffer: RolloutBuffer, last: np.ndarray) -> np.ndarray:
-    return np.concatenate([buffer.episode_starts[1:], np.asarray(last, buffer.episode_starts.dtype)[None]])

@@ -112,7 +112,7 @@ def same_order(monkeypatch):
 
             return update
 
-        monkeypatch.setattr("bridge.engine.updates._on_policy_program", program)
+        monkeypatch.setattr("bridge.engine.on_policy.program.update_program", program)
 
     return set_order
 

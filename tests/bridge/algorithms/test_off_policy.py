@@ -2,6 +2,7 @@
 
 import csv
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -445,6 +446,27 @@ def test_the_update_that_is_due_is_not_lost_where_a_program_gives_way_to_the_hos
 
     model.learn(96, StepAside())
     assert model._n_updates == stock_like._n_updates
+
+
+@pytest.mark.parametrize("mode", ["acting compiled", "SB3's code"])
+def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
+    class StepAside(QuietCallback):
+        """Puts methods into the model in the middle of an iteration of 4 * N_ENVS steps."""
+
+        def quiet_steps(self, num_timesteps, num_envs):
+            return (20 - num_timesteps) // num_envs - 1 if num_timesteps < 20 else sys.maxsize
+
+        def _on_step(self):
+            if self.num_timesteps == 20:
+                model.train = lambda *_, **__: updates.append(model.num_timesteps)
+                if mode == "SB3's code":
+                    model.policy.predict = model.policy.predict
+            return True
+
+    model, updates = make(), []
+    model.learn(40, StepAside())
+    assert f"collecting: {mode}" in str(model.plan)
+    assert updates == [24, 32, 40]
 
 
 def test_a_large_store_has_no_more_rows_in_a_program_than_the_training_fills(monkeypatch):

@@ -15,7 +15,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
-from bridge.engine import acting, predicting, updates
+from bridge.engine import acting, predicting
+from bridge.engine.off_policy import program
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
@@ -169,9 +170,9 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
     monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
-    updates._off_policy_program.cache_clear()
+    program.update_program.cache_clear()
     yield
-    updates._off_policy_program.cache_clear()
+    program.update_program.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_hindsight_replay_learns_what_sb3s_learns():
     kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
     ours, stock = make_pair("DQN", observation="goal", policy="MultiInputPolicy", **kwargs)
     assert type(ours.replay_buffer) is stable_baselines3.HerReplayBuffer
-    assert str(ours.plan) == "collecting: acting compiled, the environments on the host\nupdating: compiled"
+    assert str(ours.plan) == "collecting: acting compiled, environments stepped from the host\nupdating: compiled"
     assert_same(ours, stock, total=40, tolerance=1e-3)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import logging
+import signal
 import subprocess
 import sys
 
@@ -23,8 +24,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.engine import learner, updates
-from bridge.engine.on_policy import iteration_program, rollout_program
+from bridge.engine import learner
+from bridge.engine.on_policy import program
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
@@ -96,7 +97,7 @@ class OwnWrapper(VecNormalize):
 DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
 OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
 COMPILED, SB3 = "compiled", "SB3's code"
-ACTING = "acting compiled, the environments on the host"
+ACTING = "acting compiled, environments stepped from the host"
 
 # How to make the model; by what it collects and updates; and a part of the reason.
 FALLBACKS = {
@@ -261,12 +262,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(wrap, tmp_path):
     np.testing.assert_array_equal(resumed.key, whole.key)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "program"),
-    [(lambda env: env, iteration_program), (VecNormalize, rollout_program)],
-    ids=["bare", "VecNormalize"],
-)
-def test_a_program_that_was_interrupted_did_not_take_place(wrap, program, monkeypatch):
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
+def test_a_program_that_was_interrupted_did_not_take_place(wrap, monkeypatch):
     """As when Ctrl-C comes while the program runs: nobody has its results yet."""
     whole = make(wrap(make_env())).learn(3 * ROLLOUT)
     model = make(wrap(make_env())).learn(ROLLOUT)
@@ -283,6 +280,29 @@ def test_a_program_that_was_interrupted_did_not_take_place(wrap, program, monkey
     np.testing.assert_array_equal(
         read_parameters(model.policy.parameters()), read_parameters(whole.policy.parameters())
     )
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize], ids=["bare", "VecNormalize"])
+def test_ctrl_c_while_results_are_left_waits_until_their_steps_are_shown(wrap, monkeypatch):
+    whole, model = make(wrap(make_env())).learn(3 * ROLLOUT), make(wrap(make_env()))
+    write_rollout = program.write_rollout
+
+    def interrupted(*arguments):
+        write_rollout(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "write_rollout", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(3 * ROLLOUT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert model.num_timesteps == ROLLOUT
+    if wrap is not VecNormalize:  # whose update comes after the rollout, as in SB3
+        model.learn(2 * ROLLOUT, reset_num_timesteps=False)
+        assert model._n_updates == whole._n_updates
+        np.testing.assert_array_equal(
+            read_parameters(model.policy.parameters()), read_parameters(whole.policy.parameters())
+        )
 
 
 def test_a_loaded_model_draws_on_or_anew_from_a_seed(tmp_path):
@@ -337,8 +357,7 @@ def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkey
     large = make()
     large.learn(ROLLOUT)
     assert (
-        updates._on_policy_program(large.plan.network, tuple(large.plan.learner.exported.items()), False)._cache_size()
-        == 1
+        program.update_program(large.plan.network, tuple(large.plan.learner.exported.items()), False)._cache_size() == 1
     )
     np.testing.assert_allclose(
         read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6

@@ -9,6 +9,7 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common import utils
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
@@ -115,6 +116,27 @@ def test_a_target_that_a_subclass_moves_in_every_step_follows(where):
     model.learn(10, AtStep({5}, lambda model: seen.append(vector(model.q_net_target))))
     assert not torch.equal(seen[0], vector(model.q_net))
     assert (vector(model.q_net) - vector(model.q_net_target)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_method_that_is_put_into_a_class_after_a_training_is_called(where):
+    class Own(bridge.SAC):
+        pass
+
+    model, called = make(Own, where).learn(8), []
+    Own.train = lambda *_, **__: called.append(1)
+    model.learn(8, reset_num_timesteps=False)
+    assert called
+
+
+def test_a_replay_buffer_of_ones_own_may_write_into_what_it_is_given():
+    class Writing(ReplayBuffer):
+        def add(self, obs, next_obs, action, reward, done, infos):
+            super().add(obs, next_obs, action, reward, done, infos)
+            next_obs[...] = -1
+
+    model = make(bridge.SAC, replay_buffer_class=Writing).learn(12)
+    assert (model.replay_buffer.observations[:12] >= 0).all()
 
 
 @pytest.mark.parametrize("where", WHERE)

@@ -110,7 +110,7 @@ def test_groups_of_one_size_share_their_program(shared):
     model = make(shared, pipeline=True, policy_kwargs={"net_arch": [7]})
     model.train = lambda: None
     model.learn(ROLLOUT)
-    assert model.plan.actor._programs.act._cache_size() == 1
+    assert model.plan.actor.programs.act._cache_size() == 1
 
 
 # --- Callbacks ------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_one_process_is_no_two_groups(start):
 
 
 def test_the_plan_tells_of_groups_and_of_nothing_where_none_were_asked_for(shared):
-    assert "the environments on the host, in two groups\n" in str(make(shared, pipeline=True).plan)
+    assert "environments stepped from the host, in two groups\n" in str(make(shared, pipeline=True).plan)
     assert "groups" not in str(make(shared).plan)
     assert "not pipelined" not in str(make(shared).plan)
 

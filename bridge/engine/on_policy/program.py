@@ -1,0 +1,336 @@
+"""Programs of PPO and A2C: an update; and on JAX environments a rollout, or iterations that nobody looks into."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from stable_baselines3.common.buffers import RolloutBuffer
+
+from bridge.buffers.rollout import read_rollout, write_rollout
+from bridge.engine.compilation import to_host
+from bridge.engine.learner import Learner, Numbers, transformations
+from bridge.engine.plan import POLICY, Mode, Plan
+from bridge.engine.steps import End, Environments, Steps
+from bridge.sb3 import OnPolicy
+from bridge.translate.modules import read_parameters
+from bridge.translate.optimizers import ExportedOptimizer
+from bridge.translate.policies import ExportedPolicy
+from bridge.wrappers.chain import in_dtypes_of
+from jaxenvs import struct
+from jaxenvs.compilation import compiler_options
+from jaxenvs.environment import static
+from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollout, collect
+
+# A program has room for what the host needs of so many iterations, and of so many steps of all environments together.
+MOST_ITERATIONS, MOST_STEPS = 100, 16_384
+
+
+# Of a network each, because to look for it among static arguments would take as long as a small update does.
+@functools.lru_cache(maxsize=64)
+def update_program(
+    network: Any, optimizers: tuple[tuple[str, ExportedOptimizer], ...], in_order: bool
+) -> Callable[..., Any]:
+    def update(
+        settings: OnPolicySettings,
+        optimizer_settings: Numbers,
+        state: LearnerState,
+        rollout: Rollout,
+        key_data: jax.Array,
+    ) -> tuple[LearnerState, jax.Array, dict[str, jax.Array]]:
+        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+        transformation = transformations(optimizers, optimizer_settings)[POLICY]
+        state, metrics = settings.update(network, transformation, state, rollout, draw)
+        # The advantages and the values are on the host, and there is no NaN on a device that somebody might look for.
+        metrics.pop("explained_variance")
+        return state, jax.random.key_data(key), metrics
+
+    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
+
+
+def rollout_update(plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray) -> tuple[Any, ...]:
+    """The program of one update of PPO or A2C, and its arguments, from what is there now."""
+    learner = plan.learner
+    assert learner is not None
+    program = plan.update_program(update_program, not is_large(learner, buffer, settings))
+    return program, settings, learner.settings(), read_policy(learner), read_rollout(buffer), key
+
+
+def update_from_rollout(
+    plan: Plan, program: Callable[..., Any], *arguments: object
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Run a `rollout_update`, and leave the results in the policy and its optimiser, once they are all there.
+
+    Returns:
+      The next key, and the metrics but for the explained variance.
+
+    Raises:
+      ValueError: weights became NaN. Those from before the update are kept.
+    """
+    state, key, metrics = to_host(program(*arguments))
+    metrics = {name: value.item() for name, value in metrics.items()}
+    assert plan.learner is not None
+    try:
+        leave_policy(plan.learner, state)
+    except ValueError as error:
+        losses = ", ".join(f"{name} {value:.3g}" for name, value in metrics.items() if "loss" in name)
+        raise ValueError(f"{error} Its losses: {losses}.") from None
+    return np.array(key), metrics
+
+
+def read_policy(learner: Learner) -> LearnerState:
+    """What PPO and A2C learn, as their programs take it."""
+    params, _, states = learner.vectors()
+    return LearnerState(params[POLICY], states[POLICY])
+
+
+def leave_policy(learner: Learner, state: LearnerState) -> None:
+    """Leave it where PyTorch has it.
+
+    Raises:
+      ValueError: weights became NaN. Those from before are kept.
+    """
+    learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state})
+
+
+def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
+    """Whether kernels of an update are large enough to run side by side."""
+    size = buffer.buffer_size * buffer.n_envs
+    return learner.is_large(min(getattr(settings, "batch_size", size), size))
+
+
+@struct
+class Collecting:
+    """What both programs take.
+
+    Attributes:
+      network: the policy, without weights.
+      sde_sample_freq: for how many steps the noise of actions stays the same.
+      keeps_final_observation: whether somebody looks at the last observations of episodes.
+      gamma, buffer_gamma, gae_lambda: as SB3 has them: its buffer keeps numbers of its own, which callbacks may change.
+      key: its data.
+    """
+
+    network: ExportedPolicy = static()
+    n_steps: int = static()
+    sde_sample_freq: int = static()
+    keeps_final_observation: bool = static()
+    gamma: float
+    buffer_gamma: float
+    gae_lambda: float
+    environments: Environments
+    key: Any
+
+    @classmethod
+    def of(
+        cls, algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool = False
+    ) -> Collecting:
+        """That of a model, into a buffer."""
+        assert plan.chain is not None
+        environments = Environments.of(plan.chain, algorithm._last_obs)
+        static_part = plan.network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
+        return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
+
+    def rollout(
+        self, params: jax.Array, start: CollectorState, key: jax.Array
+    ) -> tuple[CollectorState, Rollout, Steps]:
+        """A rollout, in traced code."""
+        return collect(
+            self.network,  # type: ignore[arg-type]
+            params,
+            self.environments.stepping(self.keeps_final_observation),
+            start,
+            key,
+            self.n_steps,
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            gae_gamma=self.buffer_gamma,
+            sde_sample_freq=self.sde_sample_freq,
+        )
+
+
+@dataclasses.dataclass
+class Ran:
+    """What took place in a program, and nowhere else yet.
+
+    Attributes:
+      end: where the environments are.
+      key: the next one, as data.
+      rollout: the last one.
+      steps: of all rollouts, one after the other.
+      learner: parameters and moments after the updates, if there were any; metrics: of each of these, but for the
+        explained variance.
+    """
+
+    end: End
+    key: np.ndarray
+    rollout: Rollout
+    steps: Steps
+    learner: LearnerState | None = None
+    metrics: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+
+def _rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
+    key, draw = jax.random.split(jax.random.wrap_key_data(collecting.key))
+    end, rollout, steps = collecting.rollout(params, collecting.environments.start(), draw)
+    return collecting.environments.end(end), (jax.random.key_data(key), rollout, steps)
+
+
+def _iterations(
+    optimizer: ExportedOptimizer,
+    count: jax.Array,
+    settings: OnPolicySettings,
+    optimizer_settings: Mapping[str, jax.typing.ArrayLike],
+    learner: LearnerState,
+    collecting: Collecting,
+) -> tuple[End, Any]:
+    """So many iterations, each with settings of its own. Besides, whether there was no NaN in each."""
+    transformation = optimizer.transformation(optimizer_settings)
+    most = jax.tree.leaves(settings)[0].shape[0]
+
+    def iterate(state: tuple[LearnerState, CollectorState, jax.Array], settings: OnPolicySettings) -> Any:
+        learner, collector, key = state
+        # The keys of one iteration are those of a rollout and of an update that are programs each.
+        key, draw = jax.random.split(key)
+        collector, rollout, steps = collecting.rollout(learner.params, collector, draw)
+        key, draw = jax.random.split(key)
+        learner, metrics = settings.update(collecting.network, transformation, learner, rollout, draw)  # type: ignore[arg-type]
+        metrics.pop("explained_variance")  # computed on the host, where NaN is a number
+        is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(learner.params).any())
+        return (learner, collector, key), rollout, (steps, metrics, is_sound)
+
+    def of_iteration(i: int | jax.Array) -> OnPolicySettings:
+        return jax.tree.map(lambda leaf: leaf[i].astype(learner.params.dtype), settings)  # type: ignore[no-any-return]
+
+    def go_on(i: jax.Array, carry: Any) -> Any:
+        state, _, kept = carry
+        state, rollout, outputs = iterate(state, of_iteration(i))
+        return state, rollout, jax.tree.map(lambda many, one: many.at[i].set(one), kept, outputs)
+
+    state = (learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key))
+    _, rollout, outputs = jax.eval_shape(iterate, state, of_iteration(0))
+    rollout = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rollout)
+    kept = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), outputs)
+    # Not a scan, whose length would be part of the program: all lengths are to give the same bits.
+    (learner, end, key), rollout, kept = jax.lax.fori_loop(0, count, go_on, (state, rollout, kept))
+    return collecting.environments.end(end), (jax.random.key_data(key), rollout, learner, kept)
+
+
+@functools.cache
+def _programs() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
+    jit = functools.partial(jax.jit, compiler_options=compiler_options())
+    return jit(_rollout), jit(_iterations, static_argnums=(0,))
+
+
+def run_rollout(
+    algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool
+) -> Ran:
+    """Run the program of one rollout. Nothing changes: one that was interrupted, or that fails, did not take place.
+
+    Args:
+      buffer: what it is for, whose discounts count.
+      keeps_final_observation: whether somebody looks at the last observations of episodes.
+
+    Raises:
+      ValueError: what the policy computed is NaN, at which Stable-Baselines3 fails too.
+    """
+    collecting = Collecting.of(algorithm, plan, buffer, n_steps, keeps_final_observation)
+    end, results = _programs()[0](read_parameters(plan.parameters), collecting)
+    key, rollout, steps = to_host(results)
+    _require_numbers(rollout)
+    assert plan.chain is not None
+    plan.chain.check(steps.wrapper_outputs)
+    if keeps_final_observation:
+        last = in_dtypes_of(algorithm._last_obs, steps.outputs.final_observation)
+        steps = Steps(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
+    return Ran(end, key, rollout, steps)
+
+
+def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
+    """How many iterations one program can run: 0 if none can follow another there."""
+    chain, learner, buffer = plan.chain, plan.learner, algorithm.rollout_buffer
+    if plan.mode is not Mode.PROGRAM or plan.others or learner is None or chain is None or not chain.goes_on:
+        return 0
+    if buffer.buffer_size != algorithm.n_steps or is_large(learner, buffer, algorithm):
+        return 0
+    # The rollout buffer cuts numbers where wrappers give floats for a space of integers.
+    given = jax.tree.leaves(chain.observation_structure())
+    space: Any = algorithm.observation_space
+    spaces = [space[name] for name in sorted(space)] if hasattr(space, "spaces") else [space]
+    if not all(np.can_cast(leaf.dtype, each.dtype, "same_kind") for leaf, each in zip(given, spaces)):
+        return 0
+    return room(algorithm.n_steps, algorithm.n_envs)
+
+
+def room(n_steps: int, num_envs: int) -> int:
+    """For how many iterations with rollouts of this size a program has room."""
+    return max(1, min(MOST_ITERATIONS, MOST_STEPS // (n_steps * num_envs)))
+
+
+def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Ran | None:
+    """Run the program of iterations. Nothing changes.
+
+    Args:
+      settings: of each iteration.
+
+    Returns:
+      None if something became NaN: iteration by iteration, it shows what and when.
+    """
+    learner, count, n_steps = plan.learner, len(settings), algorithm.n_steps
+    assert learner is not None
+    filled = settings + settings[-1:] * (room(n_steps, algorithm.n_envs) - count)
+    end, results = _programs()[1](
+        learner.exported[POLICY],
+        count,
+        jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
+        learner.settings()[POLICY],
+        read_policy(learner),
+        Collecting.of(algorithm, plan, algorithm.rollout_buffer, n_steps),
+    )
+    key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
+    if not is_sound[:count].all():
+        return None
+    steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
+    of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
+    return Ran(end, key, rollout, steps, learnt, of_each)
+
+
+def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Ran) -> None:
+    """Leave what a program gave in the policy, the rollout buffer, the environments and the model.
+
+    Raises:
+      ValueError: weights became NaN, or the buffer is of another size. Nothing changed.
+    """
+    n_steps, dones = len(ran.rollout.reward), ran.steps.dones
+    for _ in range(len(dones) // n_steps if algorithm.use_sde else 0):
+        # For `predict`, whose noise is PyTorch's, to have the present deviation.
+        algorithm.policy.reset_noise(algorithm.n_envs)
+    if algorithm.policy.training:
+        algorithm.policy.set_training_mode(False)
+    if ran.learner is not None:
+        assert plan.learner is not None
+        leave_policy(plan.learner, ran.learner)
+    starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
+    write_rollout(buffer, ran.rollout, starts, dones[-n_steps:])
+    assert plan.chain is not None
+    ran.end.leave(algorithm, plan.chain, ran.steps)
+    algorithm.key = np.array(ran.key)
+
+
+def _require_numbers(rollout: Rollout) -> None:
+    if np.isnan(rollout.log_prob).any():
+        step, lane = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
+        observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, lane], rollout.observation))
+        cause = "its weights or what it computes from them"
+        if any(np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any() for leaf in observations):
+            cause = "the observation"
+        raise ValueError(
+            f"The policy gave a distribution of NaN in step {step} of environment {lane}: {cause} is NaN. The rollout "
+            "did not take place; the environments are where they were before it."
+        )

@@ -1,0 +1,149 @@
+"""Steps of environments and of SB3's wrappers around them, within programs, and what the host needs of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bridge.engine.compilation import to_host
+from bridge.sb3 import Algorithm
+from bridge.vec_env.packing import Packed, Packing
+from bridge.vec_env.programs import Outputs
+from bridge.wrappers import Chain
+from bridge.wrappers.chain import in_dtypes_of
+from bridge.wrappers.chain import step as step_chain
+from jaxenvs import VectorEnv, struct
+from jaxenvs.environment import static
+from jaxenvs.learn import CollectorState
+from jaxenvs.learn.rollout import Step
+
+
+@struct
+class Steps:
+    """What the host needs of steps in a program. Leading axes (n_steps, num_envs).
+
+    Attributes:
+      outputs: as a step of a JaxVecEnv gives them, after the wrappers; without the observations, and with the final
+        ones only if somebody looks at them.
+      wrapper_outputs: those of each wrapper.
+    """
+
+    outputs: Outputs
+    wrapper_outputs: tuple[Any, ...]
+
+    @property
+    def dones(self) -> np.ndarray:
+        """Whether an episode ended."""
+        dones: np.ndarray = self.outputs.done
+        return dones
+
+
+@struct
+class Taken:
+    """Steps as somebody sees them who looks at locals: with the leading axis of steps, if each is kept, else the last.
+
+    Attributes:
+      action: as stored; env_action: as the environments took it; observation: what came after it.
+      final_observation: the last ones of the episodes that ended; the observation, elsewhere.
+    """
+
+    action: Any
+    env_action: Any
+    observation: Any
+    final_observation: Any
+
+
+@dataclasses.dataclass
+class Ran:
+    """What an off-policy program gave that somebody may be shown, on the host.
+
+    Attributes:
+      before: the observation before its steps.
+      count: how many steps of each environment it took.
+      num_updated, metrics: see `driver.Run`.
+      steps, taken: those steps.
+    """
+
+    before: Any
+    count: int
+    num_updated: int
+    metrics: dict[str, float]
+    steps: Steps
+    taken: Taken
+
+
+class End(NamedTuple):
+    """Where environments are after a program, which are nowhere else yet; and what a policy acts on next."""
+
+    env_state: Packed
+    wrapper_states: tuple[Any, ...]
+    observation: Any
+
+    def leave(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
+        """Leave the environments, the wrappers around them and what a model sees of them there."""
+        chain.base.write_back(self.env_state)
+        chain.write_back(to_host(self.wrapper_states))
+        algorithm._last_obs = as_given(algorithm._last_obs, to_host(self.observation))
+        if len(steps.dones):
+            algorithm._last_episode_starts = np.array(steps.dones[-1])
+
+
+@struct
+class Environments:
+    """A chain as a program takes it.
+
+    Attributes:
+      packing: of the state of the environments.
+      wrapper_types, wrapper_states: of the chain.
+      venv: their parameters.
+      env_state: packed.
+      observation: what a policy acts on next.
+    """
+
+    packing: Packing = static()
+    wrapper_types: tuple[type, ...] = static()
+    venv: VectorEnv
+    env_state: Packed
+    wrapper_states: tuple[Any, ...]
+    observation: Any
+
+    @classmethod
+    def of(cls, chain: Chain, last_obs: Any) -> Environments:
+        """
+        Args:
+          last_obs: as the outermost wrapper gave it.
+        """
+        base = chain.base
+        observation = chain.observation(last_obs)
+        return cls(base.programs.state, chain.types, base.venv, base.packed_state, chain.state(), observation)
+
+    def start(self) -> CollectorState:
+        """Where collecting begins, in traced code. The environments' state and those of the wrappers are a pair."""
+        return CollectorState((self.packing.unpack(self.env_state), self.wrapper_states), self.observation)
+
+    def stepping(self, keeps_final_observation: bool = False) -> Step:
+        """A step of the environments and of the wrappers around them, in traced code; besides, it gives its Steps."""
+
+        def step(state: Any, action: jax.Array) -> Any:
+            env_state, wrapper_states = state
+            env_state, timestep = self.venv.step(env_state, action)
+            wrapper_states, timestep, wrapper_outputs = step_chain(self.wrapper_types, wrapper_states, timestep, action)
+            outputs = Outputs.of(timestep)._replace(observation=())
+            if not keeps_final_observation:
+                outputs = outputs._replace(final_observation=())
+            return (env_state, wrapper_states), timestep, Steps(outputs, wrapper_outputs)
+
+        return step
+
+    def end(self, collector: CollectorState) -> End:
+        """Where collecting ended, in traced code."""
+        env_state, wrapper_states = collector.env_state
+        return End(self.packing.pack(env_state), wrapper_states, collector.observation)
+
+
+def as_given(like: Any, observation: Any) -> Any:
+    """Observations that a program gave, as SB3's wrappers give them: in their dtypes, in memory of their own."""
+    return jax.tree.map(np.array, in_dtypes_of(like, observation))
