@@ -113,11 +113,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     # --- In SB3's place ---------------------------------------------------------------------------------------------
 
     def learn(self, *args: Any, **kwargs: Any) -> Self:
-        """SB3's; but whole iterations are one program as long as no callback and no log looks in between.
-
-        Args:
-          args, kwargs: SB3's.
-        """
+        """SB3's; but whole iterations are one program as long as no callback and no log looks in between."""
         arguments = inspect.signature(super().learn).bind(*args, **kwargs)  # type: ignore[safe-super]
         arguments.apply_defaults()
         shown = {"self": self, **arguments.arguments, **self._locals_of_learn}
@@ -193,11 +189,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     @classmethod
     def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:
-        """SB3's. The random numbers go on from where they were when the model was saved, but for a `seed` given here.
-
-        Args:
-          path, args, kwargs: SB3's.
-        """
+        """SB3's. Random numbers go on from where they were when the model was saved, but for a `seed` given here."""
         model = super().load(path, *args, **kwargs)
         if kwargs.get("seed") is not None:
             model.set_random_seed(kwargs["seed"])
@@ -209,20 +201,12 @@ class CompiledAlgorithm(BaseAlgorithm):
         return super().get_parameters()
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """SB3's.
-
-        Args:
-          args, kwargs: SB3's.
-        """
+        """SB3's."""
         self._hand_over()
         super().set_parameters(*args, **kwargs)
 
     def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:
-        """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before.
-
-        Args:
-          path, args, kwargs: SB3's.
-        """
+        """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before."""
         if (normalize := self.get_vec_normalize_env()) is not None:
             self.normalized_observations = bool(normalize.norm_obs)
         if not isinstance(path, str | os.PathLike) or os.path.isdir(path):

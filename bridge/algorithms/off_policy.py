@@ -123,11 +123,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         super()._setup_model()
 
     def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
-        """SB3's. Where one of SB3's own buffers was saved, there is a bridge.ReplayBuffer that holds the same.
-
-        Args:
-          path, truncate_last_traj: SB3's.
-        """
+        """SB3's. Where one of SB3's own buffers was saved, there is a bridge.ReplayBuffer that holds the same."""
         super().load_replay_buffer(path, truncate_last_traj)
         assert self.replay_buffer is not None
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
@@ -237,8 +233,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             with pace.running(steps):
                 ran = run_steps(self, plan, steps, episodes, watched)
             self._record_trained(ran, begun)
-            assert plan.chain is not None
-            goes_on = show_steps(self, plan.chain, callback, log_interval, ran, watched, held)
+            goes_on = show_steps(self, callback, log_interval, ran, watched, held)
         if looks_at_steps(callback):
             self._hand_over()
         held.deliver()

@@ -19,7 +19,6 @@ from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.base import CompiledAlgorithm
-from bridge.engine.acting import JudgingActor
 from bridge.engine.compilation import HeldInterrupt, compile_meanwhile
 from bridge.engine.on_policy import host_loop, program
 from bridge.engine.plan import Mode, Plan
@@ -82,12 +81,13 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         while self.num_timesteps < total_timesteps:
             assert self.env is not None
             until_log = math.inf if log_interval is None else abs(log_interval) - iteration % abs(log_interval)
-            count = pace.next(self._quiet_iterations(callback, total_timesteps, until_log))
+            plan = self._current_plan(self.env)
+            count = pace.next(self._quiet_iterations(plan, callback, total_timesteps, until_log))
+            log_at = iteration + count if until_log <= count else None
             with pace.running(count):
-                together = self._iterate(callback, total_timesteps, count, until_log, iteration) if count else False
-            if together:
-                iteration += count
-                continue
+                if count and self._iterate(plan, callback, total_timesteps, count, log_at):
+                    iteration += count
+                    continue
             if not self.collect_rollouts(self.env, callback, self.rollout_buffer, n_rollout_steps=self.n_steps):
                 break
             iteration += 1
@@ -96,9 +96,9 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
                 self.dump_logs(iteration)
             self.train()
 
-    def _quiet_iterations(self, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
+    def _quiet_iterations(self, plan: Plan, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
         """How many of the next iterations nobody looks into, neither a callback nor a log; 0: they do not run so."""
-        most = program.most_iterations(self, self._current_plan(self.env))
+        most = program.most_iterations(self, plan)
         quiet = quiet_steps(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
         left = -(-(total_timesteps - self.num_timesteps) // (self.n_steps * self.n_envs))
         # The log of an iteration comes between its rollout and its update, so there is no other beside it.
@@ -106,11 +106,13 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         return int(min(quiet, left, unlogged, most))
 
     def _iterate(
-        self, callback: BaseCallback, total_timesteps: int, count: int, until_log: float, iteration: int
+        self, plan: Plan, callback: BaseCallback, total_timesteps: int, count: int, log_at: int | None
     ) -> bool:
-        """Run so many iterations. False, and nothing changed, if each has to run by itself."""
-        plan = self._current_plan(self.env)
-        assert plan.chain is not None
+        """Run so many iterations. False, and nothing changed, if each has to run by itself.
+
+        Args:
+          log_at: the number of the last of them, if it is logged.
+        """
         settings = self._settings_ahead(total_timesteps, count)
         ran = program.run_iterations(self, plan, settings)
         if ran is None:
@@ -118,10 +120,10 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         with HeldInterrupt() as held:  # else what was learnt might be there, and its steps not
             program.leave(self, plan, self.rollout_buffer, ran)
             self._record_compile_time()
-            show_rollout(self, plan.chain, callback, self.rollout_buffer, ran.steps, False, held)
+            show_rollout(self, ran.chain, callback, self.rollout_buffer, ran.steps, False, held)
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
-            if until_log <= count:
-                self.dump_logs(iteration + count)
+            if log_at is not None:
+                self.dump_logs(log_at)
             self._update_learning_rate(self.policy.optimizer)
             self._record_updates(settings, ran.metrics)
         held.deliver()
@@ -153,7 +155,6 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         self._compile_update(plan)
         self._random_before_rollout = None
         if plan.mode is Mode.ACTING and n_rollout_steps == rollout_buffer.buffer_size:
-            assert isinstance(plan.actor, JudgingActor)
             return host_loop.collect_rollouts(self, plan, env, callback, rollout_buffer, self._steps_of_same_noise())
         if plan.mode is not Mode.PROGRAM:
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
@@ -173,12 +174,11 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
                 same_noise = self._steps_of_same_noise()
                 return host_loop.collect_rollouts(self, plan, env, callback, rollout_buffer, same_noise, has_begun=True)
-        assert plan.chain is not None
         ran = program.run_rollout(self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=watched)
         with HeldInterrupt() as held:
             program.leave(self, plan, rollout_buffer, ran)
             self._record_compile_time()
-            goes_on = show_rollout(self, plan.chain, callback, rollout_buffer, ran.steps, watched, held)
+            goes_on = show_rollout(self, ran.chain, callback, rollout_buffer, ran.steps, watched, held)
         held.deliver()
         if goes_on:
             callback.on_rollout_end()

@@ -27,6 +27,8 @@ Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
 # The numbers of optimisers, by name and then by the name of a number.
 Numbers = Mapping[str, Mapping[str, jax.typing.ArrayLike]]
+# Without their settings, by the names of what they train; in the order of these.
+ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 NOTHING: dict[str, Any] = {}
 
 # From so many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side by
@@ -251,6 +253,6 @@ def committed(tree: Any) -> Any:
     return jax.tree.map(bind, tree)
 
 
-def transformations(exported: tuple[tuple[str, ExportedOptimizer], ...], settings: Numbers) -> Optimizers:
+def transformations(exported: ExportedOptimizers, settings: Numbers) -> Optimizers:
     """What optimisers do, by name, within a program."""
     return {name: each.transformation(settings[name]) for name, each in exported}

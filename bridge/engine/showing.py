@@ -179,18 +179,11 @@ def _rows(column: Any) -> Sequence[Any]:
 
 
 def show_steps(
-    algorithm: OffPolicy,
-    chain: Chain,
-    callback: BaseCallback,
-    log_interval: int | None,
-    ran: Ran,
-    watched: bool,
-    held: HeldInterrupt,
+    algorithm: OffPolicy, callback: BaseCallback, log_interval: int | None, ran: Ran, watched: bool, held: HeldInterrupt
 ) -> bool:
     """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
 
     Args:
-      chain: the environments.
       ran: what the program gave.
       watched: whether the callback may look at each step; else at the last one, at most.
       held: released before the callback may take long.
@@ -202,7 +195,7 @@ def show_steps(
     # (steps, num_envs, ...) of all steps where each is looked at; else of the last alone, whose infos may be looked at.
     lead = slice(None) if watched else None
     final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
-    block, after = Block(chain, steps, final), algorithm._last_obs
+    block, after = Block(ran.chain, steps, final), algorithm._last_obs
     shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
     shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)

@@ -61,12 +61,13 @@ class Ran:
     """What an off-policy program gave that somebody may be shown, on the host.
 
     Attributes:
-      before: the observation before its steps.
+      chain: the environments; before: the observation before its steps.
       count: how many steps of each environment it took.
       num_updated, metrics: see `driver.Run`.
       steps, taken: those steps.
     """
 
+    chain: Chain
     before: Any
     count: int
     num_updated: int

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from bridge.engine.compilation import to_host
-from bridge.engine.learner import Learner, Numbers, committed, transformations
+from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, committed, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
 from bridge.engine.trust import is_constant
@@ -22,7 +22,6 @@ from bridge.observations import map_parts
 from bridge.replay.store.samples import PrioritizedSamples
 from bridge.sb3 import OffPolicy, Space
 from bridge.translate.off_policy_networks import ExportedOffPolicy
-from bridge.translate.optimizers import ExportedOptimizer
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import DQN, CollectorState, Replay, Transitions
 from jaxenvs.learn.off_policy import driver
@@ -36,7 +35,7 @@ MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
 def _train(
     policy: ExportedOffPolicy,
-    optimizers: tuple[tuple[str, ExportedOptimizer], ...],
+    optimizers: ExportedOptimizers,
     most: int,
     is_watched: bool,
     limits: driver.Limits,
@@ -164,6 +163,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
         taken = jax.tree.map(lambda leaf: leaf[:count], taken)
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
     return Ran(
+        chain=chain,
         before=before,
         count=count,
         num_updated=int(host.num_updated),
@@ -196,9 +196,12 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
 
 
 @functools.lru_cache(maxsize=64)
-def update_program(
-    policy: ExportedOffPolicy, optimizers: tuple[tuple[str, ExportedOptimizer], ...], in_order: bool
-) -> Callable[..., Any]:
+def update_program(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, in_order: bool) -> Callable[..., Any]:
+    """The program of updates.
+
+    Of a network each, because to look for it among static arguments would take as long as a small update does.
+    """
+
     def update(
         settings: OffPolicySettings,
         optimizer_settings: Numbers,
@@ -247,9 +250,10 @@ def update_from_samples(
     """
     learner = plan.learner
     assert learner is not None
-    program = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
-    batches = _stacked([_transitions(sample, action_space, settings.gamma) for sample in samples])
-    state, key, metrics = program(
+    update = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
+    each = [_transitions(sample, action_space, settings.gamma) for sample in samples]
+    batches = jax.tree.map(lambda leaf, *rest: np.stack([leaf, *rest]) if rest else leaf[None], *each)
+    state, key, metrics = update(
         settings, learner.settings(), read_off_policy(learner, num_updates), batches, key, np.int32(first)
     )
     metrics = to_host(metrics)
@@ -279,12 +283,6 @@ def _transitions(sample: Any, action_space: Space, gamma: float) -> Transitions:
         discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
         weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
     )
-
-
-def _stacked(batches: list[Transitions]) -> Transitions:
-    if len(batches) == 1:
-        return jax.tree.map(lambda leaf: leaf[None], batches[0])  # type: ignore[no-any-return]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)  # type: ignore[no-any-return]
 
 
 def _array(tensor: torch.Tensor) -> Any:

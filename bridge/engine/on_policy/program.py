@@ -14,13 +14,14 @@ from stable_baselines3.common.buffers import RolloutBuffer
 
 from bridge.buffers.rollout import read_rollout, write_rollout
 from bridge.engine.compilation import to_host
-from bridge.engine.learner import Learner, Numbers, transformations
+from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
 from bridge.engine.plan import POLICY, Mode, Plan
 from bridge.engine.steps import End, Environments, Steps
 from bridge.sb3 import OnPolicy
 from bridge.translate.modules import read_parameters
 from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
+from bridge.wrappers import Chain
 from bridge.wrappers.chain import in_dtypes_of
 from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
@@ -31,11 +32,13 @@ from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollou
 MOST_ITERATIONS, MOST_STEPS = 100, 16_384
 
 
-# Of a network each, because to look for it among static arguments would take as long as a small update does.
 @functools.lru_cache(maxsize=64)
-def update_program(
-    network: Any, optimizers: tuple[tuple[str, ExportedOptimizer], ...], in_order: bool
-) -> Callable[..., Any]:
+def update_program(network: Any, optimizers: ExportedOptimizers, in_order: bool) -> Callable[..., Any]:
+    """The program of an update.
+
+    Of a network each, because to look for it among static arguments would take as long as a small update does.
+    """
+
     def update(
         settings: OnPolicySettings,
         optimizer_settings: Numbers,
@@ -57,12 +60,12 @@ def rollout_update(plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings
     """The program of one update of PPO or A2C, and its arguments, from what is there now."""
     learner = plan.learner
     assert learner is not None
-    program = plan.update_program(update_program, not is_large(learner, buffer, settings))
-    return program, settings, learner.settings(), read_policy(learner), read_rollout(buffer), key
+    update = plan.update_program(update_program, not is_large(learner, buffer, settings))
+    return update, settings, learner.settings(), read_policy(learner), read_rollout(buffer), key
 
 
 def update_from_rollout(
-    plan: Plan, program: Callable[..., Any], *arguments: object
+    plan: Plan, update: Callable[..., Any], *arguments: object
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Run a `rollout_update`, and leave the results in the policy and its optimiser, once they are all there.
 
@@ -72,11 +75,11 @@ def update_from_rollout(
     Raises:
       ValueError: weights became NaN. Those from before the update are kept.
     """
-    state, key, metrics = to_host(program(*arguments))
+    state, key, metrics = to_host(update(*arguments))
     metrics = {name: value.item() for name, value in metrics.items()}
     assert plan.learner is not None
     try:
-        leave_policy(plan.learner, state)
+        plan.learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state})
     except ValueError as error:
         losses = ", ".join(f"{name} {value:.3g}" for name, value in metrics.items() if "loss" in name)
         raise ValueError(f"{error} Its losses: {losses}.") from None
@@ -87,15 +90,6 @@ def read_policy(learner: Learner) -> LearnerState:
     """What PPO and A2C learn, as their programs take it."""
     params, _, states = learner.vectors()
     return LearnerState(params[POLICY], states[POLICY])
-
-
-def leave_policy(learner: Learner, state: LearnerState) -> None:
-    """Leave it where PyTorch has it.
-
-    Raises:
-      ValueError: weights became NaN. Those from before are kept.
-    """
-    learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state})
 
 
 def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
@@ -128,12 +122,17 @@ class Collecting:
 
     @classmethod
     def of(
-        cls, algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool = False
+        cls,
+        algorithm: OnPolicy,
+        network: ExportedPolicy,
+        chain: Chain,
+        buffer: RolloutBuffer,
+        n_steps: int,
+        keeps_final_observation: bool = False,
     ) -> Collecting:
         """That of a model, into a buffer."""
-        assert plan.chain is not None
-        environments = Environments.of(plan.chain, algorithm._last_obs)
-        static_part = plan.network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
+        environments = Environments.of(chain, algorithm._last_obs)
+        static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
     def rollout(
@@ -159,7 +158,7 @@ class Ran:
     """What took place in a program, and nowhere else yet.
 
     Attributes:
-      end: where the environments are.
+      chain: the environments; end: where they are.
       key: the next one, as data.
       rollout: the last one.
       steps: of all rollouts, one after the other.
@@ -167,6 +166,7 @@ class Ran:
         explained variance.
     """
 
+    chain: Chain
     end: End
     key: np.ndarray
     rollout: Rollout
@@ -240,16 +240,17 @@ def run_rollout(
     Raises:
       ValueError: what the policy computed is NaN, at which Stable-Baselines3 fails too.
     """
-    collecting = Collecting.of(algorithm, plan, buffer, n_steps, keeps_final_observation)
+    chain = plan.chain
+    assert chain is not None
+    collecting = Collecting.of(algorithm, plan.network, chain, buffer, n_steps, keeps_final_observation)
     end, results = _programs()[0](read_parameters(plan.parameters), collecting)
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
-    assert plan.chain is not None
-    plan.chain.check(steps.wrapper_outputs)
+    chain.check(steps.wrapper_outputs)
     if keeps_final_observation:
         last = in_dtypes_of(algorithm._last_obs, steps.outputs.final_observation)
         steps = Steps(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
-    return Ran(end, key, rollout, steps)
+    return Ran(chain, end, key, rollout, steps)
 
 
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
@@ -282,7 +283,8 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     Returns:
       None if something became NaN: iteration by iteration, it shows what and when.
     """
-    learner, count, n_steps = plan.learner, len(settings), algorithm.n_steps
+    chain, learner, count, n_steps = plan.chain, plan.learner, len(settings), algorithm.n_steps
+    assert chain is not None
     assert learner is not None
     filled = settings + settings[-1:] * (room(n_steps, algorithm.n_envs) - count)
     end, results = _programs()[1](
@@ -291,14 +293,14 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
         learner.settings()[POLICY],
         read_policy(learner),
-        Collecting.of(algorithm, plan, algorithm.rollout_buffer, n_steps),
+        Collecting.of(algorithm, plan.network, chain, algorithm.rollout_buffer, n_steps),
     )
     key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
     if not is_sound[:count].all():
         return None
     steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
     of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
-    return Ran(end, key, rollout, steps, learnt, of_each)
+    return Ran(chain, end, key, rollout, steps, learnt, of_each)
 
 
 def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Ran) -> None:
@@ -315,11 +317,10 @@ def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Ran) -> N
         algorithm.policy.set_training_mode(False)
     if ran.learner is not None:
         assert plan.learner is not None
-        leave_policy(plan.learner, ran.learner)
+        plan.learner.leave({POLICY: ran.learner.params}, {}, {POLICY: ran.learner.optimizer_state})
     starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
     write_rollout(buffer, ran.rollout, starts, dones[-n_steps:])
-    assert plan.chain is not None
-    ran.end.leave(algorithm, plan.chain, ran.steps)
+    ran.end.leave(algorithm, ran.chain, ran.steps)
     algorithm.key = np.array(ran.key)
 
 

@@ -93,36 +93,6 @@ class Noise:
         )
 
 
-def explore(
-    settings: OffPolicySettings,
-    policy: Any,
-    params: Any,
-    step: Step,
-    state: ExplorationState,
-    noise: Noise,
-    num_timesteps: Any,
-    total_timesteps: int,
-    see: See = lambda _, observation: observation,
-) -> tuple[ExplorationState, Any]:
-    """Act for `train_freq` steps in every environment, and store them.
-
-    Args:
-      step: see `jaxenvs.learn.rollout.Step`. What it gives is stored as it is.
-      num_timesteps, total_timesteps: steps of all environments together so far, and in the whole training.
-      see: from the state of the environments and an observation to what the policy acts on.
-
-    Returns:
-      Where to go on; and what `step` gave besides, stacked.
-    """
-
-    def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
-        now = num_timesteps + index * state.replay.num_envs
-        return take_step(settings, policy, params, step, state, noise, index, now, now / total_timesteps, see)
-
-    index = jnp.arange(settings.train_freq, dtype=jnp.int32)
-    return jax.lax.scan(act, state, index)
-
-
 def take_step(
     settings: OffPolicySettings,
     policy: Any,
@@ -135,12 +105,17 @@ def take_step(
     progress: Any,
     see: See = lambda _, observation: observation,
 ) -> tuple[ExplorationState, Any]:
-    """One step of `explore`.
+    """Act for one step in every environment, and store it.
 
     Args:
+      step: see `jaxenvs.learn.rollout.Step`. What it gives is stored as it is.
       index: its number in the iteration.
       num_timesteps: steps of all environments together so far.
       progress: the share of the training that is done.
+      see: from the state of the environments and an observation to what the policy acts on.
+
+    Returns:
+      Where to go on; and what `step` gave besides.
     """
     exploration, random, normal = jax.tree.map(
         lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
@@ -257,9 +232,14 @@ def advance(
     ) -> tuple[OffPolicyState, ExplorationState, dict[str, jax.Array]]:
         settings: Any = training.algorithm.at(iteration, learner.params)
         before = iteration * num_timesteps
-        exploration, timestep = explore(
-            settings, policy, learner.params, step, exploration, noise, before, training.total_timesteps, see
-        )
+
+        def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
+            now = before + index * venv.num_envs
+            progress = now / training.total_timesteps
+            return take_step(settings, policy, learner.params, step, state, noise, index, now, progress, see)
+
+        index = jnp.arange(settings.train_freq, dtype=jnp.int32)
+        exploration, timestep = jax.lax.scan(act, exploration, index)
         steps = iteration * settings.train_freq
         learner = settings.on_step(policy, learner, steps, steps + settings.train_freq, venv.num_envs)
         env_state, normalizer = exploration.collector.env_state

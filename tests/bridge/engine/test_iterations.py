@@ -16,7 +16,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
-from bridge.engine.on_policy.program import room
+from bridge.engine.on_policy import program
 from bridge.engine.watching import SECONDS, Pace, quiet_steps
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
@@ -41,13 +41,14 @@ def pair(together, one_by_one, **settings):
 
 def counts_of(model, monkeypatch):
     """How many iterations each program of a model runs, as it is trained."""
-    counts, iterate = [], type(model)._iterate
+    counts, run = [], program.run_iterations
 
-    def counting(self, callback, total_timesteps, count, *rest):
-        counts.append(count)
-        return iterate(self, callback, total_timesteps, count, *rest)
+    def counting(algorithm, plan, settings):
+        if algorithm is model:
+            counts.append(len(settings))
+        return run(algorithm, plan, settings)
 
-    monkeypatch.setattr(type(model), "_iterate", counting)
+    monkeypatch.setattr(program, "run_iterations", counting)
     return counts
 
 
@@ -159,9 +160,9 @@ def test_what_becomes_nan_fails_in_its_iteration_as_one_by_one():
 
 
 def test_a_program_has_room_for_the_steps_that_it_may_run():
-    assert room(5, 8) == 100
-    assert room(256, 8) == 8
-    assert room(256, 1024) == 1
+    assert program.room(5, 8) == 100
+    assert program.room(256, 8) == 8
+    assert program.room(256, 1024) == 1
 
 
 def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(monkeypatch):
