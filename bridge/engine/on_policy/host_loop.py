@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import JudgingActor, as_sb3_gives, unscaled
-from bridge.engine.on_policy.pipelining import Act, Pipeline, Taken
+from bridge.engine.on_policy.pipelining import Act, Pipeline, Stepped
 from bridge.engine.plan import Plan
 from bridge.engine.trust import BETWEEN_ROLLOUTS
 from bridge.engine.watching import looks_at_steps
@@ -154,7 +154,7 @@ def collect_rollouts(
     return True
 
 
-def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Taken:
+def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Stepped:
     """Take a step of all lanes at once, as `Pipeline.step` does in two groups."""
     actions, to_env, *judged = act(observation, noise[step])
     clipped_actions = as_sb3_gives(to_env, env.action_space)

@@ -21,7 +21,7 @@ Act = Callable[[Any, Any], tuple[np.ndarray, ...]]
 
 # A step of all lanes: actions as they were sampled and as the environments got them, what else `act` gave, and what
 # `VecEnv.step` returns.
-Taken = tuple[np.ndarray, np.ndarray, list[np.ndarray], VecEnvStepReturn]
+Stepped = tuple[np.ndarray, np.ndarray, list[np.ndarray], VecEnvStepReturn]
 
 
 class Pipeline:
@@ -46,7 +46,7 @@ class Pipeline:
         self._first, self._second = env.split()
         self._ahead: list[np.ndarray] | None = None
 
-    def step(self, act: Act, observation: Any, step: int) -> Taken:
+    def step(self, act: Act, observation: Any, step: int) -> Stepped:
         """Take a step of all lanes; these must be called in order.
 
         Raises:

@@ -154,7 +154,7 @@ class Collecting:
 
 
 @dataclasses.dataclass
-class Ran:
+class Collected:
     """What took place in a program, and nowhere else yet.
 
     Attributes:
@@ -230,7 +230,7 @@ def _programs() -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def run_rollout(
     algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool
-) -> Ran:
+) -> Collected:
     """Run the program of one rollout. Nothing changes: one that was interrupted, or that fails, did not take place.
 
     Args:
@@ -250,7 +250,7 @@ def run_rollout(
     if keeps_final_observation:
         last = in_dtypes_of(algorithm._last_obs, steps.outputs.final_observation)
         steps = Steps(steps.outputs._replace(final_observation=last), steps.wrapper_outputs)
-    return Ran(chain, end, key, rollout, steps)
+    return Collected(chain, end, key, rollout, steps)
 
 
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
@@ -274,7 +274,7 @@ def room(n_steps: int, num_envs: int) -> int:
     return max(1, min(MOST_ITERATIONS, MOST_STEPS // (n_steps * num_envs)))
 
 
-def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Ran | None:
+def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Collected | None:
     """Run the program of iterations. Nothing changes.
 
     Args:
@@ -300,10 +300,10 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
         return None
     steps = jax.tree.map(lambda leaf: leaf[:count].reshape(-1, *leaf.shape[2:]), steps)
     of_each = [{name: each[i].item() for name, each in metrics.items()} for i in range(count)]
-    return Ran(chain, end, key, rollout, steps, learnt, of_each)
+    return Collected(chain, end, key, rollout, steps, learnt, of_each)
 
 
-def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Ran) -> None:
+def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected) -> None:
     """Leave what a program gave in the policy, the rollout buffer, the environments and the model.
 
     Raises:
