@@ -13,6 +13,7 @@ from bridge.algorithms.dqn import DQN
 from bridge.algorithms.ppo import PPO
 from bridge.algorithms.sac import SAC
 from bridge.algorithms.td3 import DDPG, TD3
+from bridge.atari import make_atari_env
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from bridge.configuration import configure, set_up_process
 from bridge.dlpack import to_jax, to_torch
@@ -55,6 +56,7 @@ __all__ = [
     "configure",
     "evaluate",
     "load_checkpoint",
+    "make_atari_env",
     "make_vec_env",
     "register_wrapper",
     "save_checkpoint",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import logging
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -18,6 +17,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
+from bridge.host_env import envpool
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -253,11 +253,12 @@ def _env_fn(
 
 def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
-    if env_id in _ids_of_envpool():
+    if env_id in envpool.ids():
         if seed is None:  # EnvPool's own default would be the same in every run
             seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
-        envpool = importlib.import_module("envpool")
-        return GymVecEnv(envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seed % 2**31, **kwargs))
+        pool_env = GymVecEnv(envpool.make(env_id, n_envs, seed, kwargs))
+        _align(pool_env, env_id)
+        return pool_env
     spec = _gymnasium_spec(env_id)
     if getattr(spec, "vector_entry_point", None) is None:
         raise ValueError(
@@ -269,11 +270,13 @@ def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) 
     return vec_env
 
 
-def _ids_of_envpool() -> Collection[str]:
-    """The ids of an EnvPool that is installed."""
-    found = importlib.util.find_spec("envpool")
-    ids: Collection[str] = () if found is None else importlib.import_module("envpool").list_all_envs()
-    return ids
+def _align(pool_env: GymVecEnv, env_id: str) -> None:
+    """Give an EnvPool the bounds that jaxenvs, and so Gymnasium, tells for observations of its id: SB3 loads a model
+    beside other environments only if their spaces are equal."""
+    if env_id in jaxenvs.registered():
+        known, told = jaxenvs.make(env_id).observation_space, pool_env.observation_space
+        if (known.shape, known.dtype) == (told.shape, told.dtype):
+            pool_env.observation_space = known
 
 
 def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
@@ -322,8 +325,10 @@ def _hint(env_id: Any) -> None:
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",
         )
     elif isinstance(env_id, str):
+        if not log.isEnabledFor(logging.INFO):  # to ask EnvPool takes seconds
+            return
         with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
-            if env_id in _ids_of_envpool():
+            if env_id in envpool.ids():
                 _say_once(logging.INFO, f'EnvPool has {env_id} too, and steps it much faster: backend="native".')
 
 

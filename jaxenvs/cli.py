@@ -5,6 +5,7 @@ Nothing here needs PyTorch, so that the first two work, and begin at once, witho
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import importlib.util
 import os
@@ -22,6 +23,7 @@ import tyro
 import jaxenvs
 import jaxenvs.foreign
 from jaxenvs import Environment
+from jaxenvs.foreign.base import require_library
 from jaxenvs.registry import LIBRARIES
 
 CHECKOUT = Path(__file__).parent.parent
@@ -108,8 +110,12 @@ def list_environments(modules: Modules = ()) -> None:
 
     Args:
       modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
-        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed.
+        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed. Or envpool, and a
+        part of an id, as: jaxenvs list envpool Cheetah
     """
+    if modules[:1] == ("envpool",):
+        _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])
+        return
     if libraries := [name for name in modules if name in LIBRARIES]:
         for library in libraries:
             print(*library_ids(library), sep="\n")
@@ -128,6 +134,10 @@ def list_environments(modules: Modules = ()) -> None:
         except UserError as error:
             rows.append((env_id, "-", "-", *limits))
             print(error, file=sys.stderr)
+    _print_table(rows)
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -193,6 +203,32 @@ def library_ids(library: str) -> list[str]:
         return jaxenvs.foreign.ids(library)
     except ImportError as error:
         raise UserError(str(error)) from error
+
+
+def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
+    """The ids of EnvPool that have one of these parts, in upper or lower case, `*` and `?` as a shell has them; the
+    family of each, and the name that its reference has for it: Gymnasium, or ale-py.
+
+    Raises:
+      UserError: EnvPool is not installed, or has no such id.
+    """
+    try:
+        envpool = require_library("envpool")
+    except ImportError as error:
+        raise UserError(str(error)) from error
+    registry = envpool.registration.registry
+    patterns = [f"*{part.lower()}*" for part in parts] or ["*"]
+    rows = []
+    for env_id in sorted(envpool.list_all_envs()):
+        if any(fnmatch.fnmatchcase(env_id.lower(), pattern) for pattern in patterns):
+            family = registry.specs[env_id][0].removeprefix("envpool.")
+            known = f"ALE/{env_id}" if family == "atari" else env_id if env_id in gymnasium.registry else ""
+            rows.append((env_id, family, known))
+    if not rows:
+        raise UserError(
+            f"EnvPool has no id with {' or '.join(parts)} in it: `jaxenvs list envpool` prints all of them."
+        )
+    return rows
 
 
 def import_module(name: str) -> None:

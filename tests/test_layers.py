@@ -44,6 +44,7 @@ FLOORS = [
     ["bridge.replay"],
     ["bridge.host_env", "bridge.wrappers", "bridge.buffers"],
     ["bridge.factory"],
+    ["bridge.atari"],
     ["bridge.engine"],
     ["bridge.algorithms"],
     [

@@ -79,8 +79,10 @@ class Episodes(QuietCallback):
 
     def _on_step(self) -> bool:
         for lane in np.flatnonzero(self.locals["dones"]):
-            self.timesteps.append(self.num_timesteps)
-            self.returns.append(float(self.locals["infos"][lane]["episode"]["r"]))
+            told = self.locals["infos"][lane].get("episode")
+            if told is not None:  # or a life was lost, and the game goes on
+                self.timesteps.append(self.num_timesteps)
+                self.returns.append(float(told["r"]))
         return True
 
     def write(self, folder: Path) -> None:
@@ -102,14 +104,18 @@ class Episodes(QuietCallback):
 
 
 class Checkpoints(RolloutCheckpoint, QuietCallback):
-    """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there."""
+    """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there.
+
+    Of environments of EnvPool, which does not give its state, there is none.
+    """
 
     def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
         super().__init__(folder / CHECKPOINT, metadata={"config": config.as_json()})
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
+        self._can_write = config.backend != "native"
 
     def _on_rollout_start(self) -> None:
-        if self._timer.is_due or self._interrupt.came:
+        if self._can_write and (self._timer.is_due or self._interrupt.came):
             with self._writing():
                 super()._on_rollout_start()
         if self._interrupt.came:
@@ -117,6 +123,9 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
 
     def write_last(self) -> None:
         """Write one when the training has ended, for it to go on to a larger budget."""
+        if not self._can_write:
+            self._episodes.write(self.path.parent)
+            return
         with self._writing():
             save_checkpoint(self.model, self.path, self.metadata)
 

@@ -30,7 +30,7 @@ def _shown_as(metavar: str, help: str | None = None) -> Any:
 # What is optional on the command line shows no "(default: None)": its help says what None means.
 Algorithm = Annotated[str | None, tyro.conf.Positional, _shown_as("[ALGORITHM", f"One of {', '.join(ALGORITHMS)}.")]
 EnvId = Annotated[str | None, tyro.conf.Positional, _shown_as("ENV_ID]")]
-Engine = Annotated[str | None, _shown_as("NAME")]
+Name = Annotated[str | None, _shown_as("NAME")]
 Number = Annotated[int | None, _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
@@ -44,7 +44,8 @@ def train(
     total_timesteps: Number = None,
     seed: Number = None,
     seeds: Number = None,
-    engine: Engine = None,
+    engine: Name = None,
+    backend: Name = None,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     config: File = None,
@@ -63,10 +64,12 @@ def train(
       seed: Of the environments and the weights. If not given, 0.
       seeds: Train so many agents in one program, of seed, seed + 1, ...; their zips are in seed-0, seed-1, ...
       engine: auto compiles what it can, xla refuses to do without, torch trains with PyTorch. If not given, auto.
+      backend: jax, for environments that are programs; or native, for those of EnvPool, `jaxenvs list envpool`. If not
+        given, jax.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ falls to 0;
-        normalize=True adds a VecNormalize; noise_type=normal noise_std=0.1 is an action noise. The others are those
-        tuned for the environment, or SB3's.
+        normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an action
+        noise. The others are those tuned for the environment, or SB3's.
       config: The config.json of a run: do the same again. Other arguments change what they name.
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,
@@ -79,6 +82,7 @@ def train(
         "seed": seed,
         "num_seeds": seeds,
         "engine": engine,
+        "backend": backend,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import json
 import sys
@@ -29,7 +30,8 @@ from bridge.app.hyperparameters import (
     bounds_of,
     check_bounds,
 )
-from jaxenvs import cli
+from bridge.app.worlds import World, find
+from bridge.app.zoo import ATARI, MUJOCO
 from jaxenvs.cli import UserError
 
 # For environments without an entry in TUNED. Off-policy, as the Zoo: there is an update for each step of each.
@@ -54,10 +56,11 @@ class TrainingConfig:
       env_kwargs: parameters of the environment; a list is a tuple, as a static parameter must be hashable.
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
-        goes around the environments. They are JSON: a schedule is a string, as "lin_0.001", and action noise is
-        `noise_type` and `noise_std`.
+        goes around the environments, and `frame_stack`, of how many pictures a VecFrameStack makes one. They are JSON:
+        a schedule is a string, as "lin_0.001", and action noise is `noise_type` and `noise_std`.
       engine: of the algorithm.
       num_seeds: so many agents, of seed, seed + 1, ...
+      backend: what steps the environments, one of `bridge.app.worlds.BACKENDS`.
     """
 
     algorithm: str
@@ -69,6 +72,12 @@ class TrainingConfig:
     hyperparameters: dict[str, Any]
     engine: str = "auto"
     num_seeds: int = 1
+    backend: str = "jax"
+
+    @functools.cached_property
+    def world(self) -> World:
+        """The environment."""
+        return find(self.backend, self.env_id, self.env_kwargs)
 
     @classmethod
     def resolve(
@@ -82,6 +91,7 @@ class TrainingConfig:
         hyperparameters: dict[str, Any] | None = None,
         engine: str = "auto",
         num_seeds: int = 1,
+        backend: str = "jax",
     ) -> TrainingConfig:
         """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
 
@@ -95,9 +105,9 @@ class TrainingConfig:
         env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
         _require_json("--env-kwargs", env_kwargs)
         _require_json("--hyperparameters", given)
-        env = cli.make_environment(env_id, env_kwargs)
-        _check_actions(algorithm, env_id, env.action_space)
-        tuned = dict(TUNED.get(algorithm, {}).get(env_id, {}))
+        world = find(backend, env_id, env_kwargs)
+        _check_actions(algorithm, env_id, world.action_space)
+        tuned = _tuned(algorithm, env_id, world.is_game)
         is_off_policy = algorithm in OFF_POLICY
         tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
@@ -112,8 +122,13 @@ class TrainingConfig:
             raise UserError(f"--seed must be an int between 0 and {LAST_SEED + 1 - num_seeds}, got {seed!r}.")
         if num_seeds > 1 and engine == "torch":
             raise UserError("--seeds trains compiled agents, --engine torch compiles nothing: leave out one of them.")
+        if num_seeds > 1 and backend == "native":
+            raise UserError(
+                "--seeds trains in one program, and EnvPool's steps are no part of one: leave out one of them."
+            )
 
-        defaults = {"policy": _policy(env.observation_space), "normalize": False, **_default_arguments(algorithm)}
+        own = {"policy": _policy(world.observation_space), "normalize": False, "frame_stack": 1}
+        defaults = own | _default_arguments(algorithm)
         for name, value in given.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         resolved = {**defaults, **tuned, **given}
@@ -121,7 +136,8 @@ class TrainingConfig:
             _check_learns(resolved, total_timesteps)
         else:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
-        return cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, resolved, engine, num_seeds)
+        run = (num_envs, total_timesteps, seed, resolved, engine, num_seeds, backend)
+        return cls(algorithm, env_id, env_kwargs, *run)
 
     def as_json(self) -> dict[str, Any]:
         """Its fields as a config.json has them."""
@@ -152,6 +168,14 @@ class TrainingConfig:
             unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
 
 
+def _tuned(algorithm: str, env_id: str, is_game: bool) -> dict[str, Any]:
+    """What the Zoo found for an environment, or nothing."""
+    if is_game:
+        return dict(ATARI.get(algorithm, {}))
+    of_algorithm = MUJOCO.get(algorithm, {}) | TUNED.get(algorithm, {})
+    return dict(of_algorithm.get(env_id, {}))
+
+
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
     """The class of a key of ALGORITHMS."""
     algorithm: type[BaseAlgorithm] = getattr(bridge, ALGORITHMS[name])
@@ -167,6 +191,7 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
+        arguments = {"backend": "jax"} | arguments  # which 0.2.0 did not know
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:

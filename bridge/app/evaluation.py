@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
-from bridge.app.runs import folders_of_models, load_model, read_run
-from jaxenvs import cli
+from bridge.app.runs import folders_of_models, load_model, make_env, read_run
+from bridge.evaluation_on_host import with_statistics
 from jaxenvs.cli import UserError
 
 N_EPISODES = 100
 # Where nothing limits an episode: an agent may have learnt to let it go on for ever.
 MOST_STEPS = 10_000
+# Environments of EnvPool beside one another, as a prediction for several costs little more than for one.
+NATIVE_LANES = 16
 
 
 def evaluate_model(
@@ -36,12 +40,26 @@ def evaluate_model(
     Raises:
       UserError: the policy cannot be compiled.
     """
-    limit = None if cli.has_time_limit(config.env_id, config.env_kwargs) else MOST_STEPS
+    limit = None if config.world.has_time_limit else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
+    n_episodes = N_EPISODES if n_episodes is None else n_episodes
+    if config.backend == "native":
+        env = fresh_env(config, env, min(n_episodes, NATIVE_LANES))
     try:
-        return evaluate(model, env, N_EPISODES if n_episodes is None else n_episodes, seed=seed, max_steps=limit)
+        return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
     except NotCompilable as reason:
         raise UserError(f"Not evaluated: {reason}") from reason
+
+
+def fresh_env(config: TrainingConfig, env: VecEnv, num_envs: int, **further: Any) -> VecEnv:
+    """So many other environments of EnvPool than a run's, with the statistics of its `env`.
+
+    Args:
+      further: parameters of the environments.
+    """
+    bare = dataclasses.replace(config, hyperparameters=config.hyperparameters | {"normalize": False})
+    fresh = make_env(bare, num_envs, **further)
+    return with_statistics(fresh, env) if isinstance(env, VecNormalize) else fresh
 
 
 def first_seed(config: TrainingConfig) -> int:

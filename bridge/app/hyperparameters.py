@@ -174,6 +174,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "learning_starts": (0, math.inf),
     "gradient_steps": (-1, math.inf),
     "noise_std": (0, math.inf),
+    "frame_stack": (1, math.inf),
 }
 
 # In the place of an `action_noise`, with their defaults.

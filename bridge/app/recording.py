@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from PIL import Image
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from bridge.app.evaluation import first_seed
+from bridge.app.config import TrainingConfig
+from bridge.app.evaluation import first_seed, fresh_env
 from bridge.app.files import make_folder, replacing, writing
 from bridge.app.runs import folders_of_models, load_model, read_run
 from jaxenvs import cli
@@ -21,6 +24,7 @@ from jaxenvs.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
 
 MOST_STEPS = 2000  # of all episodes together
+NATIVE_FPS = 50  # of EnvPool, which does not tell how long a step is
 GIF_WIDTH = 400  # what is wider is shrunk: a GIF is for a page, and takes long to write
 
 
@@ -42,13 +46,20 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     if out.suffix == ".mp4" and importlib.util.find_spec("moviepy") is None:
         raise UserError(f"{out} needs moviepy: pip install moviepy. Or let --out end with .gif.")
     folder, config = folders_of_models(folder, read_run(folder))[0]
-    env = cli.make_environment(config.env_id, config.env_kwargs)
-    if not env.can_render:
-        raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
-    model, trained_on = load_model(folder, config)
-    episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
     is_gif = out.suffix == ".gif"
-    every, fps = real_time(env) if is_gif else (1, env.render_fps)
+    episodes: _Episodes | _NativeEpisodes
+    if config.backend == "native":
+        _require_pictures(config)
+        model, trained_on = load_model(folder, config)
+        episodes = _NativeEpisodes(model, fresh_env(config, trained_on, 1, render_mode="rgb_array"))
+        every, fps = (2, NATIVE_FPS / 2) if is_gif else (1, NATIVE_FPS)
+    else:
+        env = cli.make_environment(config.env_id, config.env_kwargs)
+        if not env.can_render:
+            raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
+        model, trained_on = load_model(folder, config)
+        episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
+        every, fps = real_time(env) if is_gif else (1, env.render_fps)
     frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
     make_folder(out.parent)
     if is_gif:
@@ -103,6 +114,59 @@ class _Episodes:
             got = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
             raise UserError(f"render must return a uint8 array (height, width, 3), got {got}.")
         return picture
+
+
+class _NativeEpisodes:
+    """Episodes of a model on EnvPool, frame by frame; of Atari, whole games. Attributes as those of _Episodes."""
+
+    def __init__(self, model: BaseAlgorithm, env: VecEnv) -> None:
+        self._model, self._env = model, env
+        self.returns: list[float] = []
+        self.cut = False
+
+    def frames(self, n_episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
+        """The picture of every so many states. EnvPool has none of an episode's last: the next has begun."""
+        steps = 0
+        for episode in range(n_episodes):
+            self._env.seed((seed + episode) % 2**32)
+            observation: Any = self._env.reset()
+            self.returns.append(0.0)
+            told, length = None, 0
+            while told is None:
+                if length % every == 0:
+                    yield self._picture()
+                if steps == MOST_STEPS:
+                    self.cut = True
+                    return
+                action = self._model.predict(observation, deterministic=True)[0]
+                observation, reward, _, infos = self._env.step(action)
+                length, steps = length + 1, steps + 1
+                self.returns[-1] += float(reward[0])
+                told = infos[0].get("episode")
+            self.returns[-1] = float(told["r"])
+
+    def _picture(self) -> np.ndarray:
+        picture = self._env.get_images()[0]
+        assert picture is not None
+        return picture
+
+
+def _require_pictures(config: TrainingConfig) -> None:
+    """Let a process of its own draw first, because MuJoCo ends the one that draws without OpenGL.
+
+    Raises:
+      UserError: EnvPool cannot draw the environment here.
+    """
+    code = f"""
+from bridge.app.worlds import find
+env = find("native", {config.env_id!r}, {config.env_kwargs!r}).make(1, 0, render_mode="rgb_array")
+env.reset()
+assert env.get_images()[0] is not None
+"""
+    tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        said = (tried.stderr or tried.stdout).strip().rpartition("\n")[2]
+        raise UserError(f"EnvPool cannot draw {config.env_id} here; MuJoCo needs OpenGL (libEGL) for it: {said}")
 
 
 def _shrunk(frame: np.ndarray) -> np.ndarray:

@@ -13,15 +13,14 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
-from bridge import load_checkpoint, make_vec_env
+from bridge import load_checkpoint
 from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.configuration import without_dynamo
-from jaxenvs import cli
 from jaxenvs.cli import UserError
 
 CONFIG = "config.json"
@@ -72,16 +71,21 @@ def refuse_used(folder: Path) -> None:
                 raise UserError(f"{folder / name} is of no run, and would be replaced: give another --out.") from error
 
 
-def make_env(config: TrainingConfig) -> VecEnv:
+def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any) -> VecEnv:
     """The environments to train on.
+
+    Args:
+      num_envs: so many, and not the config's.
+      further: parameters of an environment of EnvPool.
 
     Raises:
       UserError: the environment does not accept the config.
     """
-    env = cli.make_environment(config.env_id, config.env_kwargs)
     try:
-        venv = make_vec_env(env, config.num_envs, seed=config.seed)
-    except (TypeError, ValueError) as error:
+        venv = config.world.make(num_envs or config.num_envs, config.seed, **further)
+        if (frames := config.hyperparameters["frame_stack"]) > 1:
+            venv = VecFrameStack(venv, frames)
+    except (TypeError, ValueError, AssertionError) as error:
         raise UserError(f"{config.env_id} with {config.env_kwargs}: {error}") from error
     if config.hyperparameters["normalize"]:
         return VecNormalize(venv, gamma=config.hyperparameters.get("gamma", 0.99))
@@ -95,10 +99,13 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
       UserError: the algorithm does not accept the config.
     """
     use_few_threads(config)
-    arguments = {name: value for name, value in config.hyperparameters.items() if name not in ("normalize", *NOISE)}
+    not_arguments = ("normalize", "frame_stack", *NOISE)
+    arguments = {name: value for name, value in config.hyperparameters.items() if name not in not_arguments}
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
     if isinstance(arguments.get("train_freq"), list):  # of a config.json
         arguments["train_freq"] = tuple(arguments["train_freq"])
+    if arguments.get("policy_kwargs") is not None:
+        arguments["policy_kwargs"] = _with_activation(arguments["policy_kwargs"])
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
     try:
@@ -108,6 +115,21 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
         return model
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
+
+
+def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a policy with the class that `activation_fn` names, as "ReLU": JSON has no classes.
+
+    Raises:
+      UserError: torch.nn has no such class.
+    """
+    name = policy_kwargs.get("activation_fn")
+    if not isinstance(name, str):
+        return policy_kwargs
+    activation = getattr(torch.nn, name, None)
+    if not (isinstance(activation, type) and issubclass(activation, torch.nn.Module)):
+        raise UserError(f"activation_fn must be the name of a class of torch.nn, as ReLU, got {name!r}.")
+    return policy_kwargs | {"activation_fn": activation}
 
 
 def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:

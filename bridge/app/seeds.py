@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 
-import jaxenvs
 from bridge.app.callbacks import Interrupt, Timer, progress_bar
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe_seeds, evaluate_model
@@ -108,5 +107,5 @@ def _plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) ->
             metrics["episodes"],
             unfinished,
             title=f"{config.env_id}, {config.algorithm}, {config.num_seeds} seeds",
-            threshold=jaxenvs.spec(config.env_id).reward_threshold,
+            threshold=config.world.reward_threshold,
         )

@@ -8,7 +8,6 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 
-import jaxenvs
 from bridge import NotCompilable
 from bridge.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
 from bridge.app.config import TrainingConfig
@@ -30,11 +29,9 @@ from jaxenvs.cli import UserError
 class Interrupted(Exception):
     """Ctrl-C during training. What was learnt until then is saved."""
 
-    def __init__(self, num_timesteps: int, out: Path) -> None:
-        super().__init__(
-            f"Interrupted after {num_timesteps} steps; saved what was learnt in {out}. "
-            f"To go on: jaxenvs train --resume {out}"
-        )
+    def __init__(self, num_timesteps: int, out: Path, can_resume: bool = True) -> None:
+        to_go_on = f" To go on: jaxenvs train --resume {out}" if can_resume else ""
+        super().__init__(f"Interrupted after {num_timesteps} steps; saved what was learnt in {out}.{to_go_on}")
 
 
 def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
@@ -48,9 +45,13 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
       What an evaluation of the trained model came to, in a line.
 
     Raises:
-      UserError: the environment or the algorithm does not accept the config, or nothing can be written.
+      UserError: the environment or the algorithm does not accept the config, or nothing can be written; or it is to
+        resume on EnvPool.
       Interrupted: by Ctrl-C during training; everything was written all the same.
     """
+    is_native = config.backend == "native"
+    if resume and is_native:
+        raise UserError(f"{out} cannot be resumed: EnvPool does not give the state of its environments.")
     resumes = resume and (out / CHECKPOINT).exists()
     if resumes:
         config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
@@ -65,14 +66,19 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     try:
         with Interrupt() as interrupt:
             announce(config, out, model.num_timesteps)
+            if is_native:
+                print(
+                    "EnvPool does not give the state of its environments: there will be no checkpoint to resume from."
+                )
             checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
             save_model(model, out)
             _plot(config, out, episodes)
     except CannotWrite as error:
-        raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
+        kept = "" if is_native else f" Nothing before the last checkpoint is lost: jaxenvs train --resume {out}"
+        raise UserError(f"{error}{kept}") from error
     if interrupt.came:
-        raise Interrupted(model.num_timesteps, out)
+        raise Interrupted(model.num_timesteps, out, can_resume=not is_native)
     return describe(evaluate_model(config, model, env))
 
 
@@ -102,7 +108,7 @@ def _plot(config: TrainingConfig, out: Path, episodes: Episodes) -> None:
             episodes.returns,
             path,
             title=f"{config.env_id}, {config.algorithm}, seed {config.seed}",
-            threshold=jaxenvs.spec(config.env_id).reward_threshold,
+            threshold=config.world.reward_threshold,
         )
 
 

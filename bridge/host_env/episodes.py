@@ -19,6 +19,7 @@ class Ended(NamedTuple):
       terminated: of the step, all lanes.
       returns, lengths: of the episodes; None where the environments tell `episode` themselves.
       seconds: for `episode["t"]`.
+      told: which of them `returns` and `lengths` are of, as places in `lanes`; all if None.
     """
 
     lanes: np.ndarray
@@ -26,6 +27,7 @@ class Ended(NamedTuple):
     returns: np.ndarray | None
     lengths: np.ndarray
     seconds: float
+    told: np.ndarray | None = None
 
     def mark(self, infos: list[dict[str, Any]], observations: list[Any]) -> None:
         """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these lanes.
@@ -36,6 +38,8 @@ class Ended(NamedTuple):
         """
         mark_ended(infos, self.terminated[self.lanes].tolist(), observations)
         if self.returns is not None:
+            if self.told is not None:
+                infos = [infos[at] for at in self.told.tolist()]
             mark_episodes(infos, self.returns.tolist(), self.lengths.tolist(), round(self.seconds, 6))
 
 
@@ -83,15 +87,21 @@ class Episodes:
         dones = terminated | truncated
         return dones, dones.nonzero()[0]
 
-    def ended(self, lanes: np.ndarray, terminated: np.ndarray) -> Ended:
-        """What there is to tell of the lanes that ended; from now on, their next episodes are counted."""
-        lengths = self._steps - self._begun[lanes]
-        self._begun[lanes] = self._steps
+    def ended(self, lanes: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None) -> Ended:
+        """What there is to tell of the lanes that ended; from now on, their next episodes are counted.
+
+        Args:
+          whole: bool (len(lanes),), where what is counted ended too: a game, and not one of its lives. None is all.
+        """
+        told = None if whole is None else whole.nonzero()[0]
+        counted = lanes if told is None else lanes[told]
+        lengths = self._steps - self._begun[counted]
+        self._begun[counted] = self._steps
         returns = None
         if not self._monitored:
-            returns = self._returns[lanes]
-            self._returns[lanes] = 0
-        return Ended(lanes, terminated, returns, lengths, time.time() - self.t_start)
+            returns = self._returns[counted]
+            self._returns[counted] = 0
+        return Ended(lanes, terminated, returns, lengths, time.time() - self.t_start, told)
 
     def step(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray

@@ -13,10 +13,11 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
+from bridge.host_env import envpool
 from bridge.host_env.batches import Takeover, rows, stack, take, write_rows
 from bridge.host_env.episodes import Ended
 from bridge.host_env.host_vec_env import HostVecEnv
-from bridge.host_env.lane_resets import autoreset_mode_of, is_trusted, lane_reset_of, require_all_lanes
+from bridge.host_env.lane_resets import LaneReset, autoreset_mode_of, lane_reset_of, require_all_lanes
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_infos import kept, lane_infos
 from bridge.observations import parts_of
@@ -34,7 +35,10 @@ class GymVecEnv(HostVecEnv):
 
     Observations are handed on without a copy if nobody else holds them, and never written to again. Infos are as a
     JaxVecEnv's: `TimeLimit.truncated`, what the environment tells of the lane, and where an episode ended
-    `terminal_observation` and `episode`; the latter is the environment's own if its lanes are in a Monitor.
+    `terminal_observation` and `episode`; the latter is the environment's own if its lanes are in a Monitor. Of Atari
+    games whose lives EnvPool makes episodes, or whose rewards it clips, `episode` is of the whole game, unclipped.
+
+    An EnvPool is made anew by a reset after `seed`, as it takes seeds only where it is made.
 
     Attributes:
       vector_env: the environment.
@@ -52,23 +56,41 @@ class GymVecEnv(HostVecEnv):
             lanes, or steps only some.
         """
         require_all_lanes(vector_env)
-        self.vector_env = vector_env
-        self._mode = autoreset_mode_of(vector_env)
-        space = vector_env.single_observation_space
-        self._takeover = Takeover(space, is_trusted(vector_env))
-        self._reset_lanes = None if self._mode is AutoresetMode.SAME_STEP else lane_reset_of(vector_env)
-        self._send, self._receive = _halves_of_a_step(vector_env)
+        # Wrappers around the whole have attributes of their own; those of the lanes are further in.
+        core = vector_env.unwrapped
+        observation_space, action_space = vector_env.single_observation_space, vector_env.single_action_space
+        # What EnvPool hands out is memory that it never writes to again, allocated in C++ for each step.
+        self._is_trusted = envpool.is_pool(vector_env)
+        self._counts_games = self._is_trusted and envpool.counts_games(vector_env)
+        if self._is_trusted:
+            observation_space, action_space = envpool.aligned(observation_space, action_space)
+        self._takeover = Takeover(observation_space, self._is_trusted)
+        self._step_by(vector_env)
         self._actions: Any = None
         self._resets_tell = False  # or else the reset_infos stay empty, and nobody has to empty them
         # What lanes told as they began, with the row of each: made into reset_infos when somebody reads these.
         self._began: dict[int, tuple[tuple[dict[str, Any], int], int]] = {}
-        # Wrappers around the whole have attributes of their own; those of the lanes are further in.
-        core = vector_env.unwrapped
-        super().__init__(core, vector_env.num_envs, space, vector_env.single_action_space, self._are_monitored())
+        super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
         fps = vector_env.metadata.get("render_fps")
         self.metadata = {**self.metadata, **({} if fps is None else {"render_fps": fps})}
 
     # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def _step_by(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        """Take this environment's calls from now on.
+
+        Raises:
+          ValueError: it cannot reset single lanes.
+        """
+        self.vector_env = vector_env
+        self._reset_lanes: LaneReset | None = None
+        calls = envpool.PoolCalls.of(vector_env)
+        if calls is not None:
+            self._send, self._receive, self._reset_lanes = calls.send, calls.receive, calls.reset
+            return
+        self._send, self._receive = _halves_of_a_step(vector_env)
+        if autoreset_mode_of(vector_env) is not AutoresetMode.SAME_STEP:
+            self._reset_lanes = lane_reset_of(vector_env)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Options for the next reset, the same for all lanes.
@@ -83,6 +105,9 @@ class GymVecEnv(HostVecEnv):
     def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
+        if seed is not None and envpool.is_pool(self.vector_env):
+            self._source, seed = envpool.with_seed(self.vector_env, int(seed)), None
+            self._step_by(self._source)
         # All lanes' seeds by the first: that is how both count, and native environments take no list.
         observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
         observation = self._takeover.own(observation)
@@ -106,32 +131,49 @@ class GymVecEnv(HostVecEnv):
             observation, rewards, terminated, truncated, info = self._receive()
         observation = self._takeover.own(observation)
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # which may be JAX's
-        dones, ended = self._episodes.count(rewards, terminated, truncated)
-        told = kept(info) if info else {}
+        dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
+        rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # SB3 writes into them
+        told = self._kept(info)
         if not ended.size:
             write = _writer(told, np.arange(self.num_envs)) if told else None
-            return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
+            return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
+        # First, as EnvPool resets lanes in threads of its own meanwhile.
+        first = None if self._reset_lanes is None else self._reset_lanes(ended)
+        whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
         # The source may write into its flags again before anybody reads the infos.
-        facts = self._episodes.ended(ended, terminated.copy())
-        final_observation, final_info = self._end(ended, dones, observation, info, told)
+        facts = self._episodes.ended(ended, terminated.copy(), whole)
+        final_observation, final_info = self._end(ended, first, observation, info, told)
         write = _writer(told, (~dones).nonzero()[0] if told else ended[:0], facts, final_observation, final_info)
-        return observation, np.array(rewards, np.float32), dones, StepInfos(self._episodes.quiet_infos, write)
+        return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
 
     def _end(
-        self, ended: np.ndarray, dones: np.ndarray, observation: Any, info: dict[str, Any], told: dict[str, Any]
+        self,
+        ended: np.ndarray,
+        first: Callable[[], tuple[Any, dict[str, Any]]] | None,
+        observation: Any,
+        info: dict[str, Any],
+        told: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """The last observations of the lanes that ended, and infos of all; then `observation` has their first."""
-        if self._reset_lanes is None:
+        """The last observations of the lanes that ended, and infos of all; then `observation` has their first.
+
+        Args:
+          first: as LaneReset returns it, where lanes are reset one by one.
+        """
+        if first is None:
             self._update_reset_infos(ended, told, ended, self.num_envs)
             return _final_observations(info, ended, observation), kept(info.get("final_info", {}))
         final_observation = take(observation, ended)
-        first, first_info = self._reset_lanes(dones.copy())
-        num_rows = len(parts_of(first)[0])
+        begun, first_info = first()
+        num_rows = len(parts_of(begun)[0])
         # EnvPool returns the lanes that were reset, and Gymnasium's own all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
-        write_rows(observation, ended, first, at)
-        self._update_reset_infos(ended, kept(first_info), at, num_rows)
+        write_rows(observation, ended, begun, at)
+        self._update_reset_infos(ended, self._kept(first_info), at, num_rows)
         return final_observation, told
+
+    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
+        """What all lanes tell, to be read later."""
+        return info if self._is_trusted or not info else kept(info)
 
     def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
         if told or self._resets_tell:

@@ -10,8 +10,11 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-# From a mask of the lanes to the observation and info of all lanes, or of those in the mask.
-LaneReset = Callable[[np.ndarray], tuple[Any, dict[str, Any]]]
+from bridge.host_env.envpool import is_pool
+
+# Starts the resets of some lanes, given by their numbers. The function that it returns waits for the observation and
+# info of all lanes, or of these.
+LaneReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
 
 
 def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
@@ -42,17 +45,19 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
     """
     core = vector_env.unwrapped
     if type(vector_env) is CartPoleVectorEnv:
-        return lambda mask: _reset_cartpoles(vector_env, mask)
+        return lambda lanes: lambda: _reset_cartpoles(vector_env, lanes)
     if isinstance(core, AsyncVectorEnv) and not core.shared_memory:
         # Its workers forget the reset that is due only if they share memory.
         raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such a lane twice")
-    if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not _is_envpool(core):
+    if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
         _require_reset_mask(vector_env)
-    return lambda mask: vector_env.reset(options={"reset_mask": mask})
 
+    def reset(lanes: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
+        mask = np.zeros(vector_env.num_envs, bool)
+        mask[lanes] = True
+        return lambda: vector_env.reset(options={"reset_mask": mask})
 
-def _is_envpool(core: Any) -> bool:
-    return any(base.__module__.partition(".")[0] == "envpool" for base in type(core).__mro__)
+    return reset
 
 
 def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
@@ -97,21 +102,12 @@ def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError
     )
 
 
-def _reset_cartpoles(vector_env: Any, mask: np.ndarray) -> tuple[Any, dict[str, Any]]:
+def _reset_cartpoles(vector_env: Any, lanes: np.ndarray) -> tuple[Any, dict[str, Any]]:
     """What its own next step would do to these lanes, from its own generator."""
-    lanes = mask.nonzero()[0]
     vector_env.state[:, lanes] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
     vector_env.steps[lanes] = 0
     vector_env.prev_done[lanes] = False
     return first.T.astype(np.float32), {}
-
-
-def is_trusted(vector_env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether its observations are views of memory that it is known to never write to again.
-
-    EnvPool allocates what it hands out anew for each step, in C++.
-    """
-    return _is_envpool(vector_env)
 
 
 def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:

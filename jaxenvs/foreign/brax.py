@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.arguments import one_of
 from jaxenvs.environment import TimeStep, environment, no_parameter
 from jaxenvs.foreign.base import (
     ForeignEnvironment,
@@ -60,7 +61,12 @@ class BraxEnvironment(ForeignEnvironment):
         return np.asarray(self.foreign.env.render([state.inner.pipeline_state], height, width)[0])
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        inner = self.library_env.reset(key)
+        first = self.foreign.constants
+        if first is None:
+            inner = self.library_env.reset(key)
+        else:
+            at = jax.random.randint(key, (), 0, NUM_FIRST_STATES)
+            inner = jax.tree.map(lambda leaf: leaf[at], first)
         return inner, inner.obs
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
@@ -72,6 +78,10 @@ class BraxEnvironment(ForeignEnvironment):
             inner.obs, inner.reward, inner.done, jnp.zeros((), bool), {**inner.info, "metrics": inner.metrics}
         )
 
+
+RESETS = ("fresh", "first")
+# So many states are kept with resets="first".
+NUM_FIRST_STATES = 256
 
 # What a step of brax starts from, by backend: joints, or bodies.
 POSITIONS = ("q", "qd", "x_i", "xd_i", "qpos", "qvel")
@@ -100,7 +110,7 @@ def make(name: str, **parameters: Any) -> BraxEnvironment:
     """The environment of brax's name.
 
     Args:
-      parameters: `gravity`, or arguments of its class, as `backend="spring"`.
+      parameters: `gravity`; `resets`, as for `from_brax`; or arguments of its class, as `backend="spring"`.
 
     Raises:
       UnknownEnvironment, ImportError: brax has no such environment; or is not installed.
@@ -108,7 +118,7 @@ def make(name: str, **parameters: Any) -> BraxEnvironment:
     """
     if name not in (names := ids()):
         raise unknown_id("brax", name, names)
-    known = ["gravity", *inspect.signature(require_library("brax.envs", "brax")._envs[name]).parameters]
+    known = ["gravity", "resets", *inspect.signature(require_library("brax.envs", "brax")._envs[name]).parameters]
     arguments = {key: value for key, value in parameters.items() if key != "gravity"}
     for unknown in arguments.keys() - set(known) - ({"backend", "n_frames", "debug"} if "kwargs" in known else set()):
         raise TypeError(no_parameter(name, unknown, known))
@@ -122,12 +132,26 @@ def ids() -> list[str]:
 
 
 @shared
-def _build(name: str, **arguments: Any) -> BraxEnvironment:
-    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments))
+def _build(name: str, resets: str = "fresh", **arguments: Any) -> BraxEnvironment:
+    one_of("resets", resets, RESETS)
+    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments), resets)
 
 
-def from_brax(env: Any) -> BraxEnvironment:
-    """An adapter of an environment of brax, which must not reset itself: `brax.envs.get_environment`, not `create`."""
+def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
+    """An adapter of an environment of brax, which must not reset itself: `brax.envs.get_environment`, not `create`.
+
+    Args:
+      resets: "fresh", for a state of brax's `reset` in each episode, which costs as much as many steps; or "first", for
+        one of 256 that are made here, once, drawn anew in each episode. brax's own training keeps the first state of
+        each environment, in which all its episodes begin.
+
+    Raises:
+      ValueError: `resets` is neither.
+    """
+    one_of("resets", resets, RESETS)
+    first = None
+    if resets == "first":
+        first = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), NUM_FIRST_STATES))
     started = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))
     low, high = -np.ones(env.action_size, np.float32), np.ones(env.action_size, np.float32)
     if hasattr(env, "sys"):
@@ -139,4 +163,5 @@ def from_brax(env: Any) -> BraxEnvironment:
         observation_space=unbounded_of(started.obs),
         action_space=box(low, high, low.shape, np.float32),
         params={"gravity": np.asarray(env.sys.gravity)} if is_pipeline else {},
+        constants=first,
     )

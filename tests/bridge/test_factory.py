@@ -178,7 +178,7 @@ def test_native_takes_what_gymnasium_steps_at_once():
         ),
         ({"env_id": Counting, "backend": "jax"}, TypeError, "env_id must be an id of jaxenvs.registered"),
         ({"env_id": Counting, "backend": "native"}, TypeError, "an id of EnvPool or Gymnasium, for backend='native'"),
-        ({"env_id": "Blackjack-v1", "backend": "native"}, ValueError, "vector_entry_point.*got 'Blackjack-v1'"),
+        ({"env_id": "GymV26Environment-v0", "backend": "native"}, ValueError, "vector_entry_point.*got 'GymV26"),
         ({"wrapper_class": TimeLimit}, TypeError, "must be a jaxenvs Wrapper.*environments: backend='serial'"),
         ({"wrapper_class": TimeLimit, "backend": "native"}, TypeError, "backend='native' takes no wrapper_class"),
         ({"vec_env_kwargs": {"envs_per_process": 2}}, TypeError, "backend='jax' takes no vec_env_kwargs, got"),

@@ -9,6 +9,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs.foreign import from_brax
+from jaxenvs.foreign.brax import NUM_FIRST_STATES
 from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
 
 envs = pytest.importorskip("brax.envs")
@@ -65,6 +66,19 @@ def test_what_fell_stays_as_it_is(pendulum):
     after, timestep = jax.jit(env.step)(fallen, jnp.ones(1))
     assert bool(timestep.terminated)
     np.testing.assert_array_equal(after.inner.pipeline_state.q, state.inner.pipeline_state.q)
+
+
+def test_episodes_may_begin_in_states_that_were_made_once(pendulum):
+    env = jaxenvs.make("brax/inverted_pendulum", resets="first", **CHEAP)
+    venv = jaxenvs.VectorEnv(env, 64)
+    _, timestep = jax.jit(venv.reset)(jax.random.key(1))
+    made = jax.vmap(pendulum.unwrapped.foreign.env.reset)(jax.random.split(jax.random.key(0), NUM_FIRST_STATES)).obs
+    distance = np.abs(np.asarray(timestep.observation)[:, None] - np.asarray(made)).max(-1)
+    assert distance.min(1).max() < 1e-6
+    assert len(set(distance.argmin(1).tolist())) > 30  # drawn, and not one for all
+    jaxenvs.check_env(env)
+    with pytest.raises(ValueError, match="resets must be one of 'fresh', 'first', got 'last'"):
+        jaxenvs.make("brax/inverted_pendulum", resets="last", **CHEAP)
 
 
 def test_gravity_can_be_changed_while_it_is_traced(pendulum):

@@ -1,0 +1,120 @@
+"""make_atari_env: as Stable-Baselines3's, with games that EnvPool plays too."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.factory import BACKENDS, make_vec_env
+from jaxenvs.arguments import instance, one_of, shown
+
+log = logging.getLogger("bridge")
+
+# Arguments of AtariWrapper as EnvPool names them.
+OPTIONS = {
+    "noop_max": ("noop_max",),
+    "frame_skip": ("frame_skip",),
+    "screen_size": ("img_height", "img_width"),
+    "terminal_on_life_loss": ("episodic_life",),
+    "clip_reward": ("reward_clip",),
+    "action_repeat_probability": ("repeat_action_probability",),
+}
+# Those of AtariWrapper, and one frame: SB3 stacks them by VecFrameStack.
+DEFAULTS: dict[str, Any] = {"episodic_life": True, "reward_clip": True, "stack_num": 1}
+
+
+def make_atari_env(
+    env_id: str | Callable[..., gymnasium.Env[Any, Any]],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: Callable[..., VecEnv] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    *,
+    backend: str = "auto",
+) -> VecEnv:
+    """A VecEnv of an Atari game in SB3's AtariWrapper, with the arguments of SB3's `make_atari_env`.
+
+    With `backend="native"` EnvPool plays it, with the options that do the same; what differs all the same is told in
+    docs/environments/envpool.md. Put it into a VecFrameStack, as SB3's.
+
+    Args:
+      env_id: "PongNoFrameskip-v4"; for "native" also EnvPool's name, "Pong-v5".
+      wrapper_kwargs: of AtariWrapper.
+      env_kwargs: of `gymnasium.make`; for "native", further options of EnvPool.
+      backend: that of `make_vec_env`: "serial", which is "auto"; "process"; or "native".
+
+    The others are those of `make_vec_env`.
+
+    Raises:
+      ValueError, TypeError: an argument is not what it must be, or EnvPool has nothing for it.
+    """
+    one_of("backend", backend, BACKENDS)
+    if backend == "native":
+        if vec_env_cls is not None:
+            raise ValueError("vec_env_cls, as of SB3, and backend='native' exclude each other: give one of them.")
+        if monitor_dir is not None or monitor_kwargs:
+            raise ValueError(
+                "EnvPool has no Monitor within a game, for monitor_dir or monitor_kwargs: backend='serial'."
+            )
+        options = native_options(wrapper_kwargs) | dict(env_kwargs or {})
+        return make_vec_env(
+            native_id(env_id), n_envs, seed, start_index, None, None, options, None, vec_env_kwargs, backend="native"
+        )
+    if importlib.util.find_spec("ale_py") is not None:
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+    return make_vec_env(
+        env_id,
+        n_envs,
+        seed,
+        start_index,
+        monitor_dir,
+        AtariWrapper,
+        env_kwargs,
+        vec_env_cls,
+        vec_env_kwargs,
+        monitor_kwargs,
+        wrapper_kwargs,
+        backend="serial" if backend == "auto" and vec_env_cls is None else backend,
+    )
+
+
+def native_id(env_id: Any) -> str:
+    """EnvPool's name of a game.
+
+    Raises:
+      TypeError, ValueError: it is no id, or one whose frames Gymnasium skips already.
+    """
+    instance("env_id", env_id, str, "an id, for backend='native'")
+    found = re.fullmatch(r"(\w+)NoFrameskip-v4|(\w+)-v5", env_id)
+    if found is None:
+        raise ValueError(f"env_id must be as 'PongNoFrameskip-v4' or 'Pong-v5' for backend='native', got {env_id!r}.")
+    return f"{found[1] or found[2]}-v5"
+
+
+def native_options(wrapper_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """EnvPool's options for what AtariWrapper does with these arguments.
+
+    Raises:
+      TypeError, ValueError: AtariWrapper has no such argument, or EnvPool does not do without no-ops.
+    """
+    options = dict(DEFAULTS)
+    for name, value in (wrapper_kwargs or {}).items():
+        if name not in OPTIONS:
+            raise TypeError(f"wrapper_kwargs are those of AtariWrapper, {', '.join(OPTIONS)}, got {name!r}.")
+        if name == "noop_max" and value < 1:
+            raise ValueError(f"noop_max must be at least 1 for backend='native', got {shown(value)}.")
+        options |= dict.fromkeys(OPTIONS[name], value)
+    return options
