@@ -20,7 +20,10 @@ BLOCKS = {
     if (blocks := re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 }
 MARK = "--- end of block"
-NEEDS = {"docs/environments/other-libraries.md": ("jumanji", "pgx")}
+NEEDS = {
+    "docs/environments/envpool.md": ("envpool",),
+    "docs/environments/other-libraries.md": ("jumanji", "pgx"),
+}
 
 
 @pytest.mark.slow
