@@ -80,16 +80,20 @@ class Snapshot:
         Args:
           learns: False, if what concerns gradients alone does not matter; then it takes half of that.
         """
-        for now, then in self._modes:
-            then["training"] = now["training"]
         try:
-            # One comparison in C, which looks into an object only where it is another than before.
-            is_same = not any(self._empty) and self._now == self._then
+            # One comparison in C, which looks into an object only where it is another than before. To leave out modes
+            # first takes as long as the comparison, so that is done where there is a difference.
+            is_same = not any(self._empty) and (self._now == self._then or self._is_same_in_another_mode())
             if is_same and self._readers:
                 is_same = [read() for read in self._readers] == self._read
             return is_same and (not learns or self._read_settings() == self._settings)
         except Exception:  # of arrays that are other objects than before, or of users' own `__eq__`
             return False
+
+    def _is_same_in_another_mode(self) -> bool:
+        for now, then in self._modes:
+            then["training"] = now["training"]
+        return self._now == self._then
 
     def _read_settings(self) -> list[tuple[bool, torch.dtype, bool, bool]]:
         return [
