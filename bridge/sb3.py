@@ -87,6 +87,7 @@ class OffPolicy(Algorithm, Protocol):
     _vec_normalize_env: VecNormalize | None
 
     # Ours.
+    _step_of_iteration: int
     _episodes_before_iteration: int
 
     def _sample_action(
@@ -97,7 +98,6 @@ class OffPolicy(Algorithm, Protocol):
         infos: Any,
     ) -> None: ...  # fmt: skip
     def _on_step(self) -> None: ...
-    def _step_of(self, offset: int) -> int: ...
     def _count_step(self) -> None: ...
     @property
     def _frequency(self) -> TrainFreq: ...

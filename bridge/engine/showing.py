@@ -200,12 +200,12 @@ def show_steps(
     shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
     shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
-    outputs, count, goes_on = steps.outputs, block.num_steps, True
+    outputs, count, goes_on, train_freq = steps.outputs, block.num_steps, True, algorithm._frequency.frequency
     rewards = np.array(outputs.reward)
     for step in range(count):
         ended = block.ended(step)
         algorithm.num_timesteps += num_envs
-        if (num_collected := algorithm._step_of(step + 1 - count)) == 1:
+        if (num_collected := (algorithm._step_of_iteration + step - count) % train_freq + 1) == 1:
             algorithm._episodes_before_iteration = algorithm._episode_num
         if watched or step == count - 1:
             held.release()

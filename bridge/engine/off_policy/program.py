@@ -132,7 +132,8 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     before, num_envs = algorithm._last_obs, algorithm.n_envs
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
-    rates, vectors = schedules(algorithm, steps, most), committed(read_off_policy(learner, algorithm._n_updates))
+    rates = schedules(algorithm, settings, steps, most)
+    vectors = committed(read_off_policy(learner, algorithm._n_updates))
     environments = Environments.of(chain, before)
     environments = dataclasses.replace(environments, env_state=committed(environments.env_state))
     where = algorithm._progress()
@@ -173,7 +174,9 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     )
 
 
-def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def schedules(
+    algorithm: OffPolicy, settings: OffPolicySettings, steps: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
 
     Both are SB3's schedules, which may be any function of the progress.
@@ -188,7 +191,7 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
         learning_rate[:] = rate(now)
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
-    if isinstance(algorithm._settings_now(), DQN):
+    if isinstance(settings, DQN):
         dqn: Any = algorithm
         exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
         exploration_rate[0] = dqn.exploration_rate
