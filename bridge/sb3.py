@@ -1,6 +1,7 @@
-"""All that bridge knows of Stable-Baselines3's insides, in one place: a release of it may break what stands here.
+"""What the engine uses of Stable-Baselines3's algorithms and buffers, private names too: a release may break it here.
 
-`learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
+mypy holds engine and algorithms to these Protocols. Private names of policies, noises and wrappers stand where these
+are translated. `learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
 """
 
 from __future__ import annotations
