@@ -231,7 +231,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
         with HeldInterrupt() as held:
             with pace.running(steps):
-                ran = run_steps(self, plan, steps, episodes, watched)
+                ran = run_steps(self, plan, steps, episodes, watched, looks_at_steps(callback))
             self._record_trained(ran, begun)
             goes_on = show_steps(self, callback, log_interval, ran, watched, held)
         if looks_at_steps(callback):

@@ -236,7 +236,10 @@ def show_steps(
         if ended:
             algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
-        algorithm._count_step()
+        if shows_ends and (watched or step == count - 1):
+            algorithm._on_step()  # which the program has left for after the callback
+        else:
+            algorithm._count_step()
         for _ in ended:
             algorithm._episode_num += 1
             if log_interval is not None and algorithm._episode_num % log_interval == 0:

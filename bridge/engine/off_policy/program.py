@@ -115,13 +115,17 @@ def most_steps(num_envs: int) -> int:
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
-def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool) -> Ran:
+def run_steps(
+    algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool, is_seen: bool = False
+) -> Ran:
     """Run the program, and leave what it gave where SB3 has it.
 
     Args:
       steps: at most so many of each environment. With 0, only the update that is due.
       episodes: stop as soon as so many have ended.
       is_watched: whether somebody looks at each step. `steps` are at most those of one iteration then.
+      is_seen: whether somebody looks at the last step. What `_on_step` does after each that is looked at is the
+        caller's, once it was looked at.
 
     Raises:
       ValueError: parameters became NaN; those from before are kept.
@@ -140,7 +144,8 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     # Last, because whatever fails from here on has to give it back.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
     replay = committed(buffer.lend(before, left + settings.train_freq))
-    limits = driver.Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay), 2**31 - 1)))
+    episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
+    limits = driver.Limits(np.int32(steps), np.int32(episodes), np.int32(not is_watched), np.int32(not is_seen))
     try:
         run, end, kept = program()(
             *static_part, limits, settings, rates, learner.settings(), vectors, replay, environments, *where
