@@ -229,6 +229,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
+        learning_starts = self.learning_starts
         with HeldInterrupt() as held:
             with pace.running(steps):
                 ran = run_steps(self, plan, steps, episodes, watched, looks_at_steps(callback))
@@ -243,6 +244,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             callback.on_rollout_end()
             if looks_at_rollouts(callback):
                 self._hand_over()
+        if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
+            self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
         return True
 
     def _record_trained(self, ran: Ran, begun: int) -> None:

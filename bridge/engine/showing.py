@@ -221,8 +221,7 @@ def show_steps(
                     "infos": block.step_infos(step),
                 }
             )
-            if watched:
-                algorithm._last_obs, before = before, seen["new_obs"]
+            algorithm._last_obs, before = before, seen["new_obs"]
         elif shows_ends and (ended or has_shown_ends):
             has_shown_ends = bool(ended)
             infos = block.step_infos(step, only_ends=True)

@@ -163,6 +163,13 @@ FOUND = {
         Setting("DQN", num_envs=2),
         (("learn", 8, True, ("every", 4, (("step", 1, ("write", "weights", 0, "inplace", "scale", 0.5)),)), 4),),
     ),
+    "learning_starts that a callback raises": Program(
+        Setting("SAC"),
+        (("learn", 8, True, ("each", 1, (("step", 1, ("write", "setting", "learning_starts", 6)),)), 4),),
+    ),
+    "observations before the step in a callback that looks now and then": Program(
+        Setting("SAC", num_envs=2), (("learn", 12, True, ("every", 5, (("step", 1, ("look", "counters")),)), 4),)
+    ),
     "observations before the step in a callback": Program(
         Setting("DQN"), (("learn", 8, True, ("each", 1, (("step", 5, ("look", "counters")),)), 4),)
     ),

@@ -32,6 +32,9 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
+# Steps; as somebody sees them; and, where that is the last alone, the observation before it, unless it is the first.
+Kept = tuple[Steps, Taken, Any]
+
 
 def _train(
     policy: ExportedOffPolicy,
@@ -48,7 +51,7 @@ def _train(
     progress: driver.Progress,
     action_noise: jax.Array | None,
     key_data: jax.Array,
-) -> tuple[driver.Run, End, tuple[Steps, Taken]]:
+) -> tuple[driver.Run, End, Kept]:
     """
     Args:
       policy: without weights.
@@ -66,17 +69,23 @@ def _train(
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, (steps, action, timestep.observation, timestep.final_observation))
 
-    def empty(given: Any) -> tuple[Steps, Taken]:
+    def empty(given: Any) -> Kept:
         action, (steps, *seen) = given
-        return _zeros(steps, most), _zeros(Taken(action, *seen), *([most] if is_watched else []))
+        taken = Taken(action, *seen)
+        if is_watched:
+            return _zeros(steps, most), _zeros(taken, most), ()
+        return _zeros(steps, most), _zeros(taken), _zeros(taken.observation)
 
-    def keep(kept: tuple[Steps, Taken], count: jax.Array, given: Any) -> tuple[Steps, Taken]:
+    def keep(kept: Kept, count: jax.Array, given: Any) -> Kept:
         def put(many: jax.Array, one: jax.Array) -> jax.Array:
             return many.at[count].set(one)
 
         action, (steps, *seen) = given
         taken = Taken(action, *seen)
-        return jax.tree.map(put, kept[0], steps), jax.tree.map(put, kept[1], taken) if is_watched else taken
+        all_steps = jax.tree.map(put, kept[0], steps)
+        if is_watched:
+            return all_steps, jax.tree.map(put, kept[1], taken), ()
+        return all_steps, taken, kept[1].observation
 
     run = driver.run(
         settings,
@@ -155,7 +164,7 @@ def run_steps(
         raise
     buffer.return_lent(run.exploration.replay)
     exploration = dataclasses.replace(run.exploration, replay=None)
-    host, (all_steps, taken) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
+    host, (all_steps, taken, last) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     # Leave the environments, the model and what it learns where the program ended.
@@ -170,7 +179,7 @@ def run_steps(
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
     return Ran(
         chain=chain,
-        before=before,
+        before=before if is_watched or count <= 1 else as_given(before, last),
         count=count,
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
