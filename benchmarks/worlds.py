@@ -1,11 +1,12 @@
 """Suites of ours, adapters of other libraries, pictures: each beside the peer that it is held against.
 
-    python -m benchmarks.worlds [--parts minatar toy_text adapters draw pixels] [--only REGEX] [--rounds 5] [--quick]
+    python -m benchmarks.worlds [--parts minatar toy_text adapters draw pixels box2d] [--only REGEX] [--quick]
 
 minatar: compiled rollouts beside gymnax's and pgx's. toy_text: beside gymnax's FrozenLake, and Gymnasium's vector loop.
 adapters: a step of ours beside the library's own without a reset, and a rollout beside one with the library's own.
 draw: pictures of 1024 lanes at 84 x 84 on one core beside Gymnasium's, of the size that it has. pixels: PPO with a
-CnnPolicy on pictures of CartPole.
+CnnPolicy on pictures of CartPole. box2d: rollouts beside SB3's VecEnv of Gymnasium's environments and EnvPool, and PPO
+with RL-Zoo's settings beside stock SB3's.
 
 The first three run in an environment with all the libraries, .bench/worlds, which a full run installs if it is missing.
 """
@@ -21,6 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from benchmarks import common
 from benchmarks.common import Side, Timing
 from benchmarks.peers import client, own_stepping
 
-PARTS = ("minatar", "toy_text", "adapters", "draw", "pixels")
+PARTS = ("minatar", "toy_text", "adapters", "draw", "pixels", "box2d")
 WITH_LIBRARIES = ("minatar", "toy_text", "adapters")
 
 GAMES = {  # as we, gymnax and pgx name them
@@ -62,10 +64,14 @@ MODULES = {"playground": "mujoco_playground"}
 FIRST = "rollout: jaxenvs, resets='first'"
 DRAWN = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
+BOX2D = ("LunarLander-v3",)
+
 GYMNAX, PGX, FROZEN_LAKE, VECTOR_LOOP, ADAPTER, AUTO_RESET, PICTURES, PIXELS = 3, 2, 3, 50, 1.05, 1, 20, 3
+BOX2D_ROLLOUT, BOX2D_PPO = 3, 6
 LANES = 1024
 HEAVY_LANES = 64  # of physics, whose steps take a millisecond a lane
 PIXELS_LANES, PIXELS_STEPS = 8, 128
+BOX2D_LANES = 16
 
 NOTES = [
     "rollouts: one program scans over actions drawn beforehand, resets what ends, and returns observation, reward and "
@@ -78,6 +84,9 @@ NOTES = [
     "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has",
     "pixels: 84 x 84, grey, 4 frames, 8 environments, PPO's defaults but for rollouts of 128 steps; stock SB3 on "
     "Gymnasium's pictures, by Gymnasium's wrappers",
+    "box2d, rollouts: random actions; SB3's own make_vec_env, Monitors in a DummyVecEnv, with 16 environments; EnvPool "
+    "resets in the step after the end; seconds to compile are not in the rollout's figures but in a row of their own",
+    "box2d, PPO: RL-Zoo's settings, an iteration a run, compiled before; each on its own make_vec_env",
 ]
 
 Start, Step = Callable[[], Any], Callable[[Any, Any], tuple[Any, Any]]
@@ -252,6 +261,68 @@ class Worlds:
         ratio = timings["bridge.PPO"].steps_per_second / timings["stock SB3"].steps_per_second
         if not self._quick:
             self._report.bar("CartPole from pixels, CnnPolicy: bridge.PPO / stock SB3", ratio, PIXELS)
+
+    def box2d(self) -> None:
+        import stable_baselines3
+        from stable_baselines3.common.env_util import make_vec_env
+
+        import bridge
+
+        for env_id in self._wanted(BOX2D):
+            env = jaxenvs.make(env_id)
+            actions = draw_actions(env.action_space, 10 if self._quick else 500, self._lanes)
+            start = time.perf_counter()
+            sides = {"jaxenvs": ours(env, actions)}
+            sides["jaxenvs"].run()
+            seconds = time.perf_counter() - start
+            few = actions[: 10 if self._quick else 100, :BOX2D_LANES]
+            sides["DummyVecEnv with Monitor"] = _vec_env_steps(make_vec_env(env_id, BOX2D_LANES, seed=0), few)
+            pool = common.peer("envpool")
+            if pool is not None and env_id in pool.list_all_envs():
+                sides["EnvPool"] = _pool_steps(pool, env_id, actions)
+            speeds = self._measure("box2d_rollouts", env_id, sides)
+            self._report.add("box2d_compilation", [{"environment": env_id, "seconds": seconds}])
+            models = {"bridge.PPO": bridge.PPO, "stock SB3": stable_baselines3.PPO}
+            makers = {"bridge.PPO": bridge.make_vec_env, "stock SB3": make_vec_env}
+            iterations = {name: _zoo_ppo(models[name], makers[name], env_id, self._quick) for name in models}
+            timings = common.interleave(iterations, self._rounds, warm_up=1)
+            self._report.add("box2d_ppo", [{"side": side} | timing.row() for side, timing in timings.items()])
+            if self._quick:
+                continue
+            ratio = speeds["jaxenvs"] / speeds["DummyVecEnv with Monitor"]
+            self._report.bar(f"{env_id}: rollouts, jaxenvs / DummyVecEnv with Monitor", ratio, BOX2D_ROLLOUT)
+            ratio = timings["bridge.PPO"].steps_per_second / timings["stock SB3"].steps_per_second
+            self._report.bar(f"{env_id}: PPO with RL-Zoo's settings, bridge / stock SB3", ratio, BOX2D_PPO)
+
+
+def _vec_env_steps(venv: Any, actions: np.ndarray) -> Side:
+    venv.reset()
+    return Side(lambda: [venv.step(action)[2] for action in actions], actions.size, lambda done: int(np.sum(done)))
+
+
+def _pool_steps(pool: Any, env_id: str, actions: np.ndarray) -> Side:
+    lanes = actions.shape[1]
+    venv = pool.make(env_id, env_type="gymnasium", num_envs=lanes, num_threads=min(common.cores(), lanes), seed=0)
+    venv.reset()
+    actions = actions[:50]
+    return Side(
+        lambda: [venv.step(action)[2:4] for action in actions],
+        actions.shape[0] * lanes,
+        lambda ends: sum(int((terminated | truncated).sum()) for terminated, truncated in ends),
+    )
+
+
+def _zoo_ppo(algorithm: Any, make_vec_env: Any, env_id: str, quick: bool) -> Side:
+    """An iteration with RL-Zoo's settings."""
+    from bridge.app.hyperparameters import TUNED
+
+    settings = dict(TUNED["ppo"][env_id])
+    lanes, _ = settings.pop("n_envs"), settings.pop("n_timesteps")
+    if quick:
+        lanes, settings["n_steps"] = 2, 32
+    model = algorithm("MlpPolicy", make_vec_env(env_id, lanes, seed=0), seed=0, **settings)
+    steps = lanes * settings["n_steps"]
+    return Side(lambda: model.learn(steps, reset_num_timesteps=False) and None, steps, _no_ends)
 
 
 def _vector_loop(vector: Any, actions: np.ndarray) -> Any:

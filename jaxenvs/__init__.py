@@ -30,6 +30,7 @@ from jaxenvs.wrappers import (
 )
 
 if TYPE_CHECKING:
+    from jaxenvs.envs.box2d.lunar_lander import LunarLander
     from jaxenvs.envs.classic_control.acrobot import Acrobot
     from jaxenvs.envs.classic_control.cartpole import CartPole
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
@@ -60,6 +61,7 @@ __all__ = [
     "FrameStack",
     "Freeway",
     "FrozenLake",
+    "LunarLander",
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",

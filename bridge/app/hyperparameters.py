@@ -18,6 +18,18 @@ ALGORITHMS = ON_POLICY | OFF_POLICY
 # The one kind of actions of those that do not take all.
 ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "sac": "Box", "td3": "Box"}
 
+# The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
+LUNAR_LANDER: dict[str, Any] = {
+    "n_envs": 16,
+    "n_timesteps": 1_000_000,
+    "n_steps": 1024,
+    "batch_size": 64,
+    "gae_lambda": 0.98,
+    "gamma": 0.999,
+    "n_epochs": 4,
+    "ent_coef": 0.01,
+}
+
 # Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of DLR-RM/rl-baselines3-zoo).
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
 # "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
@@ -72,6 +84,8 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "use_sde": True,
             "policy_kwargs": {"log_std_init": -3.29, "ortho_init": False},
         },
+        "LunarLander-v3": LUNAR_LANDER,
+        "LunarLanderContinuous-v3": LUNAR_LANDER,
         "Pendulum-v1": {
             "n_envs": 4,
             "n_timesteps": 100_000,
@@ -129,8 +143,35 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "exploration_final_eps": 0.1,
             "policy_kwargs": {"net_arch": [256, 256]},
         },
+        "LunarLander-v3": {
+            "n_timesteps": 100_000,
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "gamma": 0.99,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "policy_kwargs": {"net_arch": [256, 256]},
+        },
     },
     "sac": {
+        "LunarLanderContinuous-v3": {
+            "n_timesteps": 500_000,
+            "batch_size": 256,
+            "learning_rate": "lin_0.00073",
+            "buffer_size": 1_000_000,
+            "ent_coef": "auto",
+            "gamma": 0.99,
+            "tau": 0.01,
+            "train_freq": 1,
+            "gradient_steps": 1,
+            "learning_starts": 10_000,
+            "policy_kwargs": {"net_arch": [400, 300]},
+        },
         "Pendulum-v1": {"n_timesteps": 20_000, "learning_rate": 1e-3},
         "MountainCarContinuous-v0": {
             "n_timesteps": 50_000,

@@ -3,6 +3,6 @@
 The tables name the classes, so that a suite is imported when one of its environments is made.
 """
 
-from jaxenvs.envs import classic_control, minatar, toy_text
+from jaxenvs.envs import box2d, classic_control, minatar, toy_text
 
-SUITES = (classic_control, toy_text, minatar)
+SUITES = (classic_control, toy_text, minatar, box2d)

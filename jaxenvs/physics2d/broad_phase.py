@@ -64,7 +64,7 @@ def fat_box(world: World, body: Any, fat: jax.Array, before: Any, now: Any) -> t
       before, now: x and y of the centre of mass, and the angle.
     """
     center, vertices = row(world.center, body), row(world.vertices, body)
-    start, end = frame(*before, center), frame(*now, center)
+    start, end = (frame(x, y, angle, center) for x, y, angle in (before, now))
     box = swept_box(vertices, start, end)
     has_left = jnp.any(box[:2] < fat[:2]) | jnp.any(box[2:] > fat[2:])
     ahead = FAT_MULTIPLIER * jnp.stack([end.x - start.x, end.y - start.y])

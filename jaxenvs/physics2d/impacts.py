@@ -15,10 +15,9 @@ import numpy as np
 
 from jaxenvs.environment import struct
 from jaxenvs.physics2d import broad_phase, island
-from jaxenvs.physics2d.contacts import Impulses
 from jaxenvs.physics2d.geometry import frame, row, with_row
 from jaxenvs.physics2d.listing import update_pair
-from jaxenvs.physics2d.narrow_phase import no_manifolds
+from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
 from jaxenvs.physics2d.settings import (
     BAUMGARTE_OF_IMPACT,
     IMPACT_POSITION_ITERATIONS,
@@ -75,15 +74,21 @@ def solve_impacts(world: World, state: WorldState, before: jax.Array, edges: jax
         impacts=jnp.zeros(table, jnp.int32),
         is_off=jnp.zeros(table, bool),
     )
-    motion, pair, time = _first_impact(world, state, motion, edges)
 
-    def solve(carry: Any) -> Any:
-        state, motion, pair, time = carry
-        state, motion = _solve_impact(world, state, motion, edges, pair, time)
-        return state, *_first_impact(world, state, motion, edges)
+    def look(carry: tuple[WorldState, Motion, jax.Array]) -> tuple[WorldState, Motion, jax.Array]:
+        state, motion, _ = carry
+        motion, pair, time = _first_impact(world, state, motion, edges)
+        meets = time <= LATEST_IMPACT
+        state, motion = jax.lax.cond(
+            meets,
+            lambda: _solve_impact(world, state, motion, edges, pair, time),
+            lambda: (state, motion),
+        )
+        return state, motion, meets
 
-    start = state, motion, pair, time
-    return jax.lax.while_loop(lambda carry: carry[3] <= LATEST_IMPACT, solve, start)[0]
+    start = state, motion, jnp.ones((), bool)
+    solved: WorldState = jax.lax.while_loop(lambda carry: carry[2], look, start)[0]
+    return solved
 
 
 def _first_impact(
@@ -104,7 +109,10 @@ def _first_impact(
         time = jnp.where(is_asked, row(motion.time, pair), 1)
         return motion, jnp.where(time < earliest, pair, first), jnp.minimum(time, earliest)
 
-    return jax.lax.fori_loop(0, number, look, (motion, jnp.int32(0), jnp.float32(1)))  # type: ignore[no-any-return]
+    found: tuple[Motion, jax.Array, jax.Array] = jax.lax.fori_loop(
+        0, number, look, (motion, jnp.int32(0), jnp.float32(1))
+    )
+    return found
 
 
 def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: Any) -> Motion:
@@ -121,14 +129,15 @@ def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, 
 
     # What stays away from the edge the whole time never meets it: most pairs, at the cost of two boxes.
     # Between the two a vertex swings out of them by no more than a circle's arc out of its chord.
-    box = broad_phase.swept_box(vertices, frame(*before, center), frame(*after, center))
+    here, there = (frame(x, y, angle, center) for x, y, angle in (before, after))
+    box = broad_phase.swept_box(vertices, here, there)
     radius = np.sqrt(((world.vertices - world.center[:, None]) ** 2).sum(-1)).max()
     swing = np.float32(radius / 8) * (after[2] - before[2]) ** 2
     grown = box + (2 * LINEAR_SLOP + swing) * np.array([-1, -1, 1, 1], np.float32)
     may_meet = broad_phase.overlap(grown, broad_phase.edge_boxes(segment[None], RADIUS)[0])
 
     def search() -> tuple[jax.Array, jax.Array]:
-        sweep = Sweep(tuple(before), tuple(after), center)  # type: ignore[arg-type]
+        sweep = Sweep(tuple(before), tuple(after), center)
         return time_of_impact(segment, vertices, sweep)
 
     meets, share = jax.lax.cond(may_meet, search, lambda: (jnp.zeros((), bool), jnp.float32(1)))
@@ -157,18 +166,14 @@ def _solve_impact(
     world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: jax.Array, time: jax.Array
 ) -> tuple[WorldState, Motion]:
     """State and motion after one pair has met at some time."""
-    key = row(state.pairs.key, pair)
-    body = key % len(world.bodies)
-    static = row(world.edge_body.astype(np.int32), key // len(world.bodies))
+    body = row(state.pairs.key, pair) % len(world.bodies)
     here = _between(row(motion.before, body), _place_of(state, body), row(motion.since, body), time)
-    put = _with_place(state, body, here)
-    manifolds = no_manifolds(world.pairs)
-    touched, manifolds = update_pair(world, put, manifolds, edges, pair)
     tried = dataclasses.replace(
         motion,
         is_known=with_row(motion.is_known, pair, False),
         impacts=with_row(motion.impacts, pair, row(motion.impacts, pair) + 1),
     )
+    touched, met, manifolds, order, number = _touch(world, _with_place(state, body, here), tried, edges, pair, time)
 
     def miss() -> tuple[WorldState, Motion]:
         """They do not touch there, and are left out. What the listener was told stays."""
@@ -176,72 +181,101 @@ def _solve_impact(
         return missed, dataclasses.replace(tried, is_off=with_row(tried.is_off, pair, True))
 
     def hit() -> tuple[WorldState, Motion]:
-        def update(other: Any, carry: Any) -> Any:
-            state, manifolds, order, many = carry
-            is_one = (row(state.pairs.key, other) % len(world.bodies) == body) & (other != pair)
-            state, manifolds = jax.lax.cond(
-                is_one,
-                lambda state, manifolds: update_pair(world, state, manifolds, edges, other),
-                lambda state, manifolds: (state, manifolds),
-                state,
-                manifolds,
-            )
-            touches = is_one & (row(state.pairs.count, other) > 0)
-            order = jnp.where(touches, with_row(order, many, other), order)
-            return state, manifolds, order, many + touches.astype(jnp.int32)
+        return _go_on(world, touched, met, edges, manifolds, order, number, time)
 
-        order = jnp.full(world.pairs, pair, jnp.int32)
-        number = broad_phase.number_of(state.pairs)
-        after, together, order, many = jax.lax.fori_loop(
-            jnp.int32(0), number, update, (touched, manifolds, order, jnp.int32(1))
+    solved: tuple[WorldState, Motion] = jax.lax.cond(number > 0, hit, miss)
+    return solved
+
+
+def _touch(
+    world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: jax.Array, time: jax.Array
+) -> tuple[WorldState, Motion, Manifold, jax.Array, jax.Array]:
+    """What the body of a pair touches where it is: the pair, and if it does, the others of the body, from the newest.
+
+    Returns:
+      State and motion; the table of manifolds; the numbers int32 (P,) of the pairs that touch, and how many they are.
+    """
+    body = row(state.pairs.key, pair) % len(world.bodies)
+
+    def visit(visited: Any, carry: Any) -> Any:
+        state, edge_since, manifolds, order, number = carry
+        this = jnp.where(visited == 0, pair, visited - 1).astype(jnp.int32)
+        key = row(state.pairs.key, this)
+        is_next = (visited == 0) | ((this != pair) & (number > 0) & (key % len(world.bodies) == body))
+        state, manifolds = jax.lax.cond(
+            is_next,
+            lambda: update_pair(world, state, manifolds, edges, this),
+            lambda: (state, manifolds),
         )
+        touches = is_next & (row(state.pairs.count, this) > 0)
+        static = row(world.edge_body.astype(np.int32), key // len(world.bodies))
+        edge_since = jnp.where(touches, with_row(edge_since, static, time), edge_since)
+        order = jnp.where(touches, with_row(order, number, this), order)
+        return state, edge_since, manifolds, order, number + touches.astype(jnp.int32)
 
-        def push(carry: Any) -> Any:
-            rounds, places, _ = carry
-            places, least = island.solve_contact_positions(
-                world, after.pairs, together, order, many, places, BAUMGARTE_OF_IMPACT
-            )
-            return rounds + 1, places, least >= LEAST_SEPARATION_OF_IMPACT
+    nothing = motion.edge_since, no_manifolds(world.pairs), jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
+    state, edge_since, manifolds, order, number = jax.lax.fori_loop(
+        jnp.int32(0), broad_phase.number_of(state.pairs) + 1, visit, (state, *nothing)
+    )
+    return state, dataclasses.replace(motion, edge_since=edge_since), manifolds, order, number
 
-        _, places, _ = jax.lax.while_loop(
-            lambda carry: (carry[0] < IMPACT_POSITION_ITERATIONS) & ~carry[2],
-            push,
-            (jnp.int32(0), island.positions_of(after), jnp.zeros((), bool)),
+
+def _go_on(
+    world: World,
+    state: WorldState,
+    motion: Motion,
+    edges: jax.Array,
+    manifolds: Manifold,
+    order: jax.Array,
+    number: jax.Array,
+    time: jax.Array,
+) -> tuple[WorldState, Motion]:
+    """State and motion after the rest of the step of a body that touches `number` of the pairs `order`."""
+    body = row(state.pairs.key, order[0]) % len(world.bodies)
+
+    def push_apart(carry: Any) -> Any:
+        rounds, places, _ = carry
+        places, least = island.solve_contact_positions(
+            world, state.pairs, manifolds, order, number, places, BAUMGARTE_OF_IMPACT
         )
-        prepared, pushes = island.prepare_contacts(world, after.pairs, together, order, many, places)
-        nothing: Impulses = jax.tree.map(jnp.zeros_like, pushes)
+        return rounds + 1, places, least >= LEAST_SEPARATION_OF_IMPACT
 
-        def iterate(_: Any, carry: Any) -> Any:
-            return island.solve_contacts(prepared, many, *carry)
-
-        velocities, _ = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, (island.velocities_of(after), nothing))
-        start = row(places, body)
-        end, velocity = island.integrate(start, row(velocities, body), (1 - time) * TIMESTEP)
-        fat, has_left = broad_phase.fat_box(world, body, row(after.fat_box, body), start, end)
-        moved = _with_place(after, body, jnp.stack(end)).replace(
-            velocity=with_row(after.velocity, body, jnp.stack(velocity[:2])),
-            angular_velocity=with_row(after.angular_velocity, body, velocity[2]),
-            fat_box=with_row(after.fat_box, body, fat),
-        )
-        is_body = np.arange(len(world.bodies)) == body
-        found = broad_phase.candidates(world, moved.fat_box, broad_phase.edge_boxes(edges), is_body & has_left)
-        pairs, new = broad_phase.add_pairs(moved.pairs, found)
-        # New pairs stand before the others.
-        shift = jnp.arange(world.pairs) - new
-        is_new, old = shift < 0, jnp.maximum(shift, 0)
-        of_body = pairs.key % len(world.bodies) == body
-        return moved.replace(pairs=pairs), dataclasses.replace(
-            tried,
-            before=with_row(motion.before, body, start),
-            since=with_row(motion.since, body, time),
-            edge_since=with_row(motion.edge_since, static, time),
-            time=jnp.where(is_new, 1, tried.time[old]),
-            is_known=~is_new & ~of_body & tried.is_known[old],
-            impacts=jnp.where(is_new, 0, tried.impacts[old]),
-            is_off=~is_new & ~of_body & tried.is_off[old],  # a pair that was looked at anew counts again
-        )
-
-    return jax.lax.cond(row(touched.pairs.count, pair) > 0, hit, miss)
+    _, places, _ = jax.lax.while_loop(
+        lambda carry: (carry[0] < IMPACT_POSITION_ITERATIONS) & ~carry[2],
+        push_apart,
+        (jnp.int32(0), island.positions_of(state), jnp.zeros((), bool)),
+    )
+    prepared, pushes = island.prepare_contacts(world, state.pairs, manifolds, order, number, places)
+    velocities, _ = jax.lax.fori_loop(
+        0,
+        VELOCITY_ITERATIONS,
+        lambda _, carry: island.solve_contacts(prepared, number, *carry),
+        (island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)),  # from nothing, and kept nowhere
+    )
+    start = row(places, body)
+    end, velocity = island.integrate(start, row(velocities, body), (1 - time) * TIMESTEP)
+    fat, has_left = broad_phase.fat_box(world, body, row(state.fat_box, body), start, end)
+    moved = _with_place(state, body, jnp.stack(end)).replace(
+        velocity=with_row(state.velocity, body, jnp.stack(velocity[:2])),
+        angular_velocity=with_row(state.angular_velocity, body, velocity[2]),
+        fat_box=with_row(state.fat_box, body, fat),
+    )
+    has_moved = (np.arange(len(world.bodies)) == body) & has_left
+    found = broad_phase.candidates(world, moved.fat_box, broad_phase.edge_boxes(edges), has_moved)
+    pairs, new = broad_phase.add_pairs(moved.pairs, found)
+    # New pairs stand before the others. Those of the body were looked at anew, and count again.
+    shift = jnp.arange(world.pairs) - new
+    is_new, old = shift < 0, jnp.maximum(shift, 0)
+    is_reset = is_new | (pairs.key % len(world.bodies) == body)
+    return moved.replace(pairs=pairs), dataclasses.replace(
+        motion,
+        before=with_row(motion.before, body, start),
+        since=with_row(motion.since, body, time),
+        time=jnp.where(is_new, 1, motion.time[old]),
+        is_known=~is_reset & motion.is_known[old],
+        impacts=jnp.where(is_new, 0, motion.impacts[old]),
+        is_off=~is_reset & motion.is_off[old],
+    )
 
 
 def _with_place(state: WorldState, body: Any, place: jax.Array) -> WorldState:

@@ -99,7 +99,8 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 
     def iterate(prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any) -> Any:
         def once_more(_: Any, carry: Any) -> Any:
-            return _solve_joints(world, fixed, prepared, *carry, speeds, most)
+            velocities, impulses = carry
+            return _solve_joints(world, fixed, prepared, velocities, impulses, speeds, most)
 
         return jax.lax.fori_loop(0, VELOCITY_ITERATIONS, once_more, (velocities, impulses))
 
@@ -128,7 +129,8 @@ def solve_on_the_ground(
     def warm_start(slot: Any, velocities: jax.Array) -> jax.Array:
         contact = row(prepared, slot)
         moved = contacts.push(contact, _row3(velocities, contact.body), row(pushes, slot))
-        return with_row(velocities, contact.body, jnp.stack(moved))
+        pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
+        return pushed
 
     velocities = jax.lax.fori_loop(0, number, warm_start, velocities_of(state))
     joint, impulses, limits = _prepare_joints(world, fixed, state)
@@ -149,7 +151,8 @@ def solve_on_the_ground(
         new = jnp.stack([jnp.stack([n0, t0]), jnp.stack([n1, t1])])
         pair = row(order, slot)
         keeps = (np.arange(2) > 0)[:, None] & ~row(prepared.is_block, slot)
-        return with_row(table, pair, jnp.where(keeps, row(table, pair), new))
+        stored: jax.Array = with_row(table, pair, jnp.where(keeps, row(table, pair), new))
+        return stored
 
     stored = jax.lax.fori_loop(0, number, store, state.pairs.impulse)
     bodies = [integrate(p, v, TIMESTEP) for p, v in zip(_rows(positions_of(state)), _rows(velocities), strict=True)]
@@ -176,7 +179,10 @@ def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
         return jnp.where(is_one, with_row(found, many, pair), found), many + is_one.astype(jnp.int32)
 
     start = jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
-    return jax.lax.fori_loop(jnp.int32(0), jnp.int32(world.pairs * len(order)), visit, start)
+    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(
+        jnp.int32(0), jnp.int32(world.pairs * len(order)), visit, start
+    )
+    return result
 
 
 def prepare_contacts(
@@ -195,7 +201,12 @@ def prepare_contacts(
 
     shapes = jax.eval_shape(prepare, jnp.int32(0))
     table = jax.tree.map(lambda leaf: jnp.zeros((world.pairs, *leaf.shape), leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, number, lambda slot, table: with_row(table, slot, prepare(slot)), table)
+
+    def add(slot: Any, table: Any) -> Any:
+        return with_row(table, slot, prepare(slot))
+
+    result: tuple[contacts.Contact, contacts.Impulses] = jax.lax.fori_loop(0, number, add, table)
+    return result
 
 
 def solve_contacts(
@@ -209,7 +220,8 @@ def solve_contacts(
         moved, push = contacts.solve_velocity(contact, _row3(velocities, contact.body), row(pushes, slot))
         return with_row(velocities, contact.body, jnp.stack(moved)), with_row(pushes, slot, push)
 
-    return jax.lax.fori_loop(0, number, solve, (velocities, pushes))
+    result: tuple[jax.Array, contacts.Impulses] = jax.lax.fori_loop(0, number, solve, (velocities, pushes))
+    return result
 
 
 def solve_contact_positions(
@@ -230,7 +242,8 @@ def solve_contact_positions(
         moved, separation = contacts.solve_position(world, row(manifolds, pair), body, _row3(positions, body), share)
         return with_row(positions, body, jnp.stack(moved)), jnp.minimum(least, separation)
 
-    return jax.lax.fori_loop(0, number, solve, (positions, jnp.float32(0)))
+    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, number, solve, (positions, jnp.float32(0)))
+    return result
 
 
 def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: Any) -> Solved:
@@ -249,6 +262,23 @@ def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Sol
         rows, is_solved = _solve_joint_positions(world, fixed, limits, _rows(positions))
         return rounds + 1, _table(rows), is_solved & (least >= LEAST_SEPARATION)
 
+    return _iterate_positions(iterate, solved, rounds)
+
+
+def solve_joint_positions(world: World, solved: Solved, rounds: Any) -> Solved:
+    """As `solve_positions`, without contacts."""
+    fixed = [joints.constants(world, number) for number in range(len(world.joints))]
+    limits = _rows(solved.limit)
+
+    def iterate(carry: Any) -> Any:
+        rounds, positions, _ = carry
+        rows, is_solved = _solve_joint_positions(world, fixed, limits, _rows(positions))
+        return rounds + 1, _table(rows), is_solved
+
+    return _iterate_positions(iterate, solved, rounds)
+
+
+def _iterate_positions(iterate: Any, solved: Solved, rounds: Any) -> Solved:
     start = jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved
     _, positions, is_solved = jax.lax.while_loop(
         lambda carry: (carry[0] < POSITION_ITERATIONS) & ~carry[2], iterate, start

@@ -108,7 +108,7 @@ def prepare(
         side=side,
         barrier=jnp.where(side == 0, np.float32(np.inf), np.float32(0)),
         coupling=(a13, a23),
-        inverse=tuple(scale * each for each in inverse),  # type: ignore[arg-type]
+        inverse=tuple(scale * each for each in inverse),
         inverse_of_point=(determinant * a22, -determinant * a12, determinant * a11),
     )
     return joint, (x, y, of_limit, motor), now
@@ -168,7 +168,7 @@ def solve_velocity(
         return a, b, (impulse[0] + x, impulse[1] + y), impulse[2] + limit
 
     turn_a, turn_b, motor, *error = once(turn_motor)(joint, a, b, impulse[3], speed, most)
-    change = once(find_impulse)(joint, *error, impulse[2])
+    change = once(find_impulse)(joint, error[0], error[1], error[2], impulse[2])
     a, b, point, limit = once(apply)(joint, (*a[:2], turn_a), (*b[:2], turn_b), impulse, *change)
     return a, b, (*point, limit, motor)
 

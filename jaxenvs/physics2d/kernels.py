@@ -16,24 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 BLOCK = 64  # lanes whose joints are solved together: of 8, 16, 64 the fastest
 
 
-def once(function: Function) -> Function:
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, whose results XLA computes once, where it would fuse it into each operation that uses them."""
     return _as_a_call(function, inlineable=False)
 
 
-def one_kernel(function: Function) -> Function:
+def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` in one kernel, without what it costs to start one for each operation of its loops."""
     # A call within the call: XLA (jaxlib 0.10) aborts where such a kernel has an argument that nothing uses.
     return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
@@ -49,7 +47,7 @@ def in_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
     return _batched(function, BLOCK)
 
 
-def _as_a_call(function: Any, **attributes: bool) -> Any:
+def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[..., Any]:
     """What XLA:CPU reads: a call with these attributes is neither taken apart nor made of many kernels."""
 
     @wraps(function)
@@ -58,12 +56,12 @@ def _as_a_call(function: Any, **attributes: bool) -> Any:
         if jax.default_backend() != "cpu":
             return results
         words = {name: str(value).lower() for name, value in attributes.items()}
-        return jax.tree.map(lambda result: set_xla_metadata(result, **words), results)
+        return jax.tree.map(lambda result: set_xla_metadata(result, **words), results)  # type: ignore[no-untyped-call]
 
     return call
 
 
-def _batched(function: Any, block: int | None) -> Any:
+def _batched(function: Callable[..., Any], block: int | None) -> Callable[..., Any]:
     def lanes(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
             return jax.vmap(function)(*arguments)
@@ -73,9 +71,8 @@ def _batched(function: Any, block: int | None) -> Any:
         return one_kernel(lambda *lanes: _map_blocks(jax.vmap(function), lanes, number, min(block, number)))(*arguments)
 
     # A batch of batches is a larger batch.
-    batched = custom_vmap(lanes)
+    batched: Any = custom_vmap(lanes)
 
-    @batched.def_vmap
     def batch_of_batches(size: int, is_batched: Any, *arguments: Any) -> Any:
         arguments = _all_batched(size, is_batched, arguments)
         number = jax.tree.leaves(arguments)[0].shape[1]
@@ -83,14 +80,17 @@ def _batched(function: Any, block: int | None) -> Any:
         results = jax.tree.map(lambda leaf: leaf.reshape(size, number, *leaf.shape[1:]), batched(*flat))
         return results, jax.tree.map(lambda _: True, results)
 
-    alone = custom_vmap(one_kernel(function))
+    batched.def_vmap(batch_of_batches)
 
-    @alone.def_vmap
+    alone: Any = custom_vmap(one_kernel(function))
+
     def batch(size: int, is_batched: Any, *arguments: Any) -> Any:
         results = batched(*_all_batched(size, is_batched, arguments))
         return results, jax.tree.map(lambda _: True, results)
 
-    return alone
+    alone.def_vmap(batch)
+    call: Callable[..., Any] = alone
+    return call
 
 
 def _all_batched(size: int, is_batched: Any, arguments: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,8 +96,8 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
         (jnp.where(on_polygon, here, there) << 8) + of_corner,
     )
     first, last = (ax, ay), (bx, by)
-    low = tuple(jnp.where(on_polygon, p, jnp.where(is_front, a, b)) for p, a, b in zip((px, py), first, last))
-    high = tuple(jnp.where(on_polygon, q, jnp.where(is_front, b, a)) for q, a, b in zip((qx, qy), first, last))
+    low: Any = tuple(jnp.where(on_polygon, p, jnp.where(is_front, a, b)) for p, a, b in zip((px, py), first, last))
+    high: Any = tuple(jnp.where(on_polygon, q, jnp.where(is_front, b, a)) for q, a, b in zip((qx, qy), first, last))
     low_id = jnp.where(on_polygon, here, jnp.where(is_front, np.int32(0), np.int32(1)))
     high_id = jnp.where(on_polygon, there, jnp.where(is_front, np.int32(1), np.int32(0)))
     rx, ry = jnp.where(on_polygon, mx[here], nx), jnp.where(on_polygon, my[here], ny)

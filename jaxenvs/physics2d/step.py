@@ -23,7 +23,7 @@ from jaxenvs.physics2d.settings import FAT_MARGIN
 from jaxenvs.physics2d.world import World, WorldState
 
 
-def start(world: World, origin: jax.Array, angle: jax.Array, edges: jax.Array) -> WorldState:
+def start(world: World, origin: Any, angle: Any, edges: jax.Array) -> WorldState:
     """A world at rest.
 
     Args:
@@ -72,9 +72,9 @@ def step(
       force, torque: (B, 2) and (B,), on the centres of mass [N, N m].
     """
     edges = jnp.asarray(edges, jnp.float32)
-    motors = Motors(*(jnp.broadcast_to(jnp.asarray(x, jnp.float32), (len(world.joints),)) for x in motors))
+    motors = _motors(world, motors)
 
-    def look(state: WorldState, edges: jax.Array) -> tuple[WorldState, Manifold]:
+    def look(state: WorldState, edges: jax.Array) -> Any:
         return jax.lax.cond(
             state.pairs.key[0] >= 0,
             lambda: update_pairs(world, state, edges),
@@ -86,10 +86,10 @@ def step(
     state = island.accelerate(world, state, gravity, force, torque)
     solved = island.solve_in_the_air(world, state, motors)
 
-    def solve(state: WorldState, motors: Motors, manifolds: Manifold, solved: Solved) -> tuple[Solved, jax.Array]:
+    def solve(state: WorldState, motors: Motors, manifolds: Manifold, solved: Solved) -> Any:
         touches = jnp.any(state.pairs.count > 0)
 
-        def go_on() -> tuple[Solved, jax.Array]:
+        def go_on() -> Any:
             changed, impulse = jax.lax.cond(
                 touches,
                 lambda: island.solve_on_the_ground(world, state, motors, manifolds),
@@ -103,17 +103,11 @@ def step(
     solved, impulse = lane_by_lane(solve)(state, motors, manifolds, solved)
     state = island.rest(state.replace(pairs=dataclasses.replace(state.pairs, impulse=impulse)), solved)
 
-    after = island.positions_of(state)
-    boxes = [
-        broad_phase.fat_box(world, body, state.fat_box[body], tuple(before[body]), tuple(after[body]))
-        for body in range(len(world.bodies))
-    ]
-    fat, has_left = jnp.stack([fat for fat, _ in boxes]), jnp.stack([has_left for _, has_left in boxes])
-    state = state.replace(fat_box=fat)
-    found = broad_phase.candidates(world, fat, broad_phase.edge_boxes(edges), has_left)
+    state, has_left = _fat_boxes(world, state, before)
+    found = broad_phase.candidates(world, state.fat_box, broad_phase.edge_boxes(edges), has_left)
 
-    def finish(state: WorldState, before: jax.Array, edges: jax.Array, found: jax.Array) -> WorldState:
-        def add_and_solve() -> WorldState:
+    def finish(state: WorldState, before: jax.Array, edges: jax.Array, found: jax.Array) -> Any:
+        def add_and_solve() -> Any:
             pairs, new = broad_phase.add_pairs(state.pairs, found)
             added = state.replace(pairs=pairs, awake=state.awake | (new > 0))
             return jax.lax.cond(
@@ -126,6 +120,31 @@ def step(
 
     finished: WorldState = lane_by_lane(finish)(state, before, edges, found)
     return finished
+
+
+def step_in_the_air(
+    world: World, state: WorldState, gravity: Any, motors: Motors, force: jax.Array, torque: jax.Array
+) -> WorldState:
+    """As `step`, of a world far from all edges: a smaller program."""
+    before = island.positions_of(state)
+    state = island.accelerate(world, state, gravity, force, torque)
+    solved = island.solve_in_the_air(world, state, _motors(world, motors))
+    solved = lane_by_lane(lambda solved: island.solve_joint_positions(world, solved, 1))(solved)
+    return _fat_boxes(world, island.rest(state, solved), before)[0]
+
+
+def _motors(world: World, motors: Motors) -> Motors:
+    return Motors(*(jnp.broadcast_to(jnp.asarray(x, jnp.float32), (len(world.joints),)) for x in motors))
+
+
+def _fat_boxes(world: World, state: WorldState, before: jax.Array) -> tuple[WorldState, jax.Array]:
+    """The state with the fat boxes (B, 4) after a motion, and which bodies have left theirs."""
+    after = island.positions_of(state)
+    boxes = [
+        broad_phase.fat_box(world, body, state.fat_box[body], tuple(before[body]), tuple(after[body]))
+        for body in range(len(world.bodies))
+    ]
+    return state.replace(fat_box=jnp.stack([fat for fat, _ in boxes])), jnp.stack([has_left for _, has_left in boxes])
 
 
 def _each(tree: Any, number: int) -> list[Any]:

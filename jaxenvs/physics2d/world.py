@@ -112,11 +112,13 @@ class World:
     def friction(self) -> np.ndarray:
         """(B, E), of contacts."""
         bodies = np.array([body.friction for body in self.bodies], np.float32)
-        return np.sqrt(bodies[:, None] * self.edge_friction.astype(np.float32)[None])
+        friction: np.ndarray = np.sqrt(bodies[:, None] * self.edge_friction.astype(np.float32)[None])
+        return friction
 
     def _padded(self, rows: list[np.ndarray]) -> np.ndarray:
         most = max(map(len, rows))
-        return np.stack([np.concatenate([row, np.repeat(row[:1], most - len(row), 0)]) for row in rows])
+        padded: np.ndarray = np.stack([np.concatenate([row, np.repeat(row[:1], most - len(row), 0)]) for row in rows])
+        return padded
 
 
 @struct

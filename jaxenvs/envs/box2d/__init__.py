@@ -1,1 +1,16 @@
-"""Worlds of Box2D, as Gymnasium has them."""
+"""Worlds of rigid bodies, as Gymnasium has them in Box2D."""
+
+from jaxenvs.registry import Spec
+
+_HERE = "jaxenvs.envs.box2d"
+
+ENVIRONMENTS = (
+    Spec("LunarLander-v3", f"{_HERE}.lunar_lander:LunarLander", max_episode_steps=1000, reward_threshold=200.0),
+    Spec(
+        "LunarLanderContinuous-v3",
+        f"{_HERE}.lunar_lander:LunarLander",
+        max_episode_steps=1000,
+        reward_threshold=200.0,
+        parameters={"continuous": True},
+    ),
+)

@@ -1,0 +1,86 @@
+"""LunarLander keeps the contract, and shows what Gymnasium's shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs import LunarLander
+
+IDS = ["LunarLander-v3", "LunarLanderContinuous-v3"]
+
+
+def test_keeps_the_contract() -> None:
+    jaxenvs.check_env(jaxenvs.make("LunarLander-v3"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("env", [LunarLander(continuous=True, enable_wind=True), LunarLander(gravity=-1.62)])
+def test_variants_keep_the_contract(env: LunarLander) -> None:
+    jaxenvs.check_env(env)
+
+
+@pytest.mark.thorough
+def test_keeps_the_contract_in_float64(x64: None) -> None:
+    jaxenvs.check_env(jaxenvs.make("LunarLander-v3"), num_steps=50)
+
+
+def test_flags_are_bools() -> None:
+    for name in ("continuous", "enable_wind"):
+        with pytest.raises(ValueError, match=f"{name} must be a bool, got 1"):
+            LunarLander(**{name: 1})
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_spaces_threshold_and_speed_are_those_of_the_reference(id: str) -> None:
+    pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
+    ours, theirs = jaxenvs.make(id), gymnasium.make(id)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.render_fps == theirs.metadata["render_fps"]
+    assert jaxenvs.spec(id).reward_threshold == gymnasium.spec(id).reward_threshold
+    assert jaxenvs.spec(id).max_episode_steps == gymnasium.spec(id).max_episode_steps
+
+
+def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean differences of pictures shrunk to a quarter, of 255."""
+    pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
+    pytest.importorskip("pygame", reason="Gymnasium draws with pygame")
+    pytest.importorskip("numba", reason="what reads the reference belongs to a specification that Numba compiles")
+    from tests.envs.box2d.lander import reference
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    env: Any = gymnasium.make("LunarLander-v3", render_mode="rgb_array").unwrapped
+    states, theirs = [], []
+    for seed in range(6):
+        env.reset(seed=seed)
+        for _ in range(10 * seed):  # falls, without engines and so without sparks
+            env.step(0)
+        theirs.append(_shrunk(np.asarray(env.render())))
+        edges = np.array([edge.shape.vertices for edge in env.moon.fixtures], np.float32).reshape(-1, 4)
+        states.append((reference.world_of(env), edges))
+    worlds, edges = reference.stacked([world for world, _ in states]), jnp.asarray([edges for _, edges in states])
+    ours = LunarLander()
+    height, width = ours.render_size
+    draw = jax.jit(jax.vmap(lambda world, edges: ours.draw(_state(world, edges), height // 4, width // 4)))
+    found = np.asarray(draw(worlds, edges), float)
+    assert np.abs(found - theirs).mean((1, 2, 3)).max() < 0.6
+    assert np.abs(found - np.roll(theirs, 1, axis=0)).mean() > 5
+
+
+def _state(world: Any, edges: Any) -> Any:
+    from jaxenvs.envs.box2d.lunar_lander import LunarLanderState
+
+    nothing = jnp.zeros(())
+    return LunarLanderState(world, edges, nothing, nothing, nothing, nothing)
+
+
+def _shrunk(picture: np.ndarray) -> np.ndarray:
+    height, width, _ = picture.shape
+    return picture.reshape(height // 4, 4, width // 4, 4, 3).mean((1, 3))
