@@ -67,9 +67,8 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
 
 
 def _pool_has(env_id: str) -> bool:
-    """Whether an EnvPool that is installed has an id that jaxenvs does not."""
-    with contextlib.suppress(jaxenvs.UnknownEnvironment, ImportError):
-        jaxenvs.spec(env_id)
+    """Whether an EnvPool that is installed has an id that is none of jaxenvs', nor of a module."""
+    if ":" in env_id or env_id in jaxenvs.registered():
         return False
     with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
         return _pool_name(env_id) in envpool.ids()

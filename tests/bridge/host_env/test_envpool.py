@@ -153,6 +153,7 @@ def test_a_seed_begins_the_same_episodes_again():
     assert not np.array_equal(venv.reset(), firsts[2])  # the next episodes
     again = make_vec_env("Hopper-v5", 2, seed=4, backend="native")
     np.testing.assert_array_equal(again.reset(), firsts[2])
+    np.testing.assert_array_equal(firsts[1][1], firsts[2][0])  # lane i has the seed plus i
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "SAC"])
