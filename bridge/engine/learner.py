@@ -173,7 +173,7 @@ class Learner:
 
     def _is_at_hand(self) -> bool:
         """Whether NumPy sees all tensors. Somebody may have loaded others since the last time."""
-        moments = [id(moment) for each in self._moments() for moment in each]
+        moments = [*map(id, itertools.chain.from_iterable(self._moments()))]
         if not self._views or moments != self._ids or [each.data_ptr() for each in self._tensors] != self._addresses:
             self._find()
         return bool(self._views)
