@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import logging
 import os
 import warnings
@@ -12,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
@@ -64,7 +67,8 @@ def make_vec_env(
       wrapper_kwargs: for `wrapper_class`.
       backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
         ProcessVecEnv, in others; "native", a GymVecEnv of the EnvPool, or else of the `vector_entry_point`, that a
-        Gymnasium id has. "auto" is "jax" for what jaxenvs has and "serial" for the rest, and the log says which.
+        Gymnasium id has. "auto" is "jax" for what jaxenvs has, but for Box2D's worlds on a GPU, where Gymnasium's are
+        faster, and "serial" for the rest; the log says which.
 
     Raises:
       ValueError, TypeError: an argument is not what it must be.
@@ -135,7 +139,7 @@ def _choose(env_id: Any, kwargs: dict[str, Any]) -> tuple[str, Any]:
     """ "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, what came of it."""
     source = env_id
     if isinstance(env_id, str):
-        backend = "jax" if _is_jax_id(env_id) else "serial"
+        backend = "jax" if _is_jax_id(env_id) and not _is_slower_here(env_id, kwargs) else "serial"
     elif isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
         backend = "jax"
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
@@ -148,8 +152,27 @@ def _choose(env_id: Any, kwargs: dict[str, Any]) -> tuple[str, Any]:
                 f"function that makes an environment, got {shown(env_id)}."
             )
         backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
-    _say_once(logging.INFO, f"make_vec_env({env_id if isinstance(env_id, str) else shown(env_id)}): {backend=}.")
+    slower = isinstance(env_id, str) and backend == "serial" and _is_slower_here(env_id, kwargs)
+    reason = f", which is faster on a {jax.default_backend()} than backend='jax'" if slower else ""
+    name = env_id if isinstance(env_id, str) else shown(env_id)
+    _say_once(logging.INFO, f"make_vec_env({name}): {backend=}{reason}.")
     return backend, source
+
+
+def _is_slower_here(env_id: str, kwargs: dict[str, Any]) -> bool:
+    """Whether Gymnasium's own environment of an id of jaxenvs is faster on this device, and can be made of `kwargs`.
+
+    On a CPU ours are faster, all of them. A step of Box2D's worlds is 180 rounds one after the other, whose kernels an
+    accelerator has to be sent one by one: some 10 ms at least, in which Gymnasium steps a hundred of them.
+    """
+    entry_point = jaxenvs.spec(env_id).entry_point if env_id in jaxenvs.registered() else ""
+    if not str(entry_point).startswith("jaxenvs.envs.box2d.") or jax.default_backend() == "cpu":
+        return False
+    try:
+        theirs = load_env_creator(gymnasium.spec(env_id).entry_point)  # type: ignore[arg-type]
+    except (gymnasium.error.Error, ImportError):  # an older Gymnasium, or one without Box2D
+        return False
+    return set(kwargs) <= set(inspect.signature(theirs).parameters)
 
 
 class _Made:
@@ -319,7 +342,7 @@ def _hint(env_id: Any) -> None:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if name in jaxenvs.registered()]:
+    if also := [name for name in names if name in jaxenvs.registered() and not _is_slower_here(name, {})]:
         _say_once(
             logging.WARNING,
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",

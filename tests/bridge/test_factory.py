@@ -53,6 +53,20 @@ def test_auto_takes_jax_for_what_jaxenvs_has_and_the_log_says_so_once(env_id, ki
     assert caplog.text.count(f"backend='{'jax' if kind is JaxVecEnv else 'serial'}'") == 1
 
 
+def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog, monkeypatch):
+    """Box2D's worlds are loops of small steps, which an accelerator starts one by one."""
+    pytest.importorskip("Box2D", reason="Gymnasium's LunarLander needs gymnasium[box2d]")
+    monkeypatch.setattr(bridge.factory.jax, "default_backend", lambda: "gpu")
+    assert type(make_vec_env("LunarLander-v3", 1, env_kwargs={"gravity": -5.0})) is SerialVecEnv
+    assert type(make_vec_env("CartPole-v1", 1)) is JaxVecEnv
+    lines = [record.message for record in caplog.records if "LunarLander" in record.message]
+    reason = "which is faster on a gpu than backend='jax'"
+    assert lines == [f"make_vec_env(LunarLander-v3): backend='serial', {reason}."]
+    assert not bridge.factory._is_slower_here("LunarLander-v3", {"main_engine_power": 20.0})  # which is ours alone
+    monkeypatch.undo()
+    assert not bridge.factory._is_slower_here("LunarLander-v3", {})
+
+
 def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
     made = []
 
