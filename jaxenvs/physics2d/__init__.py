@@ -10,7 +10,7 @@ Source: Box2D 2.3 (Erin Catto), as the wheel box2d 2.3.10 has it, which Gymnasiu
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.island import Motors
 from jaxenvs.physics2d.shapes import box, polygon
-from jaxenvs.physics2d.step import start, step, step_in_the_air
+from jaxenvs.physics2d.step import start, step, step_in_the_air, step_on_the_ground
 from jaxenvs.physics2d.world import Body, Joint, Pairs, World, WorldState
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "start",
     "step",
     "step_in_the_air",
+    "step_on_the_ground",
 ]

@@ -13,4 +13,10 @@ ENVIRONMENTS = (
         reward_threshold=200.0,
         parameters={"continuous": True},
     ),
+    Spec(
+        "BipedalWalker-v3",
+        f"{_HERE}.bipedal_walker:BipedalWalker",
+        max_episode_steps=1600,
+        reward_threshold=300.0,
+    ),
 )

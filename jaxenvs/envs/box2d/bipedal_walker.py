@@ -1,0 +1,204 @@
+"""BipedalWalker: walk on two legs, with motors in hips and knees, over uneven ground."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxenvs import physics2d
+from jaxenvs.drawing import BLACK, Canvas
+from jaxenvs.drawing.canvas import Color
+from jaxenvs.environment import Environment, TimeStep, environment, struct
+from jaxenvs.envs.box2d import terrain
+from jaxenvs.physics2d import Body, Joint, Motors, World, WorldState
+
+SCALE = 30.0  # in whose inverse [m] the reference has its lengths; pixels a metre of its picture
+FPS = 50
+LEG_HEIGHT, HIP_BELOW = 34 / SCALE, 8 / SCALE  # m
+START_X, START_Y = terrain.STEP * terrain.START / 2, terrain.LEVEL + 2 * LEG_HEIGHT  # m, of the hull
+GOAL = terrain.STEP * (terrain.POINTS - 10)  # m
+
+_HULL_CORNERS = [(x / SCALE, y / SCALE) for x, y in [(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)]]
+_HALF_WIDTHS = 4 / SCALE, 0.8 * 4 / SCALE  # m, of upper and lower legs
+_UPPER, _LOWER = (Body(physics2d.box(width, LEG_HEIGHT / 2), density=1.0) for width in _HALF_WIDTHS)
+HULL, LOWER_LEGS = 0, (2, 4)  # numbers of bodies
+_LEAN = 0.05  # rad, by which the legs start apart
+
+
+def _hip(leg: int, lean: float) -> Joint:
+    return Joint(HULL, leg, (0.0, -HIP_BELOW), (0.0, LEG_HEIGHT / 2), lower=-0.8, upper=1.1, reference=lean)
+
+
+def _knee(leg: int) -> Joint:
+    return Joint(leg, leg + 1, (0.0, -LEG_HEIGHT / 2), (0.0, LEG_HEIGHT / 2), lower=-1.6, upper=-0.1)
+
+
+WORLD = World(
+    bodies=(Body(physics2d.polygon(_HULL_CORNERS), density=5.0, friction=0.1), _UPPER, _LOWER, _UPPER, _LOWER),
+    joints=(_hip(1, -_LEAN), _knee(1), _hip(3, _LEAN), _knee(3)),
+    body_order=(4, 3, 0, 1, 2),
+    joint_order=(3, 2, 0, 1),
+    edge_friction=np.full(terrain.POINTS - 1, 2.5, np.float32),
+    edge_body=np.arange(terrain.POINTS - 1),  # each is a body of its own
+    pairs=32,  # 20 were seen
+)
+
+
+@struct
+class BipedalWalkerState:
+    """The heights of the terrain [m], float32 (POINTS,), the bodies, and the seed of the clouds, uint32."""
+
+    terrain: jax.Array
+    world: WorldState
+    clouds: jax.Array
+
+
+@environment
+class BipedalWalker(Environment[BipedalWalkerState]):
+    """Walk to the far end with torques, float32 (4,) from -1 to 1, at hip, knee, hip, knee, as BipedalWalker-v3.
+
+    An action's sign is the direction of a motor, its size the share of the greatest torque.
+    Observation: float32 (24,): the hull's angle and velocities; of each leg, angle and speed of hip and knee and
+    whether it stands on the ground; ten distances of a lidar. Reward: the way forward, 300 in all, less a price on
+    torques and on a hull that leans; -100 for a fall, which ends the episode, as does the end of the terrain.
+    Source: `gymnasium/envs/box2d/bipedal_walker.py` (Oleg Klimov), on Box2D 2.3; physics of `jaxenvs.physics2d`.
+    """
+
+    gravity: float = -10.0  # m/s^2, upwards
+    max_torque: float = 80.0  # N m
+    hip_speed: float = 4.0  # rad/s that motors aim at, and in which observations count
+    knee_speed: float = 6.0  # rad/s
+
+    @property
+    def observation_space(self) -> gymnasium.spaces.Box:
+        leg = [math.pi, 5, math.pi, 5, 5]
+        high = np.array([math.pi, 5, 5, 5, *leg, *leg, *terrain.RAYS * [1]], np.float32)
+        low = -high
+        low[[8, 13]] = 0
+        return gymnasium.spaces.Box(low, high, dtype=np.float32)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Box:
+        return gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+    @property
+    def render_fps(self) -> int:
+        return FPS
+
+    def reset(self, key: jax.Array) -> tuple[BipedalWalkerState, TimeStep]:
+        terrain_key, push_key, cloud_key = jax.random.split(key, 3)
+        push = 5 * jax.random.uniform(push_key, (), jnp.float32, -1.0, 1.0)
+        clouds = jax.random.bits(cloud_key, (), jnp.uint32)
+        # The reference takes a step, in which the legs, made too high, are drawn to their joints and to the ground.
+        state, timestep = self.step(_stand(terrain.random_heights(terrain_key), push, clouds), jnp.zeros(4))
+        return state, TimeStep.create(timestep.observation)
+
+    def step(self, state: BipedalWalkerState, action: jax.Array) -> tuple[BipedalWalkerState, TimeStep]:
+        action = jnp.asarray(action, jnp.float32)
+        effort = jnp.minimum(jnp.abs(action), 1)
+        speeds = jnp.stack([jnp.asarray(speed, jnp.float32) for speed in 2 * (self.hip_speed, self.knee_speed)])
+        before = state.world.replace(awake=jnp.ones((), bool))  # setting a motor wakes its bodies
+        motors = Motors(speeds * jnp.sign(action), self.max_torque * effort)
+        after = physics2d.step_on_the_ground(WORLD, before, terrain.edges(state.terrain), self.gravity, motors)
+        state = BipedalWalkerState(terrain=state.terrain, world=after, clouds=state.clouds)
+        (x0, _), (x, _) = _origin(before), _origin(after)
+        lean = jnp.abs(after.angle[HULL]) - jnp.abs(before.angle[HULL])
+        reward = 130 / SCALE * (x - x0) - 5 * lean - 0.00035 * 80 * jnp.sum(effort)
+        has_fallen = after.has_touched[HULL] | (x < 0)
+        reward = jnp.where(has_fallen, -100, reward)
+        return state, TimeStep.create(self._observe(state), reward, has_fallen | (x > GOAL))
+
+    def _observe(self, state: BipedalWalkerState) -> jax.Array:
+        world = state.world
+        velocity, turn = world.velocity[HULL], world.angular_velocity
+        width, height = 600 / SCALE, 400 / SCALE  # m, of the picture
+        parts = [world.angle[HULL], 2 / FPS * turn[HULL]]
+        parts += [0.3 * width / FPS * velocity[0], 0.3 * height / FPS * velocity[1]]
+        for number, joint in enumerate(WORLD.joints):
+            is_knee = number % 2 == 1
+            angle = world.angle[joint.body_b] - world.angle[joint.body_a] - np.float32(joint.reference)
+            speed = turn[joint.body_b] - turn[joint.body_a]
+            parts += [angle + 1 if is_knee else angle, speed / (self.knee_speed if is_knee else self.hip_speed)]
+            if is_knee:
+                parts.append(world.has_contact[joint.body_b])
+        position = jnp.stack(_origin(world))
+        near = terrain.window(terrain.edges(state.terrain), position[0], 1, 14)
+        body = jnp.stack([jnp.asarray(part, jnp.float32) for part in parts])
+        return jnp.concatenate([body, terrain.lidar(near, position)])
+
+    # --- Picture ------------------------------------------------------------------------------------------------------
+
+    def draw(self, state: BipedalWalkerState, height: int, width: int) -> jax.Array:
+        world = state.world
+        scroll = _origin(world)[0] - 4
+        left = jnp.maximum(scroll, 0)
+        canvas = Canvas.blank(height, width, left, left + 20, 0.0, 40 / 3, (215, 215, 255))
+        for corners in _clouds(state.clouds):
+            canvas = canvas.polygon([(x + scroll / 2, y) for x, y in corners], (255, 255, 255))
+
+        def ground(x: jax.Array, is_shown: Any = True) -> jax.Array:
+            place = x / terrain.STEP
+            under = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, terrain.POINTS - 2)
+            start, end = state.terrain[under], state.terrain[under + 1]
+            is_there = (place <= terrain.POINTS - 1) & (is_shown == True)  # noqa: E712
+            return jnp.where(is_there, start + (place - under) * (end - start), -1)
+
+        canvas = canvas.area(ground, (102, 153, 76))
+        for odd, color in enumerate([(76, 255, 76), (76, 204, 76)]):
+
+            def grass(x: jax.Array, odd: int = odd) -> jax.Array:
+                return ground(x, jnp.floor(x / terrain.STEP) % 2 == odd)
+
+            canvas = canvas.graph(grass, color, 1 / SCALE)
+        for body in (1, 2, 3, 4, HULL):
+            fill, outline = _COLORS[body]
+            (x, y), angle = world.position[body], world.angle[body]
+            at = physics2d.frame(x, y, angle, WORLD.center[body])
+            shape = [(float(x), float(y)) for x, y in WORLD.bodies[body].shape.vertices]
+            canvas = canvas.polygon(shape, fill, (at.x, at.y), angle)
+            placed = [at.place(x, y) for x, y in shape]
+            canvas = canvas.line([*placed, placed[0]], outline, 1 / SCALE)
+        x, foot, tip = 3 * terrain.STEP, terrain.LEVEL, terrain.LEVEL + 50 / SCALE
+        flag = [(x, tip), (x, tip - 10 / SCALE), (x + 25 / SCALE, tip - 5 / SCALE)]
+        canvas = canvas.rod((x, foot), (x, tip), BLACK, 1 / SCALE).polygon(flag, (230, 51, 0))
+        return canvas.line([*flag, flag[0]], BLACK, 1 / SCALE).picture()
+
+
+# Fill and outline of bodies; the leg behind is the darker.
+_COLORS: list[tuple[Color, Color]] = [
+    ((127, 51, 229), (76, 76, 127)),
+    *2 * [((178, 101, 152), (127, 76, 101))],
+    *2 * [((128, 51, 102), (77, 26, 51))],
+]
+
+
+def _stand(heights: jax.Array, push: jax.Array, clouds: jax.Array) -> BipedalWalkerState:
+    """A walker over some heights [m] as it is made, with the velocity that a force [N] at the hull gives in a step."""
+    legs = [START_Y + HIP_BELOW - LEG_HEIGHT * part for part in (0.5, 1.5)]
+    origins = np.stack([np.full(5, START_X), [START_Y, *legs, *legs]], 1).astype(np.float32)
+    angles = np.array([0, -_LEAN, -_LEAN, _LEAN, _LEAN], np.float32)
+    world = physics2d.start(WORLD, jnp.asarray(origins), jnp.asarray(angles), terrain.edges(heights))
+    velocity = world.velocity.at[HULL, 0].set(push * WORLD.inverse_mass[HULL] / FPS)
+    return BipedalWalkerState(terrain=heights, world=world.replace(velocity=velocity), clouds=clouds)
+
+
+def _origin(world: WorldState) -> tuple[jax.Array, jax.Array]:
+    """Where the hull's origin is [m]."""
+    at = physics2d.frame(world.position[HULL, 0], world.position[HULL, 1], world.angle[HULL], WORLD.center[HULL])
+    return at.x, at.y
+
+
+def _clouds(seed: jax.Array) -> list[list[tuple[jax.Array, jax.Array]]]:
+    """The corners of ten clouds [m]."""
+    place, shape = jax.random.split(jax.random.key(seed))
+    middles = jax.random.uniform(place, (10,), jnp.float32) * terrain.POINTS * terrain.STEP
+    offsets = jax.random.uniform(shape, (10, 5, 2), jnp.float32) * 5 * terrain.STEP
+    turns = 3.14 * 2 * np.arange(5) / 5
+    x = middles[:, None] + 15 * terrain.STEP * np.sin(turns) + offsets[..., 0]
+    y = 10 + 5 * terrain.STEP * np.cos(turns) + offsets[..., 1]
+    return [[(x[i, j], y[i, j]) for j in range(5)] for i in range(10)]

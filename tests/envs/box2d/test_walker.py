@@ -1,0 +1,63 @@
+"""BipedalWalker keeps the contract, is drawn, and its window of edges and its lidar are what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs.envs.box2d import terrain
+from jaxenvs.envs.box2d.bipedal_walker import BipedalWalker, _stand
+
+
+def test_spaces_are_gymnasiums() -> None:
+    pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
+    ours: Any = jaxenvs.make("BipedalWalker-v3")
+    theirs = gymnasium.make("BipedalWalker-v3")
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert gymnasium.spec("BipedalWalker-v3").max_episode_steps == 1600
+
+
+@pytest.mark.thorough  # what a step gives, test_walker_parity.py holds; this compiles two of them
+def test_keeps_the_contract() -> None:
+    jaxenvs.check_env(jaxenvs.make("BipedalWalker-v3"))
+
+
+def test_shapes_and_dtypes_of_reset_and_step_agree() -> None:
+    env = BipedalWalker()
+    started = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    stepped = jax.eval_shape(env.step, started[0], jax.ShapeDtypeStruct((4,), np.float32))
+    assert started == stepped
+
+
+def test_the_window_holds_what_is_near() -> None:
+    edges = terrain.edges(jnp.arange(terrain.POINTS, dtype=jnp.float32))
+    for x in (-3.0, 0.0, 4.7, 50.0, 88.0, 95.0):
+        near = np.asarray(terrain.window(edges, jnp.float32(x), 1, 14))
+        assert (np.diff(near[:, 0]) > 0).all()  # neighbours
+        if 0 < x < 86:
+            assert near[1, 0] <= x < near[1, 2]
+    assert near[-1, 2] == edges[-1, 2]
+
+
+def test_lidar_measures_level_ground() -> None:
+    near = terrain.window(terrain.edges(jnp.full(terrain.POINTS, 2.0)), jnp.float32(10), 1, 14)
+    above = jnp.array([10.0, 5.0])
+    angles = 0.15 * np.arange(terrain.RAYS)
+    np.testing.assert_allclose(terrain.lidar(near, above), np.minimum(3 / np.cos(angles) / terrain.RANGE, 1), rtol=1e-5)
+
+
+def test_picture() -> None:
+    heights = jnp.full(terrain.POINTS, terrain.LEVEL)
+    state = _stand(heights, jnp.float32(0), jnp.uint32(3))
+    picture = np.asarray(jax.jit(BipedalWalker().draw, static_argnums=(1, 2))(state, 80, 120))
+    assert picture.shape == (80, 120, 3)
+    assert tuple(picture[-1, 60]) == (102, 153, 76)  # ground
+    hull = picture[46, 24]  # 4 m from the left, 5.6 m above the lower edge
+    assert tuple(hull) == (127, 51, 229)
