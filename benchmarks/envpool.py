@@ -100,7 +100,7 @@ def _train(report: common.Report, task: Task, lanes: int, rounds: int, rollout: 
             closing.callback(env.close)
             model = getattr(package, task.algorithm)(task.policy, env, seed=0, device="cpu", **settings)
             sides[name] = Side(functools.partial(_learn, model, steps), steps, lambda _: 0)
-        timings = common.interleave(sides, rounds, warm_up=1)
+        timings = common.interleave(sides, rounds)
     what = f"{task.algorithm} on {task.env_id}, {lanes} environments"
     report.add("training", [{"what": what, "side": name} | timing.row() for name, timing in timings.items()])
     speeds = {name: timing.steps_per_second for name, timing in timings.items()}

@@ -351,8 +351,12 @@ def _hint(env_id: Any) -> None:
         if not log.isEnabledFor(logging.INFO):  # to ask EnvPool takes seconds
             return
         with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
-            if env_id in envpool.ids():
+            known, is_game = envpool.ids(), env_id.endswith("NoFrameskip-v4")
+            if env_id in known:
                 _say_once(logging.INFO, f'EnvPool has {env_id} too, and steps it much faster: backend="native".')
+            elif is_game and env_id.replace("NoFrameskip-v4", "-v5") in known:
+                how = f'make_atari_env("{env_id}", ..., backend="native")'
+                _say_once(logging.INFO, f"EnvPool has this game too, and plays it much faster: {how}.")
 
 
 @functools.cache

@@ -1,6 +1,7 @@
-"""All that bridge knows of Stable-Baselines3's insides, in one place: a release of it may break what stands here.
+"""What the engine uses of Stable-Baselines3's algorithms and buffers, private names too: a release may break it here.
 
-`learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
+mypy holds engine and algorithms to these Protocols. Private names of policies, noises and wrappers stand where these
+are translated. `learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class OffPolicy(Algorithm, Protocol):
     _vec_normalize_env: VecNormalize | None
 
     # Ours.
+    _step_of_iteration: int
     _episodes_before_iteration: int
 
     def _sample_action(
@@ -97,7 +99,6 @@ class OffPolicy(Algorithm, Protocol):
         infos: Any,
     ) -> None: ...  # fmt: skip
     def _on_step(self) -> None: ...
-    def _step_of(self, offset: int) -> int: ...
     def _count_step(self) -> None: ...
     @property
     def _frequency(self) -> TrainFreq: ...

@@ -204,7 +204,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _run_steps(self, callback: BaseCallback, log_interval: int | None, pace: Pace) -> bool:
         """Run the program for as many steps as nobody looks at, and show them. False if the callback says stop."""
-        train_freq, num_envs, begun = self._settings_now().train_freq, self.n_envs, self._step_of_iteration
+        train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
         to_end, watched = train_freq - begun, looks_at_each_step(callback)
         # Elsewhere than between two iterations nobody is shown a program but a QuietCallback.
         if begun == 0 or not watched:
@@ -229,9 +229,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
+        learning_starts = self.learning_starts
         with HeldInterrupt() as held:
             with pace.running(steps):
-                ran = run_steps(self, plan, steps, episodes, watched)
+                ran = run_steps(self, plan, steps, episodes, watched, looks_at_steps(callback))
             self._record_trained(ran, begun)
             goes_on = show_steps(self, callback, log_interval, ran, watched, held)
         if looks_at_steps(callback):
@@ -243,6 +244,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             callback.on_rollout_end()
             if looks_at_rollouts(callback):
                 self._hand_over()
+        if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
+            self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
         return True
 
     def _record_trained(self, ran: Ran, begun: int) -> None:
@@ -255,7 +258,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         if ran.num_updated:
             progress = self._current_progress_remaining
             # Before which step of the program it was.
-            last_update = ran.count - 1 - (begun + ran.count - 1) % self._settings_now().train_freq
+            last_update = ran.count - 1 - (begun + ran.count - 1) % self._frequency.frequency
             if last_update > 0:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
@@ -290,11 +293,6 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
         self._update_is_due = bool(progress.is_due)
         leave_noise_state(self.action_noise, action_noise)
-
-    def _step_of(self, offset: int) -> int:
-        """`num_collected_steps` of a step, so many before the present one."""
-        train_freq = self._settings_now().train_freq
-        return (self._step_of_iteration + offset - 1) % train_freq + 1
 
     # --- On the host --------------------------------------------------------------------------------------------
 

@@ -200,12 +200,12 @@ def show_steps(
     shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
     shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
-    outputs, count, goes_on = steps.outputs, block.num_steps, True
+    outputs, count, goes_on, train_freq = steps.outputs, block.num_steps, True, algorithm._frequency.frequency
     rewards = np.array(outputs.reward)
     for step in range(count):
         ended = block.ended(step)
         algorithm.num_timesteps += num_envs
-        if (num_collected := algorithm._step_of(step + 1 - count)) == 1:
+        if (num_collected := (algorithm._step_of_iteration + step - count) % train_freq + 1) == 1:
             algorithm._episodes_before_iteration = algorithm._episode_num
         if watched or step == count - 1:
             held.release()
@@ -221,8 +221,7 @@ def show_steps(
                     "infos": block.step_infos(step),
                 }
             )
-            if watched:
-                algorithm._last_obs, before = before, seen["new_obs"]
+            algorithm._last_obs, before = before, seen["new_obs"]
         elif shows_ends and (ended or has_shown_ends):
             has_shown_ends = bool(ended)
             infos = block.step_infos(step, only_ends=True)
@@ -236,7 +235,10 @@ def show_steps(
         if ended:
             algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
-        algorithm._count_step()
+        if shows_ends and (watched or step == count - 1):
+            algorithm._on_step()  # which the program has left for after the callback
+        else:
+            algorithm._count_step()
         for _ in ended:
             algorithm._episode_num += 1
             if log_interval is not None and algorithm._episode_num % log_interval == 0:

@@ -61,7 +61,7 @@ class Ran:
     """What an off-policy program gave that somebody may be shown, on the host.
 
     Attributes:
-      chain: the environments; before: the observation before its steps.
+      chain: the environments; before: the observation before the first of `taken`.
       count: how many steps of each environment it took.
       num_updated, metrics: see `driver.Run`.
       steps, taken: those steps.

@@ -38,8 +38,8 @@ class Deterministic:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportedQNetwork(ExportedNetwork):
-    """The values of actions, of a DQNPolicy.
+class ExportedNumbers(ExportedNetwork):
+    """A network that draws nothing, of which all is in the numbers that it gives.
 
     Attributes:
       head: of the actions.
@@ -49,14 +49,18 @@ class ExportedQNetwork(ExportedNetwork):
     head: ActionHead
 
     def apply(self, params: Params, observation: Observation) -> jax.Array:
-        """The value of each action, (batch, n), for a batch of observations.
+        """The values of each action, or the actions in [-1, 1], (batch, n), for a batch of observations.
 
         Args:
           params: by name, or as a vector. All is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
-        values: jax.Array = self.numbers(self.named(params), observation)
-        return values
+        numbers: jax.Array = self.numbers(self.named(params), observation)
+        return numbers
+
+
+class ExportedQNetwork(ExportedNumbers):
+    """The values of actions, of a DQNPolicy."""
 
     def distribution(self, params: Params, observation: Observation) -> Deterministic:
         """The greedy actions: it is SB3's algorithm that explores, not its policy."""
@@ -65,6 +69,18 @@ class ExportedQNetwork(ExportedNetwork):
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of actions in the dtype of their space."""
         return self.head.to_env(action)
+
+
+class ExportedTD3Actor(ExportedNumbers):
+    """The actor of a TD3Policy."""
+
+    def distribution(self, params: Params, observation: Observation) -> Deterministic:
+        """The actions: it is SB3's algorithm that adds noise, not its policy."""
+        return Deterministic(self.apply(params, observation))
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
+        return self.head.unscale(action)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,36 +109,6 @@ class ExportedSACActor(ExportedNetwork):
         return StateDependentGaussian(mean, other, params["log_std"], **dataclasses.asdict(self.exploration))
 
     distribution = apply
-
-    def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
-        return self.head.unscale(action)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportedTD3Actor(ExportedNetwork):
-    """The actor of a TD3Policy.
-
-    Attributes:
-      head: of the actions.
-    """
-
-    exploration: ClassVar[None] = None
-    head: ActionHead
-
-    def apply(self, params: Params, observation: Observation) -> jax.Array:
-        """The actions in [-1, 1], (batch, size), for a batch of observations.
-
-        Args:
-          params: by name, or as a vector. All is computed in their dtype.
-          observation: as `ExportedNetwork.numbers` takes it.
-        """
-        action: jax.Array = self.numbers(self.named(params), observation)
-        return action
-
-    def distribution(self, params: Params, observation: Observation) -> Deterministic:
-        """The actions: it is SB3's algorithm that adds noise, not its policy."""
-        return Deterministic(self.apply(params, observation))
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of actions in [-1, 1] as members of their space, in its dtype."""

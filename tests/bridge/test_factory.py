@@ -82,11 +82,21 @@ def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
 def test_an_id_that_an_installed_envpool_has_is_hinted_at_once(caplog, monkeypatch, counting):
     envpool = types.ModuleType("envpool")
     envpool.__spec__ = importlib.machinery.ModuleSpec("envpool", None)
-    envpool.list_all_envs = lambda: [counting]
+    envpool.list_all_envs = lambda: [counting, "Count-v5"]
     monkeypatch.setitem(sys.modules, "envpool", envpool)
+    gymnasium.register("CountNoFrameskip-v4", entry_point=Counting)
     for _ in range(2):
         make_vec_env(counting)
+        make_vec_env("CountNoFrameskip-v4")
     assert caplog.text.count('EnvPool has Counting-v0 too, and steps it much faster: backend="native".') == 1
+    assert caplog.text.count('plays it much faster: make_atari_env("CountNoFrameskip-v4", ..., backend="native")') == 1
+
+
+def test_envpool_is_not_asked_where_nobody_reads_the_hint(caplog, monkeypatch, counting):
+    """To import it takes seconds."""
+    monkeypatch.setattr(bridge.factory.envpool, "ids", lambda: pytest.fail("EnvPool was asked."))
+    caplog.set_level(logging.WARNING, "bridge")
+    make_vec_env(counting)
 
 
 @pytest.mark.parametrize("env_id", [CartPoleEnv, "CartPole-v1"], ids=["class", "id"])

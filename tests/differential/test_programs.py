@@ -155,6 +155,21 @@ FOUND = {
         (("learn", 4, True, None, 4), ("write", "scale", 0.5), ("learn", 4, True, None, 4)),
     ),
     "action noise of a class of one's own": Program(Setting("TD3", noise="own"), (("learn", 8, True, None, 4),)),
+    "a target that a callback sees before it follows": Program(
+        Setting("DQN", num_envs=2, frequency="third"),
+        (("learn", 12, True, ("each", 1, (("step", 1, ("look", "weights")), ("step", 3, ("look", "weights")))), 4),),
+    ),
+    "weights that a callback writes where the target is to follow": Program(
+        Setting("DQN", num_envs=2),
+        (("learn", 8, True, ("every", 4, (("step", 1, ("write", "weights", 0, "inplace", "scale", 0.5)),)), 4),),
+    ),
+    "learning_starts that a callback raises": Program(
+        Setting("SAC"),
+        (("learn", 8, True, ("each", 1, (("step", 1, ("write", "setting", "learning_starts", 6)),)), 4),),
+    ),
+    "observations before the step in a callback that looks now and then": Program(
+        Setting("SAC", num_envs=2), (("learn", 12, True, ("every", 5, (("step", 1, ("look", "counters")),)), 4),)
+    ),
     "observations before the step in a callback": Program(
         Setting("DQN"), (("learn", 8, True, ("each", 1, (("step", 5, ("look", "counters")),)), 4),)
     ),

@@ -12,6 +12,8 @@ import jaxenvs
 # Of every id that a library lists, those that cannot be tried, and why.
 SKIPPED = {
     "brax/swimmer": "brax 0.14.2 calls jnp.clip with an argument that JAX 0.10 does not have",
+    "craftax/Craftax-Pixels-v1": "compiles for more than ten minutes on two shared cores",
+    "craftax/Craftax-Symbolic-v1": "compiles for more than ten minutes on two shared cores",
     "gymnax/MNISTBandit-bsuite": "downloads MNIST",
     "jumanji/Connector-v3": "several agents with a reward each",
     "jumanji/LevelBasedForaging-v0": "several agents with a reward each",

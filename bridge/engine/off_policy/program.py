@@ -32,6 +32,9 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
+# Steps; as somebody sees them; and, where that is the last alone, the observation before it, unless it is the first.
+Kept = tuple[Steps, Taken, Any]
+
 
 def _train(
     policy: ExportedOffPolicy,
@@ -48,7 +51,7 @@ def _train(
     progress: driver.Progress,
     action_noise: jax.Array | None,
     key_data: jax.Array,
-) -> tuple[driver.Run, End, tuple[Steps, Taken]]:
+) -> tuple[driver.Run, End, Kept]:
     """
     Args:
       policy: without weights.
@@ -66,17 +69,23 @@ def _train(
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, (steps, action, timestep.observation, timestep.final_observation))
 
-    def empty(given: Any) -> tuple[Steps, Taken]:
+    def empty(given: Any) -> Kept:
         action, (steps, *seen) = given
-        return _zeros(steps, most), _zeros(Taken(action, *seen), *([most] if is_watched else []))
+        taken = Taken(action, *seen)
+        if is_watched:
+            return _zeros(steps, most), _zeros(taken, most), ()
+        return _zeros(steps, most), _zeros(taken), _zeros(taken.observation)
 
-    def keep(kept: tuple[Steps, Taken], count: jax.Array, given: Any) -> tuple[Steps, Taken]:
+    def keep(kept: Kept, count: jax.Array, given: Any) -> Kept:
         def put(many: jax.Array, one: jax.Array) -> jax.Array:
             return many.at[count].set(one)
 
         action, (steps, *seen) = given
         taken = Taken(action, *seen)
-        return jax.tree.map(put, kept[0], steps), jax.tree.map(put, kept[1], taken) if is_watched else taken
+        all_steps = jax.tree.map(put, kept[0], steps)
+        if is_watched:
+            return all_steps, jax.tree.map(put, kept[1], taken), ()
+        return all_steps, taken, kept[1].observation
 
     run = driver.run(
         settings,
@@ -115,13 +124,17 @@ def most_steps(num_envs: int) -> int:
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
-def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool) -> Ran:
+def run_steps(
+    algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool, is_seen: bool = False
+) -> Ran:
     """Run the program, and leave what it gave where SB3 has it.
 
     Args:
       steps: at most so many of each environment. With 0, only the update that is due.
       episodes: stop as soon as so many have ended.
       is_watched: whether somebody looks at each step. `steps` are at most those of one iteration then.
+      is_seen: whether somebody looks at the last step. What `_on_step` does after each that is looked at is the
+        caller's, once it was looked at.
 
     Raises:
       ValueError: parameters became NaN; those from before are kept.
@@ -132,14 +145,16 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     before, num_envs = algorithm._last_obs, algorithm.n_envs
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
-    rates, vectors = schedules(algorithm, steps, most), committed(read_off_policy(learner, algorithm._n_updates))
+    rates = schedules(algorithm, settings, steps, most)
+    vectors = committed(read_off_policy(learner, algorithm._n_updates))
     environments = Environments.of(chain, before)
     environments = dataclasses.replace(environments, env_state=committed(environments.env_state))
     where = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
     replay = committed(buffer.lend(before, left + settings.train_freq))
-    limits = driver.Limits(np.int32(steps), np.int32(min(episodes, buffer.episodes_left(replay), 2**31 - 1)))
+    episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
+    limits = driver.Limits(np.int32(steps), np.int32(episodes), np.int32(not is_watched), np.int32(not is_seen))
     try:
         run, end, kept = program()(
             *static_part, limits, settings, rates, learner.settings(), vectors, replay, environments, *where
@@ -149,7 +164,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
         raise
     buffer.return_lent(run.exploration.replay)
     exploration = dataclasses.replace(run.exploration, replay=None)
-    host, (all_steps, taken) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
+    host, (all_steps, taken, last) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     # Leave the environments, the model and what it learns where the program ended.
@@ -164,7 +179,7 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
     return Ran(
         chain=chain,
-        before=before,
+        before=before if is_watched or count <= 1 else as_given(before, last),
         count=count,
         num_updated=int(host.num_updated),
         metrics={name: value.item() for name, value in host.metrics.items()},
@@ -173,7 +188,9 @@ def run_steps(algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_
     )
 
 
-def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def schedules(
+    algorithm: OffPolicy, settings: OffPolicySettings, steps: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
 
     Both are SB3's schedules, which may be any function of the progress.
@@ -188,7 +205,7 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
         learning_rate[:] = rate(now)
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
-    if isinstance(algorithm._settings_now(), DQN):
+    if isinstance(settings, DQN):
         dqn: Any = algorithm
         exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
         exploration_rate[0] = dqn.exploration_rate

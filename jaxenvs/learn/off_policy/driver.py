@@ -42,10 +42,14 @@ class Limits:
     Attributes:
       steps: so many steps of each environment; with 0, only the update that is due.
       episodes: until so many more episodes have ended.
+      follows, follows_last: whether DQN's target follows after each step, and after the last one. Elsewhere that is the
+        caller's, who lets somebody look at the step before.
     """
 
     steps: Any
     episodes: Any
+    follows: Any
+    follows_last: Any
 
 
 @struct
@@ -134,7 +138,7 @@ def run(
         exploration, (done, outputs) = take_step(
             now, policy, params, step, carry.exploration, noise, progress.step, progress.num_timesteps, no_progress
         )
-        calls, taken = progress.calls, progress.step + 1
+        taken = progress.step + 1
         num_timesteps = progress.num_timesteps + num_envs
         is_last = taken == train_freq
         progress = Progress(
@@ -142,24 +146,22 @@ def run(
             step=jnp.where(is_last, 0, taken),
             is_due=is_last & (num_timesteps > settings.learning_starts) & (num_updates > 0),
             num_timesteps=num_timesteps,
-            calls=calls + 1,
+            calls=progress.calls + 1,
         )
-        after = dataclasses.replace(
-            carry,
-            learner=settings.on_step(policy, carry.learner, calls, calls + 1, num_envs),
-            exploration=exploration,
-            progress=progress,
-        )
+        after = dataclasses.replace(carry, exploration=exploration, progress=progress)
         return after, done, (exploration.replay.action[row], outputs)
 
     def take(carry: Run, noise: Noise) -> Run:
         after, done, given = step_once(carry, noise)
-        return dataclasses.replace(
+        after = dataclasses.replace(
             after,
             count=carry.count + 1,
             num_ended=carry.num_ended + done.sum(dtype=jnp.int32),
             kept=keep(carry.kept, carry.count, given),
         )
+        calls, follows = after.progress.calls, jnp.where(goes_on(after), limits.follows, limits.follows_last)
+        learner = settings.on_step(policy, after.learner, calls - follows, calls, num_envs)
+        return dataclasses.replace(after, learner=learner)
 
     def goes_on(carry: Run) -> Any:
         return (carry.count < limits.steps) & (carry.num_ended < limits.episodes)

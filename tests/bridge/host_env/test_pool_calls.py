@@ -1,0 +1,136 @@
+"""GymVecEnv on what looks like an EnvPool, without one: which calls it makes, and what it makes of their answers."""
+
+from collections import namedtuple
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from bridge import GymVecEnv
+
+TINY = float(np.finfo(np.float32).tiny)
+Config = namedtuple("Config", "num_envs seed env_seed max_num_players episodic_life reward_clip")
+
+
+class Spec:
+    _action_spec = ((np.int32, ()), (np.int32, ()), (np.float64, (-1, 1)))
+
+    def __init__(self, config):
+        self.config = config
+
+
+class Pool(gymnasium.vector.VectorEnv):
+    """Games of two lives; a life of lane i lasts i + 2 steps, each of which is worth 5. Its calls are EnvPool's."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    _state_keys = (
+        *("info:env_id", "info:players.env_id", "elapsed_step", "done", "reward", "trunc", "obs", "info:reward"),
+        "info:terminated",
+    )
+    _action_keys = ("env_id", "players.env_id", "action")
+
+    def __init__(self, spec):
+        self.spec, self._spec, self.config = spec, spec, spec.config._asdict()
+        self.num_envs = spec.config.num_envs
+        self.single_observation_space = spaces.Box(TINY, float(np.finfo(np.float32).max), (1,), np.float32)
+        self.single_action_space = spaces.Box(-1.0, 1.0, (1,), np.float64)
+        self.age = np.zeros(self.num_envs, int)  # of the life
+        self.lives = np.full(self.num_envs, 2)
+        self.sent, self.is_over = [], np.ones(self.num_envs, bool)
+
+    def reset(self, *, seed=None, options=None):
+        self.lives[:], self.age[:], self.is_over[:] = 2, 0, False
+        return self._states(np.arange(self.num_envs))[6], {}
+
+    def _send(self, action):
+        lanes, players, values = action
+        assert (lanes.dtype, players.dtype, values.dtype) == (np.int32, np.int32, np.float64)
+        assert values.shape == (len(lanes), 1)
+        self.sent.append(lanes.tolist())
+        for lane in lanes:
+            if self.is_over[lane]:
+                self.age[lane], self.lives[lane] = 0, self.lives[lane] or 2
+            else:
+                self.age[lane] += 1
+            self.is_over[lane] = self.age[lane] == lane + 2
+            self.lives[lane] -= self.is_over[lane]
+
+    def _recv(self):
+        return self._states(np.array(self.sent[-1]))
+
+    def _states(self, lanes):
+        age, over = self.age[lanes], self.is_over[lanes]
+        moved = (age > 0).astype(np.float32)
+        observation = (age + 100 * self.lives[lanes] + self.config["seed"])[:, None].astype(np.float32)
+        games = (over & (self.lives[lanes] == 0)).astype(np.int32)
+        no_limit = np.zeros(len(lanes), bool)
+        return [lanes, lanes, age, over, moved, no_limit, observation, 5 * moved, games]
+
+
+Pool.__module__ = "envpool.games"
+
+
+def pool(**options):
+    settings = {"num_envs": 2, "seed": 0, "env_seed": [], "max_num_players": 1, "episodic_life": True}
+    return Pool(Spec(Config(**settings | {"reward_clip": True} | options)))
+
+
+def steps(venv, count):
+    return [venv.step(np.zeros((venv.num_envs, 1), np.float32)) for _ in range(count)]
+
+
+def test_lanes_that_ended_are_stepped_once_more_and_the_others_are_not():
+    venv = GymVecEnv(pool())
+    assert venv.reset().tolist() == [[200], [200]]
+    shown = [(step[0][:, 0].tolist(), step[2].tolist()) for step in steps(venv, 3)]
+    assert shown == [([201, 201], [False, False]), ([100, 202], [True, False]), ([101, 100], [False, True])]
+    assert venv.vector_env.sent == [[0, 1], [0, 1], [0], [0, 1], [1]]
+
+
+def test_the_last_observation_is_that_of_the_life_that_ended():
+    venv = GymVecEnv(pool())
+    venv.reset()
+    infos = steps(venv, 2)[-1][3]
+    assert infos[0]["terminal_observation"].tolist() == [102]
+    assert (infos[0]["TimeLimit.truncated"], infos[0]["elapsed_step"], infos[0]["reward"]) == (False, 2, 5.0)
+    assert venv.reset_infos[0]["elapsed_step"] == 0
+
+
+@pytest.mark.parametrize("episodic_life", [True, False])
+def test_an_episode_is_a_whole_game_and_unclipped_where_lives_end_them(episodic_life):
+    venv = GymVecEnv(pool(episodic_life=episodic_life, reward_clip=False))
+    venv.reset()
+    told = [(at, step[3][0]["episode"]) for at, step in enumerate(steps(venv, 8)) if "episode" in step[3][0]]
+    found = [(at, episode["r"], episode["l"]) for at, episode in told]
+    of_games, of_lives = [(3, 20.0, 4), (7, 20.0, 4)], [(1, 2.0, 2), (3, 2.0, 2), (5, 2.0, 2), (7, 2.0, 2)]
+    assert found == (of_games if episodic_life else of_lives)
+
+
+def test_spaces_are_gymnasiums():
+    venv = GymVecEnv(pool())
+    assert venv.observation_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    assert venv.action_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+def test_a_seed_makes_the_pool_anew_at_the_next_reset():
+    venv = GymVecEnv(pool())
+    venv.reset()
+    venv.seed(7)
+    assert venv.get_attr("config")[0]["seed"] == 0
+    assert venv.reset().tolist() == [[207], [207]]
+    assert venv.reset().tolist() == [[207], [207]]  # no seed, no other pool
+    assert venv.get_attr("config")[0]["seed"] == 7
+
+
+def test_of_several_players_it_is_not_stepped_so():
+    class Players(Pool):
+        def step(self, actions):
+            raise ArithmeticError("by Gymnasium's interface")
+
+    Players.__module__ = "envpool.games"
+    venv = GymVecEnv(Players(pool(max_num_players=2).spec))
+    venv.reset()
+    with pytest.raises(ArithmeticError, match="by Gymnasium's interface"):
+        steps(venv, 1)
