@@ -112,7 +112,7 @@ def show_rollout(
     try:
         for step in range(block.num_steps):
             # As it is in SB3's loop: the step is not in the buffer yet.
-            algorithm._last_obs, algorithm._last_episode_starts = before[step], buffer.episode_starts[step]
+            algorithm._last_obs, algorithm._last_episode_starts = before[step], buffer.episode_starts[step] > 0
             buffer.pos, buffer.full = step, False
             algorithm.num_timesteps += num_envs
             now = {name: column[step] for name, column in columns.items()}

@@ -147,6 +147,9 @@ FOUND = {
         few("PPO", length=1, logged="own"), (("learn", 17, True, None, 1),)
     ),
     "a learning rate with a memory": Program(few("PPO", rate="decaying"), (("learn", 12, True, None, 4),)),
+    "starts of episodes that are saved in a callback": Program(
+        few("PPO"), (("learn", 4, True, ("each", 1, (("step", 1, ("save",)),)), 4), ("travel", "saved"))
+    ),
     "rewards that a callback adds to": Program(
         few("PPO"), (("learn", 4, True, ("each", 1, (("step", 0, ("reward", 2.0)),)), 4),)
     ),
