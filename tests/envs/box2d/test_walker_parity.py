@@ -138,8 +138,9 @@ def assert_same_step(chosen: list[Any]) -> None:
         np.testing.assert_array_equal(got, wanted)
     for name, tolerance in TOLERANCES.items():
         np.testing.assert_allclose(getattr(world, name), getattr(expected, name), rtol=0, atol=tolerance, err_msg=name)
+    # What several points along one leg carry is nearly indeterminate between them.
     there = is_there[..., None]
-    np.testing.assert_allclose(world.pairs.impulse * there, expected.pairs.impulse * there, rtol=0, atol=2e-3)
+    np.testing.assert_allclose(world.pairs.impulse * there, expected.pairs.impulse * there, rtol=0, atol=2e-2)
     observations, rewards = [o for o, _, _ in returned], [r for _, r, _ in returned]
     np.testing.assert_allclose(timestep.observation, observations, rtol=0, atol=1e-3)
     np.testing.assert_allclose(timestep.reward, rewards, rtol=0, atol=1e-3)
@@ -202,8 +203,9 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
     """With its actions, and never set right again.
 
     Nearly all that fall do so in the same step, with the same return. Who lies on the ground to the last step, under
-    random actions, touches it a thousand times, and rounding parts such episodes: also the reference's from itself,
-    if its first velocities differ by a unit in the last place.
+    random actions, touches it a thousand times, and rounding parts such episodes: also the reference's from itself.
+    With velocities changed by a millionth at each step, 92 % of 64 ended in the same step, 58 % with the same return;
+    here 96 % and 64 % of 256.
     """
     kind, episodes = "random", []
     for seed in range(LANES):
@@ -230,6 +232,36 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
     fell = np.array([terminated for *_, terminated in episodes])
     assert same_end.mean() >= 0.93
     assert (same_end & same_return)[fell].mean() >= 0.87
+
+
+@pytest.mark.thorough
+def test_returns_of_a_heuristic_are_distributed_as_the_references() -> None:
+    """In the loop: it walks, stumbles and falls as often there as here."""
+    theirs = []
+    for seed in range(LANES // 2):
+        env, policy, total, terminated, t = new_reference(), Policy("heuristic", seed), 0.0, False, 0
+        observation, _ = env.reset(seed=seed)
+        while not terminated and t < 1600:
+            observation, reward, terminated, _, _ = env.step(policy(observation))
+            total, t = total + float(reward), t + 1
+        theirs.append(total)
+    keys = jax.random.split(jax.random.key(1), LANES)
+    pushes = jax.random.uniform(jax.random.key(2), (LANES,), minval=-5.0, maxval=5.0)
+    heights = jax.jit(jax.vmap(terrain.random_heights))(keys)
+    state, timestep = step_all()(
+        jax.jit(jax.vmap(_stand))(heights, pushes, jnp.zeros(LANES, jnp.uint32)), jnp.zeros((LANES, 4))
+    )
+    policies = [Policy("heuristic", lane) for lane in range(LANES)]
+    running, ours = np.ones(LANES, bool), np.zeros(LANES)
+    for _ in range(1600):
+        observed = np.asarray(timestep.observation)
+        action = np.stack([policy(seen) for policy, seen in zip(policies, observed, strict=True)])
+        state, timestep = step_all()(state, jnp.asarray(action))
+        ours += np.asarray(timestep.reward) * running
+        running &= ~np.asarray(timestep.terminated)
+    error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
+    assert abs(ours.mean() - np.mean(theirs)) < 3 * error
+    assert 0.8 < ours.std() / np.std(theirs) < 1.25
 
 
 def test_terrain_of_the_draws_of_the_reference() -> None:
