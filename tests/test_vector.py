@@ -107,7 +107,13 @@ def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, 
 @pytest.mark.parametrize(
     "id",
     tiered(
-        sorted({spec.entry_point: spec.id for spec in map(jaxenvs.spec, jaxenvs.registered())}.values()),
+        sorted(
+            {
+                spec.entry_point: spec.id
+                for spec in map(jaxenvs.spec, jaxenvs.registered())
+                if not spec.entry_point.startswith("jaxenvs.envs.box2d.")  # whose rounding hangs on how many there are
+            }.values()
+        ),
         *("Acrobot-v1", "Blackjack-v1", "MinAtar/Breakout-v1"),
     ),
 )
