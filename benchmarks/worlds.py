@@ -52,15 +52,12 @@ ADAPTERS = (
     "craftax/Craftax-Classic-Symbolic-v1",
     "brax/ant",
     "brax/inverted_pendulum",
-    "playground/CheetahRun",
     "jumanji/Snake-v1",
     "gymnax/Asterix-MinAtar",
     "navix/Navix-Empty-8x8-v0",
     "pgx/2048",
     "xminigrid/MiniGrid-Empty-8x8",
 )
-# Of libraries whose modules are named otherwise.
-MODULES = {"playground": "mujoco_playground"}
 FIRST = "rollout: jaxenvs, resets='first'"
 DRAWN = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
@@ -79,7 +76,7 @@ NOTES = [
     "minatar: the minimal actions; gymnax's Freeway and time limits differ from MinAtar's rules, and so does the "
     "number of episodes that end; what its own rollout shows for an episode's last observation is the next one's first",
     "adapters, step: no side resets, and episodes that are over are stepped on; the same actions",
-    "adapters, rollout: brax's and Playground's own resets go back to the first state of each environment; ours are "
+    "adapters, rollout: brax's own resets go back to the first state of each environment; ours are "
     "fresh, which costs as much as many steps, or, with resets='first', one of 256 that were made once",
     "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has",
     "pixels: 84 x 84, grey, 4 frames, 8 environments, PPO's defaults but for rollouts of 128 steps; stock SB3 on "
@@ -207,9 +204,9 @@ class Worlds:
     def adapters(self) -> None:
         for env_id in self._wanted(ADAPTERS):
             library, _, name = env_id.partition("/")
-            if common.peer(MODULES.get(library, library)) is None:
+            if common.peer(library) is None:
                 continue
-            heavy = library in ("brax", "craftax", "playground")
+            heavy = library in ("brax", "craftax")
             env = jaxenvs.make(env_id)
             own = own_stepping.LIBRARIES[library](name)
             num_steps, num_envs = (10, 8) if self._quick else (50, HEAVY_LANES) if heavy else (200, LANES)

@@ -129,23 +129,6 @@ def pgx(name: str) -> Own:
     return Own(env.init, stepping(env.step), stepping(resetting))
 
 
-def playground(name: str) -> Own:
-    from mujoco_playground import registry
-    from mujoco_playground._src.wrapper import BraxAutoResetWrapper
-
-    env = registry.load(name, config_overrides={"impl": "jax"})
-    resetting = BraxAutoResetWrapper(env)
-
-    def stepping(env: Any) -> Step:
-        def step(state: Any, action: Any, key: jax.Array) -> Any:
-            state = env.step(state.replace(info=dict(state.info), metrics=dict(state.metrics)), action)
-            return state, (state.obs, state.reward, state.done)
-
-        return step
-
-    return Own(resetting.reset, stepping(env), stepping(resetting))
-
-
 def xminigrid(name: str) -> Own:
     import xminigrid
     from xminigrid.wrappers import GymAutoResetWrapper
@@ -164,7 +147,7 @@ def xminigrid(name: str) -> Own:
 
 
 LIBRARIES: dict[str, Callable[[str], Own]] = {
-    function.__name__: function for function in (brax, craftax, gymnax, jumanji, navix, pgx, playground, xminigrid)
+    function.__name__: function for function in (brax, craftax, gymnax, jumanji, navix, pgx, xminigrid)
 }
 
 
