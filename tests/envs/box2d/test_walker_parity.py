@@ -33,10 +33,12 @@ def world_of(env: Any) -> WorldState:
     """The reference's world as ours, in NumPy. What the listener heard of upper legs the reference does not keep."""
     bodies = [reference.body(body) for body in (env.hull, *env.legs)]
     impulses, limits = zip(*map(reference.joint, env.joints), strict=True)
-    rows = [
-        {**pair, "key": pair["ground"] * len(bodies) + pair["body"], "id": pair["ids"]}
-        for pair in reversed(reference.contacts(env))
-    ]
+    rows = []
+    for pair in reversed(reference.contacts(env)):
+        # Where there is no point, C++ has memory that nobody wrote, with NaN in it now and then.
+        is_there = np.arange(2) < pair["count"]
+        id, impulse = np.where(is_there, pair["ids"], 0), np.where(is_there[:, None], pair["impulse"], 0)
+        rows.append({**pair, "key": pair["ground"] * len(bodies) + pair["body"], "id": id, "impulse": impulse})
 
     def table(name: str) -> np.ndarray:
         of_all = np.stack([body[name] for body in bodies])

@@ -74,7 +74,8 @@ def _pairs_of(env: Any) -> Pairs:
         numbers, ids = points.view(np.float32).reshape(2, 5), points.view(np.int32).reshape(2, 5)[:, 4]
         edge, of = edges[int(contact.fixtureA.this)], bodies[int(contact.fixtureB.body.this)]
         key[row], count[row] = edge * len(bodies) + of, integer(address + COUNT)
-        id[row], impulse[row] = ids, numbers[:, 2:4]
+        # Where there is no point, C++ has memory that nobody wrote, with NaN in it now and then.
+        id[row, : count[row]], impulse[row, : count[row]] = ids[: count[row]], numbers[: count[row], 2:4]
     return Pairs(key=key, count=count, id=id, impulse=impulse)
 
 
