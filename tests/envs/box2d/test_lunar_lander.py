@@ -20,8 +20,9 @@ def test_keeps_the_contract() -> None:
     jaxenvs.check_env(jaxenvs.make("LunarLander-v3"))
 
 
+# On a moon, -1.62, it flies out of the observation space, as the reference does.
 @pytest.mark.thorough
-@pytest.mark.parametrize("env", [LunarLander(continuous=True, enable_wind=True), LunarLander(gravity=-1.62)])
+@pytest.mark.parametrize("env", [LunarLander(continuous=True, enable_wind=True), LunarLander(gravity=-12.0)])
 def test_variants_keep_the_contract(env: LunarLander) -> None:
     jaxenvs.check_env(env)
 
