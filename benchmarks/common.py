@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gc
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +31,40 @@ PACKAGES = (
     *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch"),
     *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "xminigrid"),
 )
+
+
+class Command(argparse.ArgumentParser):
+    """Of a benchmark: the options that all have."""
+
+    def __init__(
+        self, description: str | None, *, parts: Sequence[str] = (), rounds: int = 0, quick_rounds: int = 1
+    ) -> None:
+        """
+        Args:
+          description: the benchmark's docstring.
+          parts: those it can be run in.
+          rounds: runs of each side; 0: it takes no such option.
+        """
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._rounds, self._quick_rounds = rounds, quick_rounds
+        if parts:
+            self.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
+        if rounds:
+            text = f"runs of each side that are timed; default {rounds}; quick: {quick_rounds}"
+            self.add_argument("--rounds", type=int, help=text)
+        self.add_argument("--quick", action="store_true", help="small, to see that it works: no results")
+        text = "folder of the JSON file; default benchmarks/results; quick: none"
+        self.add_argument("--output", type=Path, help=text)
+        text = "keep, of the file that is there, what is not measured now, as after a run of some parts"
+        self.add_argument("--merge", action="store_true", help=text)
+
+    def options(self, argv: list[str] | None) -> argparse.Namespace:
+        """As given, with the defaults that depend on whether it is to be quick."""
+        options = self.parse_args(argv)
+        if self._rounds:
+            options.rounds = options.rounds or (self._quick_rounds if options.quick else self._rounds)
+        options.output = options.output or (None if options.quick else RESULTS)
+        return options
 
 
 def cores() -> int:
@@ -177,24 +213,46 @@ class Report:
         """A value, the bar it has to clear in words, and whether it does."""
         self.content["bars"].append({"what": what, "value": value, "bar": bar, "met": bool(met)})
 
-    def finish(self, folder: Path | None) -> None:
-        """Print the bars; write `<folder>/<name>.json`, unless there is no folder."""
+    def finish(self, options: argparse.Namespace) -> None:
+        """Print the bars; write `<output>/<name>.json`, unless there is no such folder. See Command."""
         print("\n## bars")
         if self.content["bars"]:
             print(f"\n{markdown(self.content['bars'])}")
         else:
             print("\nnone applies to these settings")
-        if folder is None:
+        if options.output is None:
             print("\nnothing written: --quick figures are no results (choose a folder with --output)")
             return
-        print(f"\nwrote {self.save(folder).name}")
+        print(f"\nwrote {self.save(options.output, options.merge).name}")
 
-    def save(self, folder: Path) -> Path:
-        """Write `<folder>/<name>.json`."""
+    def save(self, folder: Path, merge: bool = False) -> Path:
+        """Write `<folder>/<name>.json`, or with `merge` write these results into it."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        path.write_text(json.dumps(self.content, indent=1) + "\n")
+        content = merged(json.loads(path.read_text()), self.content) if merge and path.exists() else self.content
+        path.write_text(json.dumps(content, indent=1) + "\n")
         return path
+
+
+def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Results of some parts in the place of those that were measured before, and which parts are of which run."""
+    tables = dict(before["tables"])
+    for name, rows in now["tables"].items():
+        tables[name] = _replaced(tables.get(name, []), rows, _what_is_measured)
+    runs = [*before.get("runs", []), {key: now[key] for key in ("settings", "machine", "versions")}]
+    bars = _replaced(before["bars"], now["bars"], lambda bar: bar["what"])
+    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "runs": runs}
+
+
+def _replaced(old: list[Any], new: list[Any], key: Callable[[Any], Any]) -> list[Any]:
+    """Each in the place of the old one of its key, and those that are new behind."""
+    mine = {key(row): row for row in new}
+    return [mine.pop(key(row), row) for row in old] + list(mine.values())
+
+
+def _what_is_measured(row: dict[str, Any]) -> tuple[Any, ...]:
+    """The columns before the first figure."""
+    return tuple(itertools.takewhile(lambda value: not isinstance(value, float), row.values()))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -132,6 +132,10 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
     return "\n\n".join(parts) + "\n"
 
 
+def _options(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if value and name != "quick")
+
+
 def _about(name: str, result: dict[str, Any]) -> str:
     """Where, with what and how it was measured."""
     machine = result["machine"]
@@ -139,7 +143,8 @@ def _about(name: str, result: dict[str, Any]) -> str:
     if "gpu" in machine:
         where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-    notes = "\n".join(f"- {note}" for note in result["notes"])
+    later = [_fill(f"- measured in a later run: {_options(run['settings'])}") for run in result.get("runs", ())]
+    notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
     command = COMMANDS.get(name, name)
     return f"{_fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"
 

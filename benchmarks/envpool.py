@@ -8,14 +8,12 @@ SubprocVecEnv. seams: `VecEnv.step` beside EnvPool's own, of worlds in which not
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
 import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -179,22 +177,18 @@ def _seam(report: common.Report, what: str, pool: Any, venv: bridge.GymVecEnv, r
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser = common.Command(__doc__, parts=PARTS, rounds=5)
     parser.add_argument("--only", default="", help="what of it, as 'PPO Half.* 8' or 'CartPole-v1 64'; default all")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; no results")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     if common.peer("envpool") is None:
         return
-    rounds = options.rounds or (1 if options.quick else 5)
+    rounds = options.rounds
     settings = {"parts": " ".join(options.parts), "only": options.only, "rounds": rounds, "quick": options.quick}
     report = common.Report("envpool", settings, NOTES)
     for part in options.parts:
         measure = {"training": measure_training, "seams": measure_seams}[part]
         measure(report, rounds, options.only, options.quick)
-    report.finish(options.output or (None if options.quick else common.RESULTS))
+    report.finish(options)
 
 
 if __name__ == "__main__":

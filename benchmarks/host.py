@@ -9,7 +9,6 @@ environments that cost so many microseconds. processes: PPO on eight processes. 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import importlib.util
@@ -18,7 +17,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -358,14 +356,10 @@ def _c_cartpole(lanes: int) -> tuple[Callable[[np.ndarray], Any], VecEnv] | None
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; no results")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    arguments = parser.parse_args(argv)
+    parser = common.Command(__doc__, parts=PARTS, rounds=5)
+    arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.parts
-    rounds = arguments.rounds or (1 if quick else 5)
+    rounds = arguments.rounds
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, as in never_slower
     report = common.Report("host", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES)
     if "training" in parts and not quick:  # never_slower --quick has tried the same
@@ -382,7 +376,7 @@ def main(argv: list[str] | None = None) -> None:
         measure_pipeline(report, rounds)
     if "native" in parts:
         measure_native(report, rounds, 8 if quick else 1024)
-    report.finish(arguments.output or (None if quick else common.RESULTS))
+    report.finish(arguments)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ starts anew.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import dataclasses
 import json
@@ -253,7 +252,7 @@ def first_at(curve: list[tuple[int, float, float]], threshold: float) -> tuple[f
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__)
     parser.add_argument("--off-policy", action="store_true", help="DQN, SAC and TD3 in the place of PPO")
     tasks_help = "default: all; quick: the first. Off-policy, with the algorithm before it"
     parser.add_argument("--envs", nargs="+", choices=[*TASKS, *OFF_POLICY_TASKS], metavar="ENV", help=tasks_help)
@@ -261,10 +260,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 10; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
-    parser.add_argument("--quick", action="store_true", help="a few steps, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
     parser.add_argument("--records", type=Path, help="default runs/learning.jsonl; quick: forgotten afterwards")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     quick = options.quick
     tasks, ours = (OFF_POLICY_TASKS, OURS_OFF_POLICY) if options.off_policy else (TASKS, OURS)
     names = options.envs or (list(tasks)[:1] if quick else list(tasks))
@@ -272,7 +269,6 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--envs must be of {', '.join(tasks)}, got {', '.join(names)}.")
     counts = {ours: options.seeds, STOCK: options.stock_seeds}
     counts = {side: (1 if quick else 10) if count is None else count for side, count in counts.items()}
-    output = options.output or (None if quick else common.RESULTS)
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
     if options.fresh:
         path.unlink(missing_ok=True)
@@ -309,7 +305,7 @@ def main(argv: list[str] | None = None) -> None:
             report.require(what, median, f">= {quartile:.1f}, stock's first quartile", median >= quartile)
     report.add("learning", rows)
     report.content["runs"] = records
-    report.finish(output)
+    report.finish(options)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ No cell may be slower with `bridge`. The cells where it may be are measured firs
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -15,7 +14,6 @@ import functools
 import math
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 from benchmarks import common
@@ -227,14 +225,11 @@ def add(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed, if they fit; default 9; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="two small cells, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    arguments = parser.parse_args(argv)
+    arguments = parser.options(argv)
     quick = arguments.quick
-    options = Options(arguments.rounds or (1 if quick else 9), quick)
+    options = Options(arguments.rounds, quick)
     cells = [cell for cell in (quick_cells() if quick else all_cells()) if re.search(arguments.only, str(cell))]
     if not cells:
         parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, all_cells()))}.")
@@ -252,7 +247,7 @@ def main(argv: list[str] | None = None) -> None:
             report.require(f"{cell}: runs to the end", 0.0, "both sides", met=False)
     missed = [bar["what"] for bar in report.content["bars"] if not bar["met"]]
     print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
-    report.finish(arguments.output or (None if quick else common.RESULTS))
+    report.finish(arguments)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ A full run installs SBX in an environment of its own, .bench/sbx, where it is mi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -198,20 +197,16 @@ def _peak(side: str, kind: str, capacity: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser = common.Command(__doc__, parts=PARTS, rounds=5)
     parser.add_argument("--only", metavar="TEXT", default="", help="comparisons of steps whose algorithm it is")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; installs nothing")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    arguments = parser.parse_args(argv)
+    arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.parts
     if not quick:
         # Compile times are figures here. In the environment too, for the workers.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         jax.config.update("jax_enable_compilation_cache", False)
     sbx = client.interpreter("sbx", install=not quick) if "steps" in parts else None
-    options = Options(arguments.rounds or (1 if quick else 5), quick, sbx)
+    options = Options(arguments.rounds, quick, sbx)
     settings = {"parts": " ".join(parts), "rounds": options.rounds, "quick": quick}
     report = common.Report("off_policy", settings, NOTES)
     comparisons = [QUICK] if quick and "steps" in parts else []
@@ -225,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure_ppo(report, options)
     if "memory" in parts:
         measure_memory(report, options, *([3000] if quick else []))
-    report.finish(arguments.output or (None if quick else common.RESULTS))
+    report.finish(arguments)
 
 
 if __name__ == "__main__":

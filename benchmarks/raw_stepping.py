@@ -11,7 +11,6 @@ A full run takes place in the environment of gymnax, .bench/gymnax, which it ins
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -243,17 +242,13 @@ def warn_of_different_work(timings: dict[str, Timing]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__, rounds=9, quick_rounds=2)
     parser.add_argument("--lanes", type=int, nargs="+", help=f"default {LANES}; quick: 64")
     parser.add_argument("--envs", nargs="+", help=f"default {ENVS}; quick: {ENVS[0]}")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 2")
-    parser.add_argument("--quick", action="store_true", help="short and rough, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     lanes = options.lanes or ([64] if options.quick else list(LANES))
     envs = options.envs or ([ENVS[0]] if options.quick else list(ENVS))
-    rounds = options.rounds or (2 if options.quick else 9)
-    output = options.output or (None if options.quick else common.RESULTS)
+    rounds = options.rounds
 
     python = None if options.quick else client.interpreter("gymnax", install=True)
     if python is not None and Path(sys.prefix).resolve() != python.parent.parent.resolve():
@@ -281,7 +276,7 @@ def main(argv: list[str] | None = None) -> None:
             )
             warn_of_different_work(timings)
             hold_against_bars(report, env_id, num_envs, timings)
-    report.finish(output)
+    report.finish(options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ slices: 256 slices of 4 steps, of buffers of up to 600 million transitions. add:
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import statistics
@@ -230,14 +229,10 @@ def measure_memmap(report: common.Report, rounds: int, rows: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; no results")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    arguments = parser.parse_args(argv)
+    parser = common.Command(__doc__, parts=PARTS, rounds=5)
+    arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.parts
-    rounds = arguments.rounds or (1 if quick else 5)
+    rounds = arguments.rounds
     report = common.Report("replay", {"parts": " ".join(parts), "rounds": rounds, "quick": quick}, NOTES)
     if "slices" in parts:
         measure_slices(report, rounds, ((1_000_000, 2_000_000),) if quick else FILLS, quick)
@@ -250,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
         measure_memory(report, 2000 if quick else 20_000)
     if "memmap" in parts:
         measure_memmap(report, rounds, 2000 if quick else 200_000)
-    report.finish(arguments.output or (None if quick else common.RESULTS))
+    report.finish(arguments)
 
 
 if __name__ == "__main__":

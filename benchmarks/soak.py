@@ -7,7 +7,6 @@ Resident size and the number of compilations have to level off.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import pickle
@@ -190,11 +189,9 @@ def soak(trainees: list[Trainee], seconds: float, read_every: float) -> Soak:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__)
     parser.add_argument("--minutes", type=float, help="default 10; quick: one turn")
-    parser.add_argument("--quick", action="store_true", help="one model, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     quick = options.quick
     minutes = options.minutes if options.minutes is not None else (0.0 if quick else 10.0)
 
@@ -211,7 +208,7 @@ def main(argv: list[str] | None = None) -> None:
         report.require("compilations in the last third", late, "0", late == 0)
         failures = sum(tally.failures for tally in result.tallies.values())
         report.require("activities that failed", failures, "0", failures == 0)
-    report.finish(options.output or (None if quick else common.RESULTS))
+    report.finish(options)
 
 
 if __name__ == "__main__":

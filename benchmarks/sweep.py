@@ -7,11 +7,9 @@ In a process of its own, because XLA gets more threads here than the other bench
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -76,16 +74,13 @@ def measure(report: common.Report, setting: str, settings: learn.Training, num_s
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 1")
     parser.add_argument("--seeds", type=int, help="default 20; quick: 3")
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     reserve_threads()  # before JAX runs anything
     quick, num_seeds = options.quick, options.seeds or (3 if options.quick else 20)
-    rounds = options.rounds or (1 if quick else 9)
+    rounds = options.rounds
     if not quick:
         jax.config.update("jax_enable_compilation_cache", False)  # compile times are figures here
 
@@ -101,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
         ratio = measure(report, setting, training, num_seeds, rounds)
         if not quick:
             report.require(f"{setting}: time of {num_seeds} seeds / of one", ratio, "<= 12", ratio <= 12)
-    report.finish(options.output or (None if quick else common.RESULTS))
+    report.finish(options)
 
 
 if __name__ == "__main__":

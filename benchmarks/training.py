@@ -10,7 +10,6 @@ A full run installs rejax and SBX in environments of their own, .bench/rejax and
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -22,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -321,22 +319,18 @@ def describe_peers(report: common.Report, peers: dict[str, client.Worker]) -> No
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", nargs="+", choices="abcd", default=list("abcd"), help="parts; default: all")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 1")
     parser.add_argument("--seeds", type=int, help="of part d; default 3; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it works; installs nothing")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    arguments = parser.parse_args(argv)
+    arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.only
-    output = arguments.output or (None if quick else common.RESULTS)
     if not quick:
         # Compile times are figures here. In the environment too, for the workers.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         jax.config.update("jax_enable_compilation_cache", False)
 
     seeds = arguments.seeds or (1 if quick else 3)
-    options = Options(arguments.rounds or (1 if quick else 9), torch.get_num_threads(), quick, {})
+    options = Options(arguments.rounds, torch.get_num_threads(), quick, {})
     settings: dict[str, Any] = {"env": ENV_ID, "parts": "".join(parts), "rounds": options.rounds, "seeds": seeds}
     settings |= {"torch_threads": options.threads, "quick": quick}
     report = common.Report("training", settings, NOTES)
@@ -355,7 +349,7 @@ def main(argv: list[str] | None = None) -> None:
         for setting in ("default",) if quick else ("default", "zoo"):
             time_to_solved(report, setting, seeds, options)
     torch.set_num_threads(options.threads)
-    report.finish(output)
+    report.finish(arguments)
 
 
 if __name__ == "__main__":

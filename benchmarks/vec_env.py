@@ -8,7 +8,6 @@ steps leave behind.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import contextlib
 import gc
@@ -17,7 +16,6 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -270,18 +268,13 @@ def measure_memory(report: common.Report, steps: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__, parts=PARTS, rounds=9, quick_rounds=2)
     parser.add_argument("--lanes", type=int, nargs="+", help=f"of the part `steps`; default {LANES}; quick: 8")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 9; quick: 2")
     parser.add_argument("--torch-threads", type=int, help="of the part `ppo`; default: PyTorch's own choice")
     parser.add_argument("--memory-steps", type=int, help="default 1,000,000; quick: 2,000")
-    parser.add_argument("--quick", action="store_true", help="short and rough, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     lanes = options.lanes or ([8] if options.quick else list(LANES))
-    rounds = options.rounds or (2 if options.quick else 9)
-    output = options.output or (None if options.quick else common.RESULTS)
+    rounds = options.rounds
 
     # SubprocVecEnv's processes are forked from one that has imported what they need.
     multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
@@ -307,7 +300,7 @@ def main(argv: list[str] | None = None) -> None:
             time_ppo(report, num_envs, num_steps, batch_size, rounds, envpool)
     if "memory" in options.parts:
         measure_memory(report, options.memory_steps or (2_000 if options.quick else 1_000_000))
-    report.finish(output)
+    report.finish(options)
 
 
 if __name__ == "__main__":

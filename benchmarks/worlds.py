@@ -13,7 +13,6 @@ The first three run in an environment with all the libraries, .bench/worlds, whi
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import multiprocessing
@@ -61,7 +60,7 @@ ADAPTERS = (
 FIRST = "rollout: jaxenvs, resets='first'"
 DRAWN = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
-BOX2D = ("LunarLander-v3",)
+BOX2D = ("LunarLander-v3", "BipedalWalker-v3")
 
 GYMNAX, PGX, FROZEN_LAKE, VECTOR_LOOP, ADAPTER, AUTO_RESET, PICTURES, PIXELS = 3, 2, 3, 50, 1.05, 1, 20, 3
 BOX2D_ROLLOUT, BOX2D_PPO = 3, 6
@@ -69,6 +68,7 @@ LANES = 1024
 HEAVY_LANES = 64  # of physics, whose steps take a millisecond a lane
 PIXELS_LANES, PIXELS_STEPS = 8, 128
 BOX2D_LANES = 16
+BOX2D_FEW = (1, 2, 4, 8, 16)
 
 NOTES = [
     "rollouts: one program scans over actions drawn beforehand, resets what ends, and returns observation, reward and "
@@ -83,6 +83,8 @@ NOTES = [
     "Gymnasium's pictures, by Gymnasium's wrappers",
     "box2d, rollouts: random actions; SB3's own make_vec_env, Monitors in a DummyVecEnv, with 16 environments; EnvPool "
     "resets in the step after the end; seconds to compile are not in the rollout's figures but in a row of their own",
+    "box2d, few: VecEnv.step in a loop of one's own, by the number of environments: where Gymnasium's is faster, "
+    "make_vec_env takes it",
     "box2d, PPO: RL-Zoo's settings, an iteration a run, compiled before; each on its own make_vec_env",
 ]
 
@@ -279,8 +281,13 @@ class Worlds:
                 sides["EnvPool"] = _pool_steps(pool, env_id, actions)
             speeds = self._measure("box2d_rollouts", env_id, sides)
             self._report.add("box2d_compilation", [{"environment": env_id, "seconds": seconds}])
+            for lanes in BOX2D_FEW[:1] if self._quick else BOX2D_FEW:
+                few = actions[: 10 if self._quick else 200, :lanes]
+                makers = {"JaxVecEnv": _jax_vec_env, "DummyVecEnv with Monitor": make_vec_env}
+                steps = {name: _vec_env_steps(make(env_id, lanes, seed=0), few) for name, make in makers.items()}
+                self._measure("box2d_few", f"{env_id}, {lanes}", steps)
             models = {"bridge.PPO": bridge.PPO, "stock SB3": stable_baselines3.PPO}
-            makers = {"bridge.PPO": bridge.make_vec_env, "stock SB3": make_vec_env}
+            makers = {"bridge.PPO": _jax_vec_env, "stock SB3": make_vec_env}
             iterations = {name: _zoo_ppo(models[name], makers[name], env_id, self._quick) for name in models}
             timings = common.interleave(iterations, self._rounds, warm_up=1)
             self._report.add("box2d_ppo", [{"side": side} | timing.row() for side, timing in timings.items()])
@@ -292,9 +299,16 @@ class Worlds:
             self._report.bar(f"{env_id}: PPO with RL-Zoo's settings, bridge / stock SB3", ratio, BOX2D_PPO)
 
 
+def _jax_vec_env(env_id: str, lanes: int, seed: int) -> Any:
+    import bridge
+
+    return bridge.make_vec_env(env_id, lanes, seed=seed, backend="jax")
+
+
 def _vec_env_steps(venv: Any, actions: np.ndarray) -> Side:
     venv.reset()
-    return Side(lambda: [venv.step(action)[2] for action in actions], actions.size, lambda done: int(np.sum(done)))
+    steps = actions.shape[0] * actions.shape[1]
+    return Side(lambda: [venv.step(action)[2] for action in actions], steps, lambda done: int(np.sum(done)))
 
 
 def _pool_steps(pool: Any, env_id: str, actions: np.ndarray) -> Side:
@@ -392,18 +406,16 @@ def _stock_pixels() -> Any:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser = common.Command(__doc__, parts=PARTS, rounds=5)
     parser.add_argument("--only", default="", help="environments whose names this is found in; default all")
-    parser.add_argument("--rounds", type=int, help="runs of each side that are timed; default 5; quick: 1")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it works; no results")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
-    options = parser.parse_args(argv)
-    rounds = options.rounds or (1 if options.quick else 5)
+    options = parser.options(argv)
+    rounds = options.rounds
     settings = {"parts": " ".join(options.parts), "only": options.only, "rounds": rounds, "quick": options.quick}
     report = common.Report("worlds", settings, NOTES)
-    python = None if options.quick else client.interpreter("worlds", install=True)
-    elsewhere = [] if python is None or _runs_in(python) else [part for part in options.parts if part in WITH_LIBRARIES]
+    elsewhere = [] if options.quick else [part for part in options.parts if part in WITH_LIBRARIES]
+    python = client.interpreter("worlds", install=True) if elsewhere else None
+    if python is None or _runs_in(python):
+        elsewhere = []
     if elsewhere:
         with tempfile.TemporaryDirectory() as folder:
             given = ["--parts", *elsewhere, "--only", options.only, "--rounds", str(rounds), "--output", folder]
@@ -416,7 +428,7 @@ def main(argv: list[str] | None = None) -> None:
     for part in options.parts:
         if part not in elsewhere:
             getattr(worlds, part)()
-    report.finish(options.output or (None if options.quick else common.RESULTS))
+    report.finish(options)
 
 
 def _runs_in(python: Path) -> bool:

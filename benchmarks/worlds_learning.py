@@ -8,7 +8,6 @@ seeds too; --fresh starts anew.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -226,15 +225,13 @@ def summarize(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common.Command(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK")
     parser.add_argument("--seeds", type=int, help="default 5; quick: 1")
     parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
     parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
-    parser.add_argument("--quick", action="store_true", help="a few steps, to see that it works")
-    parser.add_argument("--output", type=Path, help="folder of the JSON file; default benchmarks/results; quick: none")
     parser.add_argument("--records", type=Path, help="default runs/worlds_learning.jsonl; quick: forgotten afterwards")
-    options = parser.parse_args(argv)
+    options = parser.options(argv)
     quick, seeds = options.quick, options.seeds or (1 if options.quick else 5)
     path = options.records or (Path(tempfile.mkdtemp()) / RECORDS.name if quick else RECORDS)
     if options.fresh:
@@ -263,7 +260,7 @@ def main(argv: list[str] | None = None) -> None:
             report.require(what, row["return"], bar, row["return"] >= least)
     report.add("worlds_learning", rows)
     report.content["runs"] = records
-    report.finish(options.output or (None if quick else common.RESULTS))
+    report.finish(options)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ from jaxenvs.arguments import seed as as_seed
 
 BACKENDS = ("auto", "jax", "serial", "process", "native")
 
+# With fewer on a CPU, Gymnasium's of Box2D's worlds take less time for a step.
+FEWEST_BOX2D = 4
+
 log = logging.getLogger("bridge")
 
 
@@ -67,8 +70,8 @@ def make_vec_env(
       wrapper_kwargs: for `wrapper_class`.
       backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
         ProcessVecEnv, in others; "native", a GymVecEnv of the EnvPool, or else of the `vector_entry_point`, that a
-        Gymnasium id has. "auto" is "jax" for what jaxenvs has, but for Box2D's worlds on a GPU, where Gymnasium's are
-        faster, and "serial" for the rest; the log says which.
+        Gymnasium id has. "auto" is "jax" for what jaxenvs has, but for Box2D's worlds on a GPU, or where they are few:
+        a step of Gymnasium's is faster there; and "serial" for the rest. The log says which.
 
     Raises:
       ValueError, TypeError: an argument is not what it must be.
@@ -103,7 +106,7 @@ def make_vec_env(
         )
         return vec_env
     if backend == "auto":
-        backend, env_id = _choose(env_id, env_kwargs)
+        backend, env_id = _choose(env_id, n_envs, env_kwargs)
     if backend in ("jax", "native"):
         if vec_env_kwargs:
             raise TypeError(f"backend={backend!r} takes no vec_env_kwargs, got {shown(vec_env_kwargs)}.")
@@ -118,7 +121,7 @@ def make_vec_env(
             raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
         return _monitored(_native(env_id, n_envs, seed, env_kwargs), monitor_dir, monitor_kwargs)
 
-    _hint(env_id)
+    _hint(env_id, n_envs)
     # Episodes are counted by the VecEnv. But a wrapper may change rewards and ends, which a Monitor is to see before.
     if monitor_dir is not None or monitor_kwargs or wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
@@ -135,11 +138,17 @@ def make_vec_env(
     return host_vec_env
 
 
-def _choose(env_id: Any, kwargs: dict[str, Any]) -> tuple[str, Any]:
+def _choose(env_id: Any, n_envs: int, kwargs: dict[str, Any]) -> tuple[str, Any]:
     """ "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, what came of it."""
-    source = env_id
+    source, level, reason = env_id, logging.INFO, ""
     if isinstance(env_id, str):
-        backend = "jax" if _is_jax_id(env_id) and not _is_slower_here(env_id, kwargs) else "serial"
+        backend = "jax" if _is_jax_id(env_id) else "serial"
+        if backend == "jax" and _is_slower_here(env_id, n_envs, kwargs):
+            backend, device = "serial", jax.default_backend()
+            reason = f", which is faster on a {device} than backend='jax'"
+            if device == "cpu":
+                level = logging.WARNING
+                reason = f": {n_envs} of these step faster so, but bridge's algorithms train faster with backend='jax'"
     elif isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
         backend = "jax"
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
@@ -152,21 +161,22 @@ def _choose(env_id: Any, kwargs: dict[str, Any]) -> tuple[str, Any]:
                 f"function that makes an environment, got {shown(env_id)}."
             )
         backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
-    slower = isinstance(env_id, str) and backend == "serial" and _is_slower_here(env_id, kwargs)
-    reason = f", which is faster on a {jax.default_backend()} than backend='jax'" if slower else ""
     name = env_id if isinstance(env_id, str) else shown(env_id)
-    _say_once(logging.INFO, f"make_vec_env({name}): {backend=}{reason}.")
+    _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
     return backend, source
 
 
-def _is_slower_here(env_id: str, kwargs: dict[str, Any]) -> bool:
-    """Whether Gymnasium's own environment of an id of jaxenvs is faster on this device, and can be made of `kwargs`.
+def _is_slower_here(env_id: str, n_envs: int, kwargs: dict[str, Any]) -> bool:
+    """Whether a step of Gymnasium's own environments of an id of jaxenvs is faster on this device, and they can be made
+    of `kwargs`.
 
-    On a CPU ours are faster, all of them. A step of Box2D's worlds is 180 rounds one after the other, whose kernels an
-    accelerator has to be sent one by one: some 10 ms at least, in which Gymnasium steps a hundred of them.
+    A step of Box2D's worlds is 180 rounds one after the other: on a CPU as long for one lane as for several
+    (`python -m benchmarks.worlds --parts box2d`); an accelerator has to be sent the kernels of each, some 10 ms at
+    least, in which Gymnasium steps a hundred of them. All others are faster than Gymnasium's.
     """
     entry_point = jaxenvs.spec(env_id).entry_point if env_id in jaxenvs.registered() else ""
-    if not str(entry_point).startswith("jaxenvs.envs.box2d.") or jax.default_backend() == "cpu":
+    is_box2d = str(entry_point).startswith("jaxenvs.envs.box2d.")
+    if not is_box2d or (jax.default_backend() == "cpu" and n_envs >= FEWEST_BOX2D):
         return False
     try:
         theirs = load_env_creator(gymnasium.spec(env_id).entry_point)  # type: ignore[arg-type]
@@ -334,7 +344,7 @@ def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> V
         return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
-def _hint(env_id: Any) -> None:
+def _hint(env_id: Any, n_envs: int) -> None:
     """Say that jaxenvs, or an EnvPool that is installed, has the environment too, if it has."""
     if isinstance(env_id, str):
         names = [env_id]
@@ -342,7 +352,7 @@ def _hint(env_id: Any) -> None:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if name in jaxenvs.registered() and not _is_slower_here(name, {})]:
+    if also := [name for name in names if name in jaxenvs.registered() and not _is_slower_here(name, n_envs, {})]:
         _say_once(
             logging.WARNING,
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",

@@ -135,8 +135,29 @@ def test_the_envpool_adapter_keeps_the_contract_of_a_vec_env():
 
 def test_quick_figures_do_not_replace_results(monkeypatch, capsys):
     report = common.Report("nothing", {}, [])
-    report.finish(None)
+    report.finish(common.Command(None).options(["--quick"]))
     assert "nothing written" in capsys.readouterr().out
+
+
+def test_results_of_a_part_are_merged_into_those_of_the_others(tmp_path):
+    def write(options, *measured):
+        report = common.Report("some", {"given": options}, [])
+        for env, speed in measured:
+            report.add("speeds", [{"env": env, "side": "ours", "steps_per_second": speed}])
+            report.bar(env, speed, 2)
+        report.finish(common.Command(None).options(["--output", str(tmp_path), *options]))
+        return json.loads((tmp_path / "some.json").read_text())
+
+    write([], ("a", 1.0), ("b", 1.0))
+    content = write(["--merge"], ("b", 3.0), ("c", 4.0))
+    assert {row["env"]: row["steps_per_second"] for row in content["tables"]["speeds"]} == {
+        "a": 1.0,
+        "b": 3.0,
+        "c": 4.0,
+    }
+    assert {bar["what"]: bar["met"] for bar in content["bars"]} == {"a": False, "b": True, "c": True}
+    assert [run["settings"] for run in content["runs"]] == [{"given": ["--merge"]}]
+    assert [row["env"] for row in write([], ("c", 4.0))["tables"]["speeds"]] == ["c"]
 
 
 def test_interleave_takes_turns_and_leaves_out_the_warm_up():

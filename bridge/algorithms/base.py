@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import gymnasium
+import jax
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -261,5 +262,6 @@ def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) ->
 def as_vec_env(env: Any) -> Any:
     """JAX environments where SB3 would make Gymnasium's; anything else as it is."""
     if isinstance(env, str) and env in jaxenvs.registered():
-        return make_vec_env(env)
+        # On a CPU a program of whole rollouts is the faster one, also where a step by itself is not.
+        return make_vec_env(env, backend="jax" if jax.default_backend() == "cpu" else "auto")
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env

@@ -57,14 +57,25 @@ def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog,
     """Box2D's worlds are loops of small steps, which an accelerator starts one by one."""
     pytest.importorskip("Box2D", reason="Gymnasium's LunarLander needs gymnasium[box2d]")
     monkeypatch.setattr(bridge.factory.jax, "default_backend", lambda: "gpu")
-    assert type(make_vec_env("LunarLander-v3", 1, env_kwargs={"gravity": -5.0})) is SerialVecEnv
+    assert type(make_vec_env("LunarLander-v3", 8, env_kwargs={"gravity": -5.0})) is SerialVecEnv
     assert type(make_vec_env("CartPole-v1", 1)) is JaxVecEnv
     lines = [record.message for record in caplog.records if "LunarLander" in record.message]
     reason = "which is faster on a gpu than backend='jax'"
     assert lines == [f"make_vec_env(LunarLander-v3): backend='serial', {reason}."]
-    assert not bridge.factory._is_slower_here("LunarLander-v3", {"main_engine_power": 20.0})  # which is ours alone
-    monkeypatch.undo()
-    assert not bridge.factory._is_slower_here("LunarLander-v3", {})
+
+
+def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ours(caplog):
+    pytest.importorskip("Box2D", reason="Gymnasium's LunarLander needs gymnasium[box2d]")
+    few, enough = bridge.factory.FEWEST_BOX2D - 1, bridge.factory.FEWEST_BOX2D
+    assert type(make_vec_env("LunarLander-v3", few)) is SerialVecEnv
+    lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert lines == [
+        f"make_vec_env(LunarLander-v3): backend='serial': {few} of these step faster so, but bridge's algorithms train "
+        "faster with backend='jax'."
+    ]
+    assert type(make_vec_env("LunarLander-v3", few, env_kwargs={"main_engine_power": 20.0})) is JaxVecEnv  # ours alone
+    assert type(make_vec_env("LunarLander-v3", enough)) is JaxVecEnv
+    assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
 
 
 def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():

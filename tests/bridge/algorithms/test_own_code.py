@@ -2,7 +2,6 @@
 
 import copy
 
-import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3
@@ -10,78 +9,25 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common import utils
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger, configure
-from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecMonitor
 
 import bridge
 from bridge import JaxVecEnv
 from jaxenvs import TimeLimit
+from tests.bridge.algorithms.own_code_models import (
+    LIBRARIES,
+    OFF_POLICY,
+    WHERE,
+    AtStep,
+    HostCounter,
+    environments,
+    make,
+    make_on_policy,
+    vector,
+    zero,
+)
 from tests.environments import Counter
-
-LIBRARIES = [stable_baselines3, bridge]
-WHERE = ["JAX", "Gymnasium"]
-SETTINGS = {"seed": 0, "device": "cpu", "policy_kwargs": {"net_arch": [8]}}
-OFF_POLICY = {**SETTINGS, "learning_starts": 6, "buffer_size": 200, "batch_size": 8}
-
-
-class HostCounter(gymnasium.Env):
-    """Counts its steps and ends after five."""
-
-    def __init__(self, kind="box", dtype=np.float32):
-        self.observation_space = spaces.Box(0, 100, (2,))
-        self.action_space = spaces.Box(-1.0, 1.0, (2,), dtype) if kind == "box" else spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.count = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        self.count += 1
-        return np.full(2, self.count, np.float32), 1.0, self.count == 5, False, {}
-
-
-def environments(where, kind="box"):
-    return JaxVecEnv(TimeLimit(Counter(5, "box", kind), 7), 1, seed=0) if where == "JAX" else HostCounter(kind)
-
-
-def make(cls, where="Gymnasium", **settings):
-    kind = "discrete" if issubclass(cls, stable_baselines3.DQN) else "box"
-    return cls("MlpPolicy", environments(where, kind), **copy.deepcopy({**OFF_POLICY, **settings}))
-
-
-def make_on_policy(cls, where="JAX", env=None, **settings):
-    given = {**SETTINGS, "n_steps": 16, **settings}
-    if issubclass(cls, stable_baselines3.PPO):
-        given = {"batch_size": 16, "n_epochs": 1, **given}
-    return cls("MlpPolicy", environments(where, "discrete") if env is None else env, **copy.deepcopy(given))
-
-
-def vector(module):
-    return torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-
-
-class AtStep(BaseCallback):
-    """Calls a function with the model at some steps."""
-
-    def __init__(self, steps, function):
-        super().__init__()
-        self.steps, self.function = steps, function
-
-    def _on_step(self):
-        if self.num_timesteps in self.steps:
-            self.function(self.model)
-        return True
-
-
-def zero(*modules):
-    with torch.no_grad():
-        for module in modules:
-            for parameter in module.parameters():
-                parameter.zero_()
-
 
 # --- Methods of a subclass ------------------------------------------------------------------------------------------
 
@@ -271,222 +217,6 @@ def test_an_update_by_hand_takes_sb3s_number_of_rows(name):
     model.replay_buffer.sample = lambda num, env=None: asked.append(num) or sample(num, env)
     model.train(gradient_steps=1)
     assert asked == [64 if name == "SAC" else 100]
-
-
-# --- Callbacks ------------------------------------------------------------------------------------------------------
-
-
-class Reset(BaseCallback):
-    """Zeroes critics as a rollout starts, and keeps what they are at each step."""
-
-    def _init_callback(self):
-        self.seen = []
-
-    def _on_rollout_start(self):
-        if self.num_timesteps == 20:
-            zero(self.model.critic, self.model.critic_target)
-
-    def _on_step(self):
-        self.seen.append(vector(self.model.critic).abs().max().item())
-        return True
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_what_is_written_as_a_rollout_starts_trains_and_is_seen_in_its_first_step(where):
-    callback = Reset()
-    make(bridge.SAC, where).learn(24, callback)
-    assert callback.seen[19] > 0.1
-    assert callback.seen[20] == 0.0
-    assert 0 < callback.seen[21] < 0.01
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("lib", LIBRARIES)
-def test_as_a_rollout_starts_the_update_before_it_has_taken_place(lib, where):
-    class Updates(BaseCallback):
-        def _init_callback(self):
-            self.seen = []
-
-        def _on_rollout_start(self):
-            self.seen.append(self.model._n_updates)
-
-        def _on_step(self):
-            return True
-
-    callback = Updates()
-    make(lib.SAC, where).learn(12, callback)
-    assert callback.seen == [0] * 7 + [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_with_state_dependent_exploration_frozen_layers_stay_and_settings_count(where):
-    frozen = []
-
-    def freeze(model):
-        model.tau = 1.0
-        for parameter in model.actor.latent_pi.parameters():
-            parameter.requires_grad_(False)
-        frozen.append(vector(model.actor.latent_pi))
-
-    model = make(bridge.SAC, where, use_sde=True)
-    model.learn(30, AtStep({20}, freeze))
-    assert torch.equal(vector(model.actor.latent_pi), frozen[0])
-    assert torch.equal(vector(model.critic), vector(model.critic_target))
-
-
-class Intrinsic(BaseCallback):
-    """Adds to rewards, as published callbacks for intrinsic rewards do, and keeps the observation before each step."""
-
-    def _init_callback(self):
-        self.seen = []
-
-    def _on_step(self):
-        self.locals["rewards"] += 1000.0
-        self.seen.append((self.model._last_obs[:, 0].copy(), np.array(self.locals["new_obs"])[:, 0]))
-        return True
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", ["SAC", "DQN"])
-def test_rewards_that_a_callback_adds_to_are_stored(name, where):
-    model, callback = make(getattr(bridge, name), where), Intrinsic()
-    plain = make(getattr(bridge, name), where)
-    model.learn(30, callback)
-    plain.learn(30)
-    assert (model.replay_buffer.rewards[:30] > 900).all()
-    before, after = (np.array(each).ravel() for each in zip(*callback.seen))
-    np.testing.assert_array_equal(before, np.arange(len(before)) % 5)
-    np.testing.assert_array_equal(after, np.arange(1, len(after) + 1) % 5)
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", ["PPO", "A2C"])
-def test_rewards_that_a_callback_adds_to_are_learnt_from(name, where):
-    settings = {"learning_rate": 0.0, "gamma": 0.5}
-    ours, stock = (make_on_policy(getattr(lib, name), where, **settings) for lib in (bridge, stable_baselines3))
-    stock.policy.load_state_dict(ours.policy.state_dict())
-    callbacks = Intrinsic(), Intrinsic()
-    for model, callback in zip((ours, stock), callbacks):
-        model.learn(16, callback)
-    np.testing.assert_array_equal(*(np.array(callback.seen) for callback in callbacks))
-    assert ours.rollout_buffer.rewards.min() > 900
-    buffer = ours.rollout_buffer
-    returns = (buffer.advantages + buffer.values).ravel()
-    np.testing.assert_allclose(np.asarray(buffer.returns).ravel(), returns, rtol=1e-5)
-    assert buffer.returns.ravel()[0] > 1500
-
-
-# --- Schedules, logs, noises ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_a_schedule_put_in_the_place_of_a_rate_counts_at_every_update(where):
-    weights = []
-    for replaces in (False, True):
-        model = make(bridge.DQN, where, learning_rate=1e-2 if replaces else lambda left: 1e-2 * left, train_freq=1)
-        if replaces:
-            model.lr_schedule = lambda left: 1e-2 * left
-        model.learn(60)
-        weights.append(vector(model.q_net))
-    assert torch.equal(*weights)
-
-
-class Decay:
-    """A rate that falls each time it is asked."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, progress):
-        self.calls += 1
-        return 1e-3 * 0.99**self.calls
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", ["PPO", "DQN", "SAC"])
-def test_a_schedule_with_a_memory_is_asked_as_often_as_by_sb3(name, where):
-    calls = []
-    for lib in LIBRARIES:
-        decay = Decay()
-        maker = make_on_policy if name == "PPO" else make
-        model = maker(getattr(lib, name), where, learning_rate=decay)
-        model.learn(48)
-        calls.append(decay.calls)
-    assert calls[0] == calls[1]
-
-
-def test_what_a_schedule_reads_decides_whether_it_may_be_asked_ahead():
-    from bridge.engine.trust import _is_known_schedule
-
-    rate, calls = 0.1, []
-
-    def counting(left):
-        calls.append(left)
-        return left
-
-    def with_counter():
-        count = 0
-
-        def schedule(left):
-            nonlocal count
-            count += 1
-            return left / count
-
-        return schedule
-
-    def linear(initial):
-        def schedule(left):
-            return max(left * initial, float(np.float32(1e-5)))
-
-        return schedule
-
-    assert _is_known_schedule(lambda left: rate * left)
-    assert _is_known_schedule(linear(0.1))
-    assert _is_known_schedule(utils.LinearSchedule(1.0, 0.0, 0.5) if hasattr(utils, "LinearSchedule") else linear(1))
-    assert not any(map(_is_known_schedule, (counting, with_counter(), Decay())))
-
-
-class Rows(Logger):
-    """Keeps rows, and has no formats."""
-
-    def __init__(self):
-        super().__init__(None, [])
-        self.rows = []
-
-    def dump(self, step=0):
-        self.rows.append((step, self.name_to_value.get("train/n_updates")))
-        super().dump(step)
-
-
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", ["PPO", "DQN"])
-def test_a_logger_of_ones_own_gets_every_row(name, where):
-    rows = []
-    for lib in LIBRARIES:
-        model = (make_on_policy if name == "PPO" else make)(getattr(lib, name), where)
-        model.set_logger(Rows())
-        model.learn(64, log_interval=1)
-        rows.append(model.logger.rows)
-    assert rows[0] == rows[1]
-    assert len(rows[0]) >= 4
-
-
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
-def test_a_log_after_minus_one_episodes_is_one_after_each(name, capsys):
-    make(getattr(bridge, name), "JAX", verbose=1).learn(20, log_interval=-1)
-    assert capsys.readouterr().out.count("total_timesteps") == 4
-
-
-def test_a_subclass_of_a_noise_is_asked_itself():
-    class Silent(VectorizedActionNoise):
-        def __call__(self):
-            return 0 * super().__call__()
-
-    noise = Silent(NormalActionNoise(np.zeros(2), np.ones(2)), 1)
-    model = make(bridge.TD3, learning_rate=0.0, action_noise=noise, learning_starts=0)
-    model.learn(20)
-    actions = model.replay_buffer.actions[:20, 0]
-    assert len(np.unique(actions.round(6), axis=0)) == 5  # one for each observation
 
 
 # --- What is put in the place of parts ------------------------------------------------------------------------------
