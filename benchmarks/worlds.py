@@ -68,7 +68,7 @@ LANES = 1024
 HEAVY_LANES = 64  # of physics, whose steps take a millisecond a lane
 PIXELS_LANES, PIXELS_STEPS = 8, 128
 BOX2D_LANES = 16
-BOX2D_FEW = (1, 2, 4, 8, 16)
+BOX2D_FEW = (1, 2, 4, 8, 16, 32)
 
 NOTES = [
     "rollouts: one program scans over actions drawn beforehand, resets what ends, and returns observation, reward and "

@@ -31,8 +31,9 @@ from jaxenvs.arguments import seed as as_seed
 
 BACKENDS = ("auto", "jax", "serial", "process", "native")
 
-# With fewer on a CPU, Gymnasium's of Box2D's worlds take less time for a step.
-FEWEST_BOX2D = 4
+# Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
+# `python -m benchmarks.worlds --parts box2d`.
+FEWEST_BOX2D = {"LunarLander-v3": 4, "LunarLanderContinuous-v3": 4, "BipedalWalker-v3": 32}
 
 log = logging.getLogger("bridge")
 
@@ -170,13 +171,12 @@ def _is_slower_here(env_id: str, n_envs: int, kwargs: dict[str, Any]) -> bool:
     """Whether a step of Gymnasium's own environments of an id of jaxenvs is faster on this device, and they can be made
     of `kwargs`.
 
-    A step of Box2D's worlds is 180 rounds one after the other: on a CPU as long for one lane as for several
-    (`python -m benchmarks.worlds --parts box2d`); an accelerator has to be sent the kernels of each, some 10 ms at
-    least, in which Gymnasium steps a hundred of them. All others are faster than Gymnasium's.
+    A step of Box2D's worlds is 180 rounds one after the other: on a CPU as long for one lane as for several; an
+    accelerator has to be sent the kernels of each, some 10 ms at least, in which Gymnasium steps a hundred of them.
+    All others are faster than Gymnasium's.
     """
-    entry_point = jaxenvs.spec(env_id).entry_point if env_id in jaxenvs.registered() else ""
-    is_box2d = str(entry_point).startswith("jaxenvs.envs.box2d.")
-    if not is_box2d or (jax.default_backend() == "cpu" and n_envs >= FEWEST_BOX2D):
+    fewest = FEWEST_BOX2D.get(env_id)
+    if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
         return False
     try:
         theirs = load_env_creator(gymnasium.spec(env_id).entry_point)  # type: ignore[arg-type]

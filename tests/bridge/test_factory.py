@@ -17,6 +17,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 import bridge.factory
+import jaxenvs
 from bridge import GymVecEnv, JaxVecEnv, ProcessVecEnv, SerialVecEnv, make_vec_env
 from jaxenvs import CartPole, UnknownEnvironment
 from tests.bridge.host_env.host_environments import Counting
@@ -66,7 +67,8 @@ def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog,
 
 def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ours(caplog):
     pytest.importorskip("Box2D", reason="Gymnasium's LunarLander needs gymnasium[box2d]")
-    few, enough = bridge.factory.FEWEST_BOX2D - 1, bridge.factory.FEWEST_BOX2D
+    enough = bridge.factory.FEWEST_BOX2D["LunarLander-v3"]
+    few = enough - 1
     assert type(make_vec_env("LunarLander-v3", few)) is SerialVecEnv
     lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert lines == [
@@ -76,6 +78,11 @@ def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ou
     assert type(make_vec_env("LunarLander-v3", few, env_kwargs={"main_engine_power": 20.0})) is JaxVecEnv  # ours alone
     assert type(make_vec_env("LunarLander-v3", enough)) is JaxVecEnv
     assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
+
+
+def test_of_each_of_box2ds_worlds_it_is_known_how_many_are_enough():
+    box2d = {env_id for env_id in jaxenvs.registered() if ".box2d." in str(jaxenvs.spec(env_id).entry_point)}
+    assert set(bridge.factory.FEWEST_BOX2D) == box2d
 
 
 def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():
