@@ -1,8 +1,8 @@
 """What bridge.PPO and bridge.A2C share: rollouts and updates as compiled programs, in the place of SB3's own.
 
-Between two programs everything is where SB3 has it: weights and moments in the torch policy, the rollout in the rollout
-buffer, statistics in the wrappers. So whatever looks there or changes something there, a callback, a subclass, `save`,
-finds and does what it would with SB3.
+Between two programs everything is where SB3 has it: weights in the torch policy, the rollout in the rollout buffer,
+statistics in the wrappers, and moments in the optimiser as soon as anybody else's code may run (see Learner). So
+whatever looks there or changes something there, a callback, a subclass, `save`, finds and does what it would with SB3.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             wait([self._compiling])
             self._compiling = None
         settings = self._settings_now()
-        self.key, metrics = program.update_from_rollout(plan, *self._update(plan, settings))
+        self.key, metrics = program.update_from_rollout(plan, self._is_sure, *self._update(plan, settings))
         self._record_compile_time()
         self._record_updates([settings], [metrics])
         return None

@@ -65,9 +65,12 @@ def rollout_update(plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings
 
 
 def update_from_rollout(
-    plan: Plan, update: Callable[..., Any], *arguments: object
+    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Run a `rollout_update`, and leave the results in the policy and its optimiser, once they are all there.
+
+    Args:
+      keep: see `Learner.leave`.
 
     Returns:
       The next key, and the metrics but for the explained variance.
@@ -75,11 +78,11 @@ def update_from_rollout(
     Raises:
       ValueError: weights became NaN. Those from before the update are kept.
     """
-    state, key, metrics = to_host(update(*arguments))
-    metrics = {name: value.item() for name, value in metrics.items()}
+    state, key, metrics = update(*arguments)
+    metrics = {name: value.item() for name, value in to_host(metrics).items()}
     assert plan.learner is not None
     try:
-        plan.learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state})
+        plan.learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state}, keep)
     except ValueError as error:
         losses = ", ".join(f"{name} {value:.3g}" for name, value in metrics.items() if "loss" in name)
         raise ValueError(f"{error} Its losses: {losses}.") from None
