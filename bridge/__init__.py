@@ -1,5 +1,8 @@
 """PyTorch and Stable-Baselines3 on top of jaxenvs."""
 
+import importlib
+from typing import Any
+
 try:
     import stable_baselines3  # noqa: F401
     import torch  # noqa: F401
@@ -64,5 +67,25 @@ __all__ = [
     "to_torch",
     "train_seeds",
 ]
+
+# Subclasses of sb3-contrib's algorithms, which are imported when they are asked for, and where each is.
+CONTRIB: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in CONTRIB:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        importlib.import_module("sb3_contrib")
+    except ImportError as error:
+        raise ImportError(
+            f'bridge.{name} needs sb3-contrib, and {error.name} is not installed: pip install "jaxenvs[contrib]".'
+        ) from error
+    return getattr(importlib.import_module(CONTRIB[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *CONTRIB])
+
 
 set_up_process()
