@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 # Subclasses of sb3-contrib's algorithms, which are imported when they are asked for, and where each is.
-CONTRIB: dict[str, str] = {}
+CONTRIB = {"QRDQN": "bridge.algorithms.qrdqn"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import warnings
 from typing import Any, TypeGuard
 
@@ -18,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 import jaxenvs
 from bridge.algorithms.base import CompiledAlgorithm
-from bridge.algorithms.dqn import DQN
+from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.engine.trust import has_own_methods, inner_environments
 from bridge.errors import NotCompilable
 from bridge.evaluation_on_host import run_episodes, with_statistics
@@ -93,15 +94,15 @@ def evaluate(
     and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
 
     Args:
-      model: PPO, A2C, DQN, SAC, TD3, DDPG or another SB3 algorithm with a policy of one of these, bridge's or SB3's
-        own; or such a policy. On the host, any SB3 model.
+      model: PPO, A2C, DQN, SAC, TD3, DDPG, QRDQN or another SB3 algorithm with a policy of one of these, bridge's or
+        SB3's own; or such a policy. On the host, any SB3 model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
         compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
         the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
         number.
       n_episodes: how many.
       deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
-        matrix for each episode; of a DQN model, at random as often as its `exploration_rate` says.
+        matrix for each episode; of a DQN or QRDQN model, at random as often as its `exploration_rate` says.
       seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
       max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
       max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it. Within a
@@ -244,7 +245,10 @@ def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
 
 def _require_known_predict(model: BaseAlgorithm) -> None:
     """Refuse actions that are not SB3's choice, nor bridge's."""
-    known = (BaseAlgorithm.predict, CompiledAlgorithm.predict, stable_baselines3.DQN.predict, DQN.predict)
+    known = [BaseAlgorithm.predict, CompiledAlgorithm.predict, stable_baselines3.DQN.predict]
+    known.append(EpsilonGreedyAlgorithm.predict)
+    if (contrib := sys.modules.get("sb3_contrib")) is not None:  # or the model is of none of its classes
+        known.append(contrib.QRDQN.predict)
     if type(model).predict not in known or "predict" in vars(model):
         raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
 

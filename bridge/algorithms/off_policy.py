@@ -1,4 +1,4 @@
-"""What bridge.DQN, SAC, TD3 and DDPG share: acting, storing and updating as compiled programs, in the place of SB3's.
+"""What off-policy algorithms share: acting, storing and updating as compiled programs, in the place of SB3's.
 
 On JAX environments all three are one program, over as many steps as nobody looks at. On any other environment acting is
 a program a step, and the updates that fall due together are one. Wherever code of others may run, everything is
@@ -96,6 +96,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
     def _calls_of_interval(self) -> int:
         """How many steps each environment took, by which DQN counts; modulo whatever it counts to."""
         return 0
+
+    def _exploration_rates(self, progress_remaining: np.ndarray) -> np.ndarray:
+        """The share of random actions in each of the next steps, given what remained before it."""
+        return np.zeros(progress_remaining.shape)
 
     def _count_step(self) -> None:
         """What SB3's `_on_step` counts and logs, but for the targets, which the program has updated."""

@@ -12,11 +12,11 @@ from jaxenvs import learn
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
 ON_POLICY = {"a2c": "A2C", "ppo": "PPO"}
-OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "sac": "SAC", "td3": "TD3"}
+OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "qrdqn": "QRDQN", "sac": "SAC", "td3": "TD3"}
 ALGORITHMS = ON_POLICY | OFF_POLICY
 
 # The one kind of actions of those that do not take all.
-ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "sac": "Box", "td3": "Box"}
+ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "qrdqn": "Discrete", "sac": "Box", "td3": "Box"}
 
 # The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
 LUNAR_LANDER: dict[str, Any] = {

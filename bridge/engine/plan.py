@@ -39,7 +39,7 @@ ROLLOUT_BUFFERS = (RolloutBuffer, DictRolloutBuffer)
 # Under this name a plan has the one network that PPO and A2C train.
 POLICY = "policy"
 # Where SB3's off-policy algorithms, and their policies, have the networks that `train` uses.
-NETWORKS = ("q_net", "q_net_target", "actor", "actor_target", "critic", "critic_target")
+NETWORKS = tuple(f"{name}{of}" for name in ("q_net", "quantile_net", "actor", "critic") for of in ("", "_target"))
 
 
 class Mode(enum.Enum):

@@ -76,6 +76,11 @@ def compiled(cls: Class) -> Class:
     return cls
 
 
+def is_ours(cls: type) -> bool:
+    """Whether a class is one of those, exactly."""
+    return cls in _ALGORITHMS
+
+
 def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
 

@@ -11,13 +11,12 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.algorithms.a2c import A2C
-from bridge.algorithms.dqn import DQN
+from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
 from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
 from bridge.algorithms.ppo import PPO
-from bridge.algorithms.sac import SAC
-from bridge.algorithms.td3 import DDPG, TD3
 from bridge.engine.plan import POLICY
+from bridge.engine.trust import is_ours
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters, write_parameters
 from bridge.translate.optimizers import write_optimizer
@@ -26,8 +25,7 @@ from jaxenvs import learn
 from jaxenvs.learn import Moments, Training, TrainingState
 
 Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm
-# Exact types: a subclass may do anything, and nobody would ask it.
-KNOWN = (A2C, PPO, DDPG, DQN, SAC, TD3)
+KNOWN = (A2C, PPO, CompiledOffPolicyAlgorithm)
 # Of a VecNormalize, what a Training normalises by.
 NORMALIZES = {
     "norm_obs": True,
@@ -45,7 +43,8 @@ def require_one_program(model: Any) -> None:
     Raises:
       NotCompilable: there is something.
     """
-    if type(model) not in KNOWN:
+    # Exact types: a subclass may do anything, and nobody would ask it.
+    if not (is_ours(type(model)) and isinstance(model, KNOWN)):
         raise NotCompilable(f"{type(model).__name__} may train in a way of its own.")
     own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
     if own:
@@ -107,7 +106,7 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         learner.leave(state.learner.params, state.learner.targets, moments)
         model._n_updates = int(state.learner.num_updates)
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
-        if isinstance(model, DQN):
+        if isinstance(model, EpsilonGreedyAlgorithm):
             model._n_calls = steps
             model.exploration_rate = model.exploration_schedule(model._current_progress_remaining)
     env, normalizer = model.get_env(), state.normalizer

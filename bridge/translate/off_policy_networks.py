@@ -1,4 +1,4 @@
-"""The networks of Stable-Baselines3's DQN, SAC, TD3 and DDPG without their weights, as jaxenvs.learn trains them."""
+"""The networks of Stable-Baselines3's off-policy algorithms without their weights, as jaxenvs.learn trains them."""
 
 from __future__ import annotations
 
@@ -58,17 +58,48 @@ class ExportedNumbers(ExportedNetwork):
         numbers: jax.Array = self.numbers(self.named(params), observation)
         return numbers
 
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """Of what `apply` gives."""
+        return batch, self.head.size
+
 
 class ExportedQNetwork(ExportedNumbers):
     """The values of actions, of a DQNPolicy."""
 
+    def values(self, params: Params, observation: Observation) -> jax.Array:
+        """Of each action, (batch, n)."""
+        return self.apply(params, observation)
+
     def distribution(self, params: Params, observation: Observation) -> Deterministic:
         """The greedy actions: it is SB3's algorithm that explores, not its policy."""
-        return Deterministic(jnp.argmax(self.apply(params, observation), axis=-1).astype(jnp.int32))
+        return Deterministic(jnp.argmax(self.values(params, observation), axis=-1).astype(jnp.int32))
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of actions in the dtype of their space."""
         return self.head.to_env(action)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedQuantileNetwork(ExportedQNetwork):
+    """The quantiles of the returns of actions, of a QRDQNPolicy.
+
+    Attributes:
+      n_quantiles: of each action.
+    """
+
+    n_quantiles: int
+
+    def apply(self, params: Params, observation: Observation) -> jax.Array:
+        """The quantiles of each action, (batch, n_quantiles, n). See ExportedNumbers."""
+        return super().apply(params, observation).reshape(-1, self.n_quantiles, self.head.size)
+
+    def values(self, params: Params, observation: Observation) -> jax.Array:
+        """The mean of each action's quantiles, (batch, n)."""
+        return self.apply(params, observation).mean(axis=1)
+
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """Of what `apply` gives."""
+        return batch, self.n_quantiles, self.head.size
 
 
 class ExportedTD3Actor(ExportedNumbers):
@@ -110,6 +141,10 @@ class ExportedSACActor(ExportedNetwork):
 
     distribution = apply
 
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """Of the actions of what `apply` gives."""
+        return batch, self.head.size
+
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of actions in [-1, 1] as members of their space, in its dtype."""
         return self.head.unscale(action)
@@ -139,6 +174,10 @@ class ExportedCritic(ExportedNetwork):
         values = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1))
         return jnp.stack([value[:, 0] for value in values])
 
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """Of what `apply` gives."""
+        return self.n_critics, batch
+
 
 ExportedActor = ExportedQNetwork | ExportedSACActor | ExportedTD3Actor
 
@@ -148,6 +187,14 @@ class ExportedDQNPolicy(OffPolicyPolicy):
     """A DQNPolicy without its weights."""
 
     q_net: ExportedQNetwork
+    head: ActionHead
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedQRDQNPolicy(OffPolicyPolicy):
+    """A QRDQNPolicy without its weights."""
+
+    quantile_net: ExportedQuantileNetwork
     head: ActionHead
 
 
@@ -203,7 +250,7 @@ class ExportedTD3Policy(OffPolicyPolicy):
         return {"actor_target": mix(actor, params["actor"], tau), "critic_target": critic}
 
 
-ExportedOffPolicy = ExportedDQNPolicy | ExportedSACPolicy | ExportedTD3Policy
+ExportedOffPolicy = ExportedDQNPolicy | ExportedQRDQNPolicy | ExportedSACPolicy | ExportedTD3Policy
 
 
 def _critic_params(actor: ExportedNetwork, critic: ExportedCritic, shared: jax.Array, own: jax.Array) -> jax.Array:

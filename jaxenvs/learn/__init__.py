@@ -15,6 +15,7 @@ from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
+from jaxenvs.learn.off_policy.qrdqn import QRDQN, QRDQNPolicy
 from jaxenvs.learn.off_policy.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.sac import SAC
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
@@ -32,6 +33,7 @@ __all__ = [
     "DDPG",
     "DQN",
     "PPO",
+    "QRDQN",
     "SAC",
     "TD3",
     "ActionHead",
@@ -55,6 +57,7 @@ __all__ = [
     "OffPolicyTrainingState",
     "OnPolicySettings",
     "OrnsteinUhlenbeckActionNoise",
+    "QRDQNPolicy",
     "Replay",
     "Result",
     "Rollout",

@@ -1,1 +1,1 @@
-"""Programs of DQN, SAC, TD3 and DDPG: collecting into a replay store and updating, together or apart."""
+"""Programs of off-policy algorithms: collecting into a replay store and updating, together or apart."""

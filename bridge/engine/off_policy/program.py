@@ -1,4 +1,4 @@
-"""Programs of DQN, SAC, TD3 and DDPG: updates; and on JAX environments steps and updates, by jaxenvs.learn's driver."""
+"""Programs of off-policy algorithms: updates; and on JAX environments steps and updates, by jaxenvs.learn's driver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bridge.replay.store.samples import PrioritizedSamples
 from bridge.sb3 import OffPolicy, Space
 from bridge.translate.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import DQN, CollectorState, Replay, Transitions
+from jaxenvs.learn import CollectorState, Replay, Transitions
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.loop import ExplorationState
 from jaxenvs.learn.off_policy.replay import TD_ERRORS
@@ -145,7 +145,7 @@ def run_steps(
     before, num_envs = algorithm._last_obs, algorithm.n_envs
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
-    rates = schedules(algorithm, settings, steps, most)
+    rates = schedules(algorithm, steps, most)
     vectors = committed(read_off_policy(learner, algorithm._n_updates))
     environments = Environments.of(chain, before)
     environments = dataclasses.replace(environments, env_state=committed(environments.env_state))
@@ -188,9 +188,7 @@ def run_steps(
     )
 
 
-def schedules(
-    algorithm: OffPolicy, settings: OffPolicySettings, steps: int, most: int
-) -> tuple[np.ndarray, np.ndarray]:
+def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
 
     Both are SB3's schedules, which may be any function of the progress.
@@ -205,10 +203,7 @@ def schedules(
         learning_rate[:] = rate(now)
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
-    if isinstance(settings, DQN):
-        dqn: Any = algorithm
-        exploration_rate[: len(progress)] = [dqn.exploration_schedule(each) for each in progress.tolist()]
-        exploration_rate[0] = dqn.exploration_rate
+    exploration_rate[: len(progress)] = algorithm._exploration_rates(progress)
     return learning_rate, exploration_rate
 
 

@@ -69,11 +69,20 @@ class DQN(OffPolicySettings):
         """See OffPolicySettings."""
         return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
+    def with_exploration_rate(self, rate: jax.Array) -> DQN:
+        """See OffPolicySettings."""
+        return self.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
+
+    def values(self, policy: Any, params: Any, observation: Any) -> jax.Array:
+        """Of each action, (batch, n): the greedy one has the largest."""
+        values: jax.Array = policy.q_net.apply(params["q_net"], observation)
+        return values
+
     def explore(
         self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
         """See OffPolicySettings."""
-        greedy = jnp.argmax(policy.q_net.apply(params["q_net"], observation), axis=1).astype(random.dtype)
+        greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)
         return jnp.where(noise < self.exploration_rate(progress), random, greedy)
 
     def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
@@ -82,7 +91,7 @@ class DQN(OffPolicySettings):
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
         times = after // interval - before // interval
         # Several changes towards the same parameters are one.
-        tau = 1 - (1 - self.tau) ** times.astype(state.params["q_net"].dtype)
+        tau = 1 - (1 - self.tau) ** times.astype(state.params[self.NETWORKS[0]].dtype)
         targets = jax.lax.cond(
             times > 0,
             lambda: policy.polyak(state.targets, state.params, tau),

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
 from jaxenvs.learn.rollout import Step
@@ -130,10 +129,7 @@ def run(
         )
 
     def step_once(carry: Run, noise: Noise) -> tuple[Run, jax.Array, Any]:
-        progress, now = carry.progress, settings
-        if isinstance(settings, DQN):
-            rate = exploration_rate[carry.count].astype(dtype)
-            now = settings.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
+        progress, now = carry.progress, settings.with_exploration_rate(exploration_rate[carry.count].astype(dtype))
         row, params, no_progress = carry.exploration.replay.position, carry.learner.params, jnp.zeros((), dtype)
         exploration, (done, outputs) = take_step(
             now, policy, params, step, carry.exploration, noise, progress.step, progress.num_timesteps, no_progress

@@ -195,7 +195,7 @@ class DQNPolicy(OffPolicyPolicy):
         Raises:
           ValueError: actions are not Discrete.
         """
-        extractor, head = _of(cls.__name__, env, "discrete")
+        extractor, head = spaces_of(cls.__name__, env, "discrete")
         return cls(QNetwork(extractor, Perceptron("q_net", (extractor.size, *net_arch, head.size), activation)), head)
 
     def init(self, key: jax.Array) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class SACPolicy(ActorCriticPolicy):
         Raises:
           ValueError: actions are no Box with bounds.
         """
-        extractor, head = _of(cls.__name__, env, "box")
+        extractor, head = spaces_of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
         latent_pi = Perceptron("latent_pi", (extractor.size, *pi), activation, is_hidden=True)
         actor = SquashedActor(extractor, latent_pi, head.size)
@@ -253,7 +253,7 @@ class TD3Policy(ActorCriticPolicy):
         n_critics: int = 2,
     ) -> Self:
         """See SACPolicy.of. With one critic, what DDPG trains."""
-        extractor, head = _of(cls.__name__, env, "box")
+        extractor, head = spaces_of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
         actor = DeterministicActor(extractor, Perceptron("mu", (extractor.size, *pi, head.size), activation))
         return cls(actor, _critic(extractor, head, qf, activation, n_critics), head)
@@ -271,7 +271,7 @@ def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(pi), tuple(qf)
 
 
-def _of(name: str, env: Environment[Any], kind: str) -> tuple[FlattenExtractor, ActionHead]:
+def spaces_of(name: str, env: Environment[Any], kind: str) -> tuple[FlattenExtractor, ActionHead]:
     """The extractor of observations, and the head for the actions."""
     head = ActionHead.of(env.action_space)
     if head.kind != kind or not np.isfinite([head.low, head.high]).all():

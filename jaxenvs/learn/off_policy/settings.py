@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.replay import TD_ERRORS, Transitions
 from jaxenvs.learn.optimization import descend, ravel
 from jaxenvs.learn.settings import Settings
@@ -30,8 +30,9 @@ class OffPolicyState:
     """All that updates change.
 
     Attributes:
-      params: by the name of a network: "q_net", or "actor" and "critic". Also "log_ent_coef", (1,), if it is learned.
-      targets: "q_net_target"; "critic_target" and, of TD3, "actor_target".
+      params: by the name of a network: "q_net", "quantile_net", or "actor" and "critic". Also "log_ent_coef", (1,), if
+        it is learned.
+      targets: "q_net_target" and so on, of those networks that have one.
       optimizer_states: by the same names as `params`; arrays are vectors, as `ravel` orders them.
       num_updates: int32, gradient steps so far.
     """
@@ -102,8 +103,9 @@ class OffPolicySettings(Settings):
             arguments.instance("action_noise", self.action_noise, kinds, expected)
 
     def check_network(self, network: Any) -> None:
-        """See Settings. One of another class must have all that is needed, but for those that are of this module."""
-        is_other = isinstance(network, DQNPolicy | SACPolicy | TD3Policy) and not isinstance(network, self.POLICY)
+        """See Settings. One of another class must have all that is needed, but for those that are of this package."""
+        is_ours = type(network).__module__.startswith(__package__)
+        is_other = is_ours and not isinstance(network, self.POLICY)
         if is_other or not all(hasattr(network, name) for name in (*self.NETWORKS, "head", "to_env", "polyak")):
             got = type(network).__name__
             raise TypeError(f"network must be a learn.{self.POLICY.__name__} for {type(self).__name__}, got a {got}.")
@@ -211,6 +213,10 @@ class OffPolicySettings(Settings):
           before, after: how many steps each environment had taken before, and now.
         """
         return state
+
+    def with_exploration_rate(self, rate: jax.Array) -> Self:
+        """With so large a share of random actions, whatever the progress; as they are, if they know of none."""
+        return self
 
     def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> Any:
         """What `explore` draws in `num` steps of all environments: a pytree with the leading axis `num`, or None."""

@@ -1,0 +1,24 @@
+"""QRDQN: sb3-contrib's, compiled."""
+
+from __future__ import annotations
+
+import sb3_contrib
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
+from bridge.engine.trust import compiled
+from jaxenvs import learn
+
+
+@compiled
+class QRDQN(EpsilonGreedyAlgorithm, sb3_contrib.QRDQN):
+    """`sb3_contrib.QRDQN` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(EpsilonGreedyAlgorithm, sb3_contrib.QRDQN)
+
+    def _settings_now(self) -> learn.QRDQN:
+        return learn.QRDQN(
+            **self._shared_settings(),
+            target_update_interval=self.target_update_interval,
+            max_grad_norm=None if self.max_grad_norm is None else float(self.max_grad_norm),
+        )
