@@ -1,5 +1,6 @@
 """What an import brings along, and what it says when something is missing."""
 
+import re
 import subprocess
 import sys
 
@@ -44,6 +45,35 @@ def test_bridge_says_which_extra_is_missing(missing):
     assert last.startswith("ImportError: bridge needs PyTorch and Stable-Baselines3")
     assert f"{missing} is not installed" in last
     assert 'pip install "jaxenvs[sb3]"' in last
+
+
+def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_to_install():
+    result = python(
+        "import sys; sys.modules['sb3_contrib'] = None\n"
+        "import bridge\n"
+        "bridge.PPO\n"
+        "for name in bridge.CONTRIB:\n"
+        "    try:\n"
+        "        getattr(bridge, name)\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+    )
+    said = result.stdout.strip().splitlines()
+    assert said, result.stderr
+    for line in said:
+        assert re.fullmatch(
+            r'bridge\.\w+ needs sb3-contrib, and sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.', line
+        )
+
+
+def test_the_algorithms_of_sb3_contrib_are_imported_when_they_are_asked_for():
+    result = python(
+        "import bridge, sys\n"
+        "before = 'sb3_contrib' in sys.modules\n"
+        "from bridge import QRDQN\n"
+        "print(before, QRDQN.__mro__[-1], 'QRDQN' in dir(bridge), hasattr(bridge, 'Nobody'))"
+    )
+    assert result.stdout.strip() == "False <class 'object'> True False", result.stderr
 
 
 def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():

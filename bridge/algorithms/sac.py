@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
@@ -17,13 +19,20 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.SAC)
 
     def _settings_now(self) -> learn.SAC:
-        is_learned = self.ent_coef_optimizer is not None
         return learn.SAC(
             **self._shared_settings(),
-            ent_coef=1.0 if is_learned else float(self.ent_coef_tensor),
-            auto_ent_coef=is_learned,
-            target_entropy=float(self.target_entropy),
+            **entropy_settings(self),
             target_update_interval=self.target_update_interval,
-            sde_sample_freq=self.sde_sample_freq,
-            use_sde_at_warmup=self.use_sde and self.use_sde_at_warmup,
         )
+
+
+def entropy_settings(model: Any) -> dict[str, Any]:
+    """The settings that SAC has beside those of all, and its successors too."""
+    is_learned = model.ent_coef_optimizer is not None
+    return {
+        "ent_coef": 1.0 if is_learned else float(model.ent_coef_tensor),
+        "auto_ent_coef": is_learned,
+        "target_entropy": float(model.target_entropy),
+        "sde_sample_freq": model.sde_sample_freq,
+        "use_sde_at_warmup": model.use_sde and model.use_sde_at_warmup,
+    }

@@ -177,8 +177,15 @@ def _tuned(algorithm: str, env_id: str, is_game: bool) -> dict[str, Any]:
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
-    """The class of a key of ALGORITHMS."""
-    algorithm: type[BaseAlgorithm] = getattr(bridge, ALGORITHMS[name])
+    """The class of a key of ALGORITHMS.
+
+    Raises:
+      UserError: it needs what is not installed.
+    """
+    try:
+        algorithm: type[BaseAlgorithm] = getattr(bridge, ALGORITHMS[name])
+    except ImportError as error:
+        raise UserError(str(error)) from error
     return algorithm
 
 

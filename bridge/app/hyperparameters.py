@@ -8,15 +8,16 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from bridge.app.zoo_off_policy import OFF_POLICY_TUNED
 from jaxenvs import learn
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
 ON_POLICY = {"a2c": "A2C", "ppo": "PPO"}
-OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "qrdqn": "QRDQN", "sac": "SAC", "td3": "TD3"}
+OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "qrdqn": "QRDQN", "sac": "SAC", "td3": "TD3", "tqc": "TQC"}
 ALGORITHMS = ON_POLICY | OFF_POLICY
 
 # The one kind of actions of those that do not take all.
-ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "qrdqn": "Discrete", "sac": "Box", "td3": "Box"}
+ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "qrdqn": "Discrete", "sac": "Box", "td3": "Box", "tqc": "Box"}
 
 # The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
 LUNAR_LANDER: dict[str, Any] = {
@@ -113,123 +114,8 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "clip_range": 0.18,
         },
     },
-    "dqn": {
-        "CartPole-v1": {
-            "n_timesteps": 50_000,
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1000,
-            "gamma": 0.99,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_fraction": 0.16,
-            "exploration_final_eps": 0.04,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-        "MountainCar-v0": {
-            "n_timesteps": 120_000,
-            "learning_rate": 4e-3,
-            "batch_size": 128,
-            "buffer_size": 10_000,
-            "learning_starts": 1000,
-            "gamma": 0.98,
-            "target_update_interval": 600,
-            "train_freq": 16,
-            "gradient_steps": 8,
-            "exploration_fraction": 0.2,
-            "exploration_final_eps": 0.07,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-        "Acrobot-v1": {
-            "n_timesteps": 100_000,
-            "learning_rate": 6.3e-4,
-            "batch_size": 128,
-            "buffer_size": 50_000,
-            "learning_starts": 0,
-            "gamma": 0.99,
-            "target_update_interval": 250,
-            "train_freq": 4,
-            "gradient_steps": -1,
-            "exploration_fraction": 0.12,
-            "exploration_final_eps": 0.1,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-        "LunarLander-v3": {
-            "n_timesteps": 100_000,
-            "learning_rate": 6.3e-4,
-            "batch_size": 128,
-            "buffer_size": 50_000,
-            "learning_starts": 0,
-            "gamma": 0.99,
-            "target_update_interval": 250,
-            "train_freq": 4,
-            "gradient_steps": -1,
-            "exploration_fraction": 0.12,
-            "exploration_final_eps": 0.1,
-            "policy_kwargs": {"net_arch": [256, 256]},
-        },
-    },
-    "sac": {
-        "LunarLanderContinuous-v3": {
-            "n_timesteps": 500_000,
-            "batch_size": 256,
-            "learning_rate": "lin_0.00073",
-            "buffer_size": 1_000_000,
-            "ent_coef": "auto",
-            "gamma": 0.99,
-            "tau": 0.01,
-            "train_freq": 1,
-            "gradient_steps": 1,
-            "learning_starts": 10_000,
-            "policy_kwargs": {"net_arch": [400, 300]},
-        },
-        "Pendulum-v1": {"n_timesteps": 20_000, "learning_rate": 1e-3},
-        "MountainCarContinuous-v0": {
-            "n_timesteps": 50_000,
-            "learning_rate": 3e-4,
-            "buffer_size": 50_000,
-            "batch_size": 512,
-            "ent_coef": 0.1,
-            "train_freq": 32,
-            "gradient_steps": 32,
-            "gamma": 0.9999,
-            "tau": 0.01,
-            "learning_starts": 0,
-            "use_sde": True,
-            "policy_kwargs": {"log_std_init": -3.67, "net_arch": [64, 64]},
-        },
-        "BipedalWalker-v3": {
-            "n_timesteps": 500_000,
-            "learning_rate": 7.3e-4,
-            "buffer_size": 300_000,
-            "batch_size": 256,
-            "ent_coef": "auto",
-            "gamma": 0.98,
-            "tau": 0.02,
-            "train_freq": 64,
-            "gradient_steps": 64,
-            "learning_starts": 10_000,
-            "use_sde": True,
-            "policy_kwargs": {"log_std_init": -3, "net_arch": [400, 300]},
-        },
-    },
+    **OFF_POLICY_TUNED,
 }
-# The two have the same.
-for _name in ("td3", "ddpg"):
-    TUNED[_name] = {
-        "Pendulum-v1": {
-            "n_timesteps": 20_000,
-            "gamma": 0.98,
-            "buffer_size": 200_000,
-            "learning_starts": 10_000,
-            "noise_type": "normal",
-            "noise_std": 0.1,
-            "learning_rate": 1e-3,
-        },
-        "MountainCarContinuous-v0": {"n_timesteps": 300_000, "noise_type": "ornstein-uhlenbeck", "noise_std": 0.5},
-    }
 
 # The arguments of SB3's algorithms that may be schedules.
 SCHEDULED = learn.PPO.SCHEDULED  # those of the others are among them

@@ -105,7 +105,8 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
     if isinstance(arguments.get("train_freq"), list):  # of a config.json
         arguments["train_freq"] = tuple(arguments["train_freq"])
     if arguments.get("policy_kwargs") is not None:
-        arguments["policy_kwargs"] = _with_activation(arguments["policy_kwargs"])
+        # A copy, because constructors write into them.
+        arguments["policy_kwargs"] = _with_activation(dict(arguments["policy_kwargs"]))
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
     try:

@@ -78,6 +78,7 @@ MUJOCO: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": _versions({robot: _ppo(robot) for robot in (*_PPO_ROWS, "Ant", "Swimmer")}),
     "sac": _versions({robot: _sac(robot) for robot in _ROBOTS}),
     "td3": _versions({robot: _td3(robot) for robot in _ROBOTS}),
+    "tqc": _versions({robot: _sac(robot) for robot in _ROBOTS}),
 }
 
 # Algorithm -> settings of every game, in SB3's AtariWrapper.
@@ -107,4 +108,5 @@ ATARI: dict[str, dict[str, Any]] = {
         "exploration_fraction": 0.1,
         "exploration_final_eps": 0.01,
     },
+    "qrdqn": {"frame_stack": 4, "n_timesteps": 10_000_000, "exploration_fraction": 0.025},
 }

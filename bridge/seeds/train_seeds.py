@@ -30,7 +30,8 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
     of them, and a warning says so.
 
     Args:
-      model: an algorithm of bridge, on JAX environments, also in a VecNormalize, that has not begun to learn. It stays as it is.
+      model: an algorithm of bridge, on JAX environments, also in a VecNormalize, that has not begun to learn. It
+        stays as it is.
       total_timesteps: of each agent.
       seeds: those of the agents.
 

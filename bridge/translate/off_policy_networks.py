@@ -116,7 +116,7 @@ class ExportedTD3Actor(ExportedNumbers):
 
 @dataclasses.dataclass(frozen=True)
 class ExportedSACActor(ExportedNetwork):
-    """The actor of a SACPolicy.
+    """The actor of a SACPolicy or a TQCPolicy.
 
     Attributes:
       head: of the actions.
@@ -171,12 +171,36 @@ class ExportedCritic(ExportedNetwork):
           params: by name, or as a vector, with those of a shared extractor. All is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
-        values = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1))
-        return jnp.stack([value[:, 0] for value in values])
+        return jnp.stack([value[:, 0] for value in self.outputs(params, observation, action)])
+
+    def outputs(self, params: Params, observation: Observation, action: jax.Array) -> tuple[jax.Array, ...]:
+        """What each of them gives, (batch, n)."""
+        given: tuple[jax.Array, ...]
+        given = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1))
+        return given
 
     def shape(self, batch: int) -> tuple[int, ...]:
         """Of what `apply` gives."""
         return self.n_critics, batch
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedQuantileCritic(ExportedCritic):
+    """The critics of a TQCPolicy.
+
+    Attributes:
+      n_quantiles: of each.
+    """
+
+    n_quantiles: int
+
+    def apply(self, params: Params, observation: Observation, action: jax.Array) -> jax.Array:
+        """The quantiles, (n_critics, n_quantiles, batch). See ExportedCritic."""
+        return jnp.stack([numbers.T for numbers in self.outputs(params, observation, action)])
+
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """Of what `apply` gives."""
+        return self.n_critics, self.n_quantiles, batch
 
 
 ExportedActor = ExportedQNetwork | ExportedSACActor | ExportedTD3Actor
@@ -200,7 +224,7 @@ class ExportedQRDQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ExportedSACPolicy(OffPolicyPolicy):
-    """A SACPolicy without its weights. All parameters are vectors here.
+    """A SACPolicy or a TQCPolicy without its weights. All parameters are vectors here.
 
     Where the critic shares its features extractor, its vector has the rest, which is what its optimiser trains; that of
     its target, which SB3 gives an extractor of its own, has all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
@@ -18,6 +18,7 @@ from bridge.errors import NotCompilable
 from bridge.translate.exported_network import (
     Encoded,
     Exploration,
+    ExportedNetwork,
     Parts,
     export_exploration,
     export_head,
@@ -39,16 +40,7 @@ SAC_ACTOR = ("forward", "_predict", "extract_features", "get_action_dist_params"
 TD3_ACTOR = ("forward", "_predict", "extract_features")
 CRITIC = ("forward", "q1_forward", "extract_features")
 
-Exported = TypeVar("Exported", bound="Tried")
-
-
-class Tried(Protocol):
-    """A network whose results are of a known shape."""
-
-    head: ActionHead
-
-    def apply(self, params: Any, observation: Any, /) -> Any: ...
-    def shape(self, batch: int) -> tuple[int, ...]: ...
+Exported = TypeVar("Exported", bound=ExportedNetwork)
 
 
 def q_network(network: QNetwork) -> ExportedQNetwork:
@@ -77,7 +69,7 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
     return checked(ExportedCritic(*critic_parts(critic)), critic)
 
 
-def critic_parts(critic: Any) -> tuple[Any, ...]:
+def critic_parts(critic: Any) -> tuple[Any, Any, ActionHead, int, bool]:
     """What an ExportedCritic is made of."""
     if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
         raise NotCompilable(f"The {critic.n_critics} q_networks of the critic must be its qf0, qf1 and so on.")
@@ -95,10 +87,11 @@ def head_of(network: BaseModel, kind: str) -> ActionHead:
 
 
 def _exploration(actor: Any) -> Exploration | None:
-    kind = StateDependentNoiseDistribution if actor.use_sde else SquashedDiagGaussianDistribution
-    if type(actor.action_dist) is not kind:
-        raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {type(actor.action_dist).__name__}.")
-    return export_exploration(actor.action_dist, squash=True, learn_features=True) if actor.use_sde else None
+    kind: type = StateDependentNoiseDistribution if actor.use_sde else SquashedDiagGaussianDistribution
+    distribution: Any = actor.action_dist
+    if type(distribution) is not kind:
+        raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {type(distribution).__name__}.")
+    return export_exploration(distribution, squash=True, learn_features=True) if actor.use_sde else None
 
 
 def checked(exported: Exported, network: BaseModel) -> Exported:

@@ -20,6 +20,7 @@ from jaxenvs.learn.off_policy.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.sac import SAC
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 from jaxenvs.learn.off_policy.td3 import DDPG, TD3
+from jaxenvs.learn.off_policy.tqc import TQC, TQCPolicy
 from jaxenvs.learn.on_policy.a2c import A2C
 from jaxenvs.learn.on_policy.ppo import PPO
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
@@ -36,6 +37,7 @@ __all__ = [
     "QRDQN",
     "SAC",
     "TD3",
+    "TQC",
     "ActionHead",
     "ActorCritic",
     "Bernoulli",
@@ -66,6 +68,7 @@ __all__ = [
     "SquashedGaussian",
     "StateDependentGaussian",
     "TD3Policy",
+    "TQCPolicy",
     "Training",
     "TrainingState",
     "Transitions",

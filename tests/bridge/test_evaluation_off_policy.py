@@ -1,8 +1,7 @@
-"""evaluate: the numbers of SB3's evaluate_policy, of policies of DQN, SAC and TD3."""
+"""evaluate: the numbers of SB3's evaluate_policy, off-policy."""
 
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from stable_baselines3.common.evaluation import evaluate_policy
 
@@ -11,13 +10,15 @@ from bridge import JaxVecEnv, make_vec_env
 from bridge.evaluation import evaluate
 from jaxenvs import TimeLimit
 from tests.environments import Counter
+from tests.stock import STOCK
+from tests.tiers import tiered
 
 SETTINGS = {"buffer_size": 100, "learning_starts": 0, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
-IDS = {"DQN": "CartPole-v1", "SAC": "Pendulum-v1", "TD3": "Pendulum-v1"}
+IDS = {"DQN": "CartPole-v1", "QRDQN": "CartPole-v1", "SAC": "Pendulum-v1", "TD3": "Pendulum-v1", "TQC": "Pendulum-v1"}
 
 
-@pytest.mark.parametrize("package", [bridge, stable_baselines3], ids=["bridge", "sb3"])
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("package", [bridge, STOCK], ids=["bridge", "sb3"])
+@pytest.mark.parametrize("name", tiered(IDS, "DQN", "QRDQN", "SAC", "TD3"))
 def test_episodes_are_those_of_evaluate_policy(name, package):
     settings = {**SETTINGS, "policy_kwargs": {"net_arch": [8]}}
     model = getattr(package, name)("MlpPolicy", make_vec_env(IDS[name], 1, seed=0), **settings)

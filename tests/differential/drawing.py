@@ -7,10 +7,13 @@ from typing import Any
 
 from tests.differential.overriding import METHODS, SPECIAL
 from tests.differential.running import Program
-from tests.differential.settings import ALGORITHMS, Setting
+from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT, Setting
 
 # With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
-OBSERVATIONS = {"PPO": "box", "A2C": "discrete", "DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict"}
+OBSERVATIONS = {
+    **{"PPO": "box", "A2C": "discrete"},
+    **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict"},
+}
 LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")
 WRAPPED = {
     "model": ("train", "collect_rollouts", "_on_step", "predict", "_update_info_buffer", "_update_learning_rate"),
@@ -64,14 +67,14 @@ class Drawer:
             settings["observations"] = pick(["box", "box", "discrete", "dict"])
             settings["num_envs"] = pick([1, 2])
             settings["frequency"] = pick(["step", "step", "third", "episode" if settings["num_envs"] == 1 else "third"])
-            settings["noise"] = "" if algorithm in ("PPO", "A2C", "DQN") else pick(["", "", "", "normal", "own"])
+            settings["noise"] = "" if algorithm in (*ON_POLICY, *Q_LEARNING) else pick(["", "", "", "normal", "own"])
             settings["extractor"] = "scaled" if settings["observations"] == "box" and chance(0.15) else ""
             settings["optimizer"] = pick(["adam", "adam", "sgd"])
             if (
                 chance(0.1)
                 and settings["observations"] == "box"
                 and exact is False
-                and algorithm in ("PPO", "A2C", "SAC")
+                and algorithm in (*ON_POLICY, *SOFT)
             ):
                 settings["sde"] = True
             if chance(0.2) and settings["observations"] == "box":

@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 import numpy as np
-import stable_baselines3
 
 from tests.differential import writing
+from tests.stock import STOCK
 
 # Of those that call the overridden method and count; what else they do is `doing`'s.
 METHODS = (
@@ -58,7 +58,7 @@ def predict_none(self: Any, observation: Any, *args: Any, **kwargs: Any) -> Any:
 def collect_as_sb3(self: Any, *args: Any, **kwargs: Any) -> Any:
     """A copy of Stable-Baselines3's loop."""
     count(self, "collect_rollouts")
-    theirs = getattr(stable_baselines3, self.overriding.__mro__[1].__name__)
+    theirs = getattr(STOCK, self.overriding.__mro__[1].__name__)
     return theirs.collect_rollouts(self, *args, **kwargs)
 
 

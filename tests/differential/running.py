@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import stable_baselines3
 from stable_baselines3.common.callbacks import EvalCallback, EveryNTimesteps, StopTrainingOnMaxEpisodes
 from stable_baselines3.common.logger import Logger
 
@@ -24,8 +23,9 @@ import bridge
 from tests.differential import observing, overriding, writing
 from tests.differential.settings import Setting, make, new_env, sizes
 from tests.differential.watching import Broken, OwnLogger, Rows, Watch
+from tests.stock import STOCK
 
-LIBRARIES = {"sb3": stable_baselines3, "bridge": bridge}
+LIBRARIES = {"sb3": STOCK, "bridge": bridge}
 # Longer than any program takes that does not hang, compilation with it.
 MOST_SECONDS = 120
 
@@ -297,7 +297,7 @@ class Run:
         file = io.BytesIO()
         model.save_replay_buffer(file)
         if how == "other":
-            other = LIBRARIES["bridge" if self.library is stable_baselines3 else "sb3"]
+            other = LIBRARIES["bridge" if self.library is STOCK else "sb3"]
             between = make(other, self.setting, 0)
             between.load_replay_buffer(io.BytesIO(file.getvalue()))
             file = io.BytesIO()

@@ -18,7 +18,8 @@ from tests.differential.environments import make_env
 from tests.differential.overriding import subclass
 
 ON_POLICY = ("PPO", "A2C")
-ALGORITHMS = (*ON_POLICY, "DQN", "SAC", "TD3", "DDPG")
+ALGORITHMS = (*ON_POLICY, "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC")
+Q_LEARNING, SOFT = ("DQN", "QRDQN"), ("SAC", "TQC")
 # Of two actions whose logits differ by so much one is sure, in float32.
 SURE = 60.0
 
@@ -28,7 +29,7 @@ class Setting:
     """What a program begins with.
 
     Attributes:
-      algorithm: "PPO", "A2C", "DQN", "SAC", "TD3" or "DDPG".
+      algorithm: one of ALGORITHMS.
       env: "jax" or "gymnasium".
       observations: "box", "discrete" or "dict".
       exact: nothing that is drawn has an effect: actions are certain, and a replay buffer has one row, or a rollout one
@@ -70,7 +71,7 @@ class Setting:
     def actions(self) -> str:
         if self.is_on_policy:
             return "box" if self.sde or not (self.exact or self.num_envs == 1) else "discrete"
-        return "discrete" if self.algorithm == "DQN" else "box"
+        return "discrete" if self.algorithm in Q_LEARNING else "box"
 
     def __repr__(self) -> str:
         given = [
@@ -192,11 +193,11 @@ def _off_policy(setting: Setting) -> dict[str, Any]:
     if setting.noise:
         given = np.full(1, 0.25), np.zeros(1)
         arguments["action_noise"] = OwnNoise(*given) if setting.noise == "own" else NormalActionNoise(*given)
-    if setting.algorithm == "DQN":
+    if setting.algorithm in Q_LEARNING:
         epsilon = 0.0 if setting.exact else 0.5
         arguments |= {"tau": 0.5, "target_update_interval": 5, "exploration_fraction": 0.5}
         arguments |= {"exploration_initial_eps": epsilon, "exploration_final_eps": epsilon / 2}
-    elif setting.algorithm == "SAC":
+    elif setting.algorithm in SOFT:
         arguments |= {"tau": 0.5, "ent_coef": 0.0 if setting.exact else "auto"}
     else:
         arguments |= {"tau": 0.5}
@@ -213,7 +214,7 @@ def begin(model: Any, setting: Setting, number: int) -> None:
         # Of targets, the same as of what they follow.
         begins_at = zlib.crc32(name.replace("_target", "").encode()) % 1000 + 100 * number
         values.copy_(torch.from_numpy(0.6 * np.sin(begins_at + 1.7 * np.arange(values.numel()))).view_as(values))
-        if setting.exact and setting.algorithm == "SAC" and "log_std" in name:
+        if setting.exact and setting.algorithm in SOFT and "log_std" in name:
             values.fill_(0.0 if name.endswith("weight") else -30.0)
         if setting.exact and setting.is_on_policy and name == "action_net.bias":
             values.copy_(torch.tensor([SURE, 0.0]))

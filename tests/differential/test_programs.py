@@ -16,7 +16,7 @@ from tests.differential.settings import ALGORITHMS, Setting
 from tests.tiers import tiered
 
 ENVS = ("jax", "gymnasium")
-PROGRAMS = 25  # of each algorithm and kind of environments, of which there are twelve: 300
+PROGRAMS = 25  # of each algorithm and kind of environments
 
 
 def _numbers(algorithm, env):

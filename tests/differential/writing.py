@@ -14,7 +14,9 @@ NETWORKS = {
     "PPO": ("mlp_extractor", "value_net"),
     "A2C": ("mlp_extractor", "value_net"),
     "DQN": ("q_net", "q_net_target"),
+    "QRDQN": ("quantile_net", "quantile_net_target"),
     "SAC": ("actor", "critic", "critic_target"),
+    "TQC": ("actor", "critic", "critic_target"),
     "TD3": ("actor", "critic", "actor_target", "critic_target"),
     "DDPG": ("actor", "critic", "actor_target", "critic_target"),
 }

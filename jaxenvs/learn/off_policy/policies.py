@@ -173,10 +173,14 @@ class ContinuousCritic:
         return params
 
     def apply(self, params: Params, observation: Any, action: jax.Array) -> jax.Array:
+        return jnp.stack([numbers[:, 0] for numbers in self.outputs(params, observation, action)])
+
+    def outputs(self, params: Params, observation: Any, action: jax.Array) -> list[jax.Array]:
+        """What each perceptron gives, (batch, n)."""
         features = self.extractor(observation, _dtype(params))
         x = jnp.concatenate([features, action.reshape(len(action), -1).astype(features.dtype)], axis=1)
         # One after the other: XLA's CPU backend is slower with a batch of products than with the products one by one.
-        return jnp.stack([network.apply(params, x)[:, 0] for network in self.q_networks])
+        return [network.apply(params, x) for network in self.q_networks]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,6 +88,21 @@ class SAC(OffPolicySettings):
         action: jax.Array = policy.actor.apply(params["actor"], observation).sample(noise)
         return action
 
+    # What TQC does in another way, given what the critics say: (n_critics, batch).
+
+    def _value(self, values: jax.Array) -> jax.Array:
+        """Which the actor makes larger, (batch,)."""
+        return values.min(0)
+
+    def _next_value(self, values: jax.Array) -> jax.Array:
+        """Of which targets are made, (..., batch)."""
+        return values.min(0)
+
+    def _critic_loss(self, values: jax.Array, target: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
+        """The loss, and how far each value was from its target, (..., batch)."""
+        error = values - target
+        return 0.5 * jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
+
     def _update(
         self,
         policy: Any,
@@ -122,13 +137,12 @@ class SAC(OffPolicySettings):
         distribution = policy.actor.apply(actor_params, batch.next_observation)
         next_action, next_log_prob = distribution.sample_and_log_prob(next_noise)
         target_params = policy.critic_target_params(state.targets)
-        next_value = policy.critic.apply(target_params, batch.next_observation, next_action).min(0)
+        next_value = self._next_value(policy.critic.apply(target_params, batch.next_observation, next_action))
         target = batch.reward + batch.discount * (next_value - ent_coef * next_log_prob)
 
         def critic_loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             full = policy.critic_params(state.params | {"critic": params})
-            error = policy.critic.apply(full, batch.observation, batch.action) - target
-            return 0.5 * jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
+            return self._critic_loss(policy.critic.apply(full, batch.observation, batch.action), target, batch)
 
         critic_gradient_of = jax.value_and_grad(critic_loss_of, has_aux=True)
         (metrics["critic_loss"], error), gradient = critic_gradient_of(state.params["critic"])
@@ -138,7 +152,7 @@ class SAC(OffPolicySettings):
         full = policy.critic_params(state.params)
 
         def actor_loss_of(action: jax.Array, log_prob: jax.Array) -> jax.Array:
-            return jnp.mean(ent_coef * log_prob - policy.critic.apply(full, batch.observation, action).min(0))
+            return jnp.mean(ent_coef * log_prob - self._value(policy.critic.apply(full, batch.observation, action)))
 
         metrics["actor_loss"], gradients = jax.value_and_grad(actor_loss_of, argnums=(0, 1))(action, log_prob)
         state = self._descend(optimizers, state, "actor", actor_gradient_of(gradients)[0])

@@ -19,10 +19,12 @@ OWN = {
     "DQN": {"learning_starts": 10, "train_freq": 4, "gradient_steps": 2, "target_update_interval": 12, "tau": 0.5},
     "SAC": {"learning_starts": 6, "train_freq": 3, "gradient_steps": -1, "n_steps": 2, "ent_coef": "auto_0.1"},
     "TD3": {"learning_starts": 6, "gradient_steps": 3},
+    "QRDQN": {"learning_starts": 10, "gradient_steps": 2, "target_update_interval": 12, "learning_rate": 1e-3},
 }
+OWN["TQC"] = OWN["SAC"] | {"top_quantiles_to_drop_per_net": 3}
 if "n_steps" not in inspect.signature(stable_baselines3.SAC).parameters:  # before 2.7
-    del OWN["SAC"]["n_steps"]
-KINDS = {"DQN": "discrete", "SAC": "box", "TD3": "box"}
+    del OWN["SAC"]["n_steps"], OWN["TQC"]["n_steps"]
+KINDS = {"DQN": "discrete", "QRDQN": "discrete", "SAC": "box", "TQC": "box", "TD3": "box"}
 
 
 def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):
@@ -40,7 +42,7 @@ def make(name="DQN", env=None, package=bridge, policy="MlpPolicy", **settings):
 def state_of(model, with_store=True):
     """All that a training changes, as arrays by name."""
     state = dict(model.policy.state_dict())
-    optimizers = {"policy": model.policy.optimizer} if hasattr(model.policy, "q_net") else {}
+    optimizers = {"policy": model.policy.optimizer} if hasattr(model.policy, "optimizer") else {}
     optimizers |= {each: getattr(model, each).optimizer for each in ("actor", "critic") if hasattr(model, each)}
     if getattr(model, "ent_coef_optimizer", None) is not None:
         optimizers["log_ent_coef"], state["log_ent_coef"] = model.ent_coef_optimizer, model.log_ent_coef

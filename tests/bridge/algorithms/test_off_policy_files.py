@@ -16,6 +16,7 @@ import bridge
 from bridge import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from tests.bridge.algorithms.off_policy_models import assert_equal, make, make_env, state_of
 from tests.bridge.small_models import with_picklable_schedules
+from tests.stock import STOCK
 
 
 def learnt(model):
@@ -24,10 +25,10 @@ def learnt(model):
     return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "QRDQN", "TQC"])
 def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name, tmp_path):
-    ours, stock = getattr(bridge, name), getattr(stable_baselines3, name)
-    first = make(name, package=stable_baselines3).learn(48)
+    ours, stock = getattr(bridge, name), getattr(STOCK, name)
+    first = make(name, package=STOCK).learn(48)
     first.save(tmp_path / "first")
     second = ours.load(tmp_path / "first", make_env(name), force_reset=False)
     assert_equal(learnt(second), learnt(first))

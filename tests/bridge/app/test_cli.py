@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
 from bridge.app.config import TrainingConfig, forget_fitted, load_config
-from bridge.app.hyperparameters import TUNED, parse_assignments, to_schedule
+from bridge.app.hyperparameters import ALGORITHMS, TUNED, parse_assignments, to_schedule
 from jaxenvs import cli
 from jaxenvs.cli import UserError
 from tests.bridge.app.short_runs import TINY, error_of, same, weights
@@ -201,5 +201,5 @@ def test_linear_schedule_falls_to_zero():
 
 
 def test_unknown_algorithm_lists_the_known_ones():
-    with pytest.raises(UserError, match="a2c, ppo, ddpg, dqn, sac, td3"):
+    with pytest.raises(UserError, match=", ".join(ALGORITHMS)):
         TrainingConfig.resolve("quux", "CartPole-v1")

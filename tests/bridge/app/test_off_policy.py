@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -17,11 +18,18 @@ from bridge.engine.watching import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same
+from tests.stock import STOCK
 from tests.tiers import tiered
 
 SMALL = ["batch_size=8", "learning_starts=20", "policy_kwargs={'net_arch':[8]}"]
 DQN = ["dqn", "CartPole-v1", "--total-timesteps", "160"]
 DQN_SETTINGS = ["--hyperparameters", *SMALL, "train_freq=8", "gradient_steps=2", "buffer_size=100"]
+
+
+CONTRIB = {
+    "qrdqn": ("CartPole-v1", "QRDQN", ()),
+    "tqc": ("Pendulum-v1", "TQC", ("top_quantiles_to_drop_per_net=3",)),
+}
 
 
 class Killed(BaseException):
@@ -59,6 +67,22 @@ def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
     assert "Return of 4 episodes" in capsys.readouterr().out
     model = stable_baselines3.DQN.load(run / "model.zip")
     assert (model.num_timesteps, model._n_updates) == (160, 2 * 18)  # from the 24th step on, after every eighth
+
+
+@pytest.mark.parametrize("name", tiered(CONTRIB))
+def test_algorithms_of_sb3_contrib_leave_zips_that_it_loads(name, tmp_path):
+    env_id, stock, settings = CONTRIB[name]
+    arguments = ["train", name, env_id, "--total-timesteps", "40", "--out", str(tmp_path)]
+    cli.main([*arguments, "--hyperparameters", *SMALL, "train_freq=8", "gradient_steps=2", *settings])
+    model = getattr(STOCK, stock).load(tmp_path / "model.zip", device="cpu")
+    assert (model.num_timesteps, model._n_updates) == (40, 2 * 3)
+    cli.main(["evaluate", str(tmp_path), "--episodes", "2"])
+
+
+def test_without_sb3_contrib_the_command_says_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+    message = error_of(capsys, "train", "qrdqn", "CartPole-v1", "--out", str(tmp_path))
+    assert 'pip install "jaxenvs[contrib]"' in message
 
 
 def test_config_repeats_the_run_to_the_same_weights(run, tmp_path):

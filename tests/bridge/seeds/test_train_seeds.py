@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 import bridge
 from bridge import NotCompilable, make_vec_env, train_seeds
 from bridge.seeds.train_seeds import _with_seeds
+from tests.tiers import tiered
 
 OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
 ALGORITHMS = {
@@ -19,6 +20,8 @@ ALGORITHMS = {
     "SAC": ("Pendulum-v1", OFF_POLICY),
     "TD3": ("Pendulum-v1", {**OFF_POLICY, "train_freq": 2}),
     "DDPG": ("Pendulum-v1", OFF_POLICY),
+    "QRDQN": ("CartPole-v1", {**OFF_POLICY, "train_freq": 4}),
+    "TQC": ("Pendulum-v1", OFF_POLICY),
 }
 
 
@@ -40,8 +43,9 @@ def test_a_seeds_model_begins_as_the_constructor_makes_it(name):
     assert (made.get_env().reset() == copied.get_env().reset()).all()
 
 
-def test_each_seed_learns_and_counts_as_its_own_training_would():
-    first, second = train_seeds(make("DQN"), 12, seeds=range(2))
+@pytest.mark.parametrize("name", tiered(["DQN", "QRDQN"], "QRDQN"))
+def test_each_seed_learns_and_counts_as_its_own_training_would(name):
+    first, second = train_seeds(make(name), 12, seeds=range(2))
     assert (first.seed, second.seed) == (0, 1)
     assert first.num_timesteps == second.num_timesteps == first._n_calls == 12
     assert first._n_updates == second._n_updates == 2

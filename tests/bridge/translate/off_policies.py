@@ -1,8 +1,10 @@
-"""Policies of DQN, SAC and TD3 of many kinds, and what they give in PyTorch."""
+"""Policies of off-policy algorithms of many kinds, and what they give in PyTorch."""
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from sb3_contrib.qrdqn.policies import QRDQNPolicy
+from sb3_contrib.tqc.policies import TQCPolicy
 from stable_baselines3.common import policies
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
@@ -21,7 +23,7 @@ MATRIX = spaces.Box(np.array([[-1.0, -2.0]], np.float32), np.array([[2.0, 5.0]],
 def make(cls=SACPolicy, observation=VECTOR, action=None, net_arch=(8,), **settings):
     """A policy whose parameters are all different from where they start, as after training; targets from others too."""
     torch.manual_seed(0)
-    action = action or (spaces.Discrete(3) if issubclass(cls, DQNPolicy) else PAIR)
+    action = action or (spaces.Discrete(3) if issubclass(cls, (DQNPolicy, QRDQNPolicy)) else PAIR)
     net_arch = net_arch if isinstance(net_arch, dict) else list(net_arch)
     policy = cls(observation, action, lambda _: 1e-3, net_arch=net_arch, **settings)
     with torch.no_grad():
@@ -36,6 +38,8 @@ POLICIES = {
     "dqn on discrete": lambda: make(DQNPolicy, spaces.Discrete(4)),
     "dqn on images": lambda: make(DQNPolicy, IMAGE, **NATURE),
     "dqn on a dict": lambda: make(DQNPolicy, DICT, **COMBINED),
+    "qrdqn": lambda: make(QRDQNPolicy, n_quantiles=5),
+    "qrdqn on a dict": lambda: make(QRDQNPolicy, DICT, n_quantiles=5, **COMBINED),
     "sac": lambda: make(),
     "sac of other depths": lambda: make(net_arch={"pi": [5, 6], "qf": [7]}, n_critics=3, activation_fn=nn.Tanh),
     "sac on a dict": lambda: make(observation=DICT, **COMBINED),
@@ -49,6 +53,11 @@ POLICIES = {
         use_sde=True, use_expln=True, clip_mean=0.0, log_std_init=0.1, features_extractor_class=Extractor,
         share_features_extractor=True,
     ),
+    "tqc": lambda: make(TQCPolicy, n_quantiles=5),
+    "tqc with a shared extractor": lambda: make(
+        TQCPolicy, n_quantiles=5, features_extractor_class=Extractor, share_features_extractor=True
+    ),
+    "tqc on a dict": lambda: make(TQCPolicy, DICT, n_quantiles=5, **COMBINED),
     "td3": lambda: make(TD3Policy),
     "td3 of one critic": lambda: make(TD3Policy, action=MATRIX, n_critics=1),
     "td3 with a shared extractor": lambda: make(
@@ -69,10 +78,12 @@ def results_in_torch(policy, observation, action, monkeypatch):
     observation = policies.obs_as_tensor(observation, torch.device("cpu"))
     weights = torch.linspace(1, 2, BATCH)
     policy.set_training_mode(False)
-    if isinstance(policy, DQNPolicy):
-        values = policy.q_net(observation)
-        return numbers({"values": values, "q_net": gradient(policy.q_net, (weights @ values**2).sum())})
-    values = torch.cat(policy.critic(observation, torch.as_tensor(action)), dim=1).T
+    if hasattr(policy, "optimizer"):
+        network = policy.q_net if isinstance(policy, DQNPolicy) else policy.quantile_net
+        values = network(observation)
+        gradients = gradient(network, (weights @ (values**2).flatten(1)).sum())
+        return numbers({"values": values, "network": gradients})
+    values = critics(policy, observation, torch.as_tensor(action))
     results = {"values": values, "critic": gradient(policy.critic, (values**2 @ weights).sum())}
     if isinstance(policy, TD3Policy):
         actions = policy.actor(observation)
@@ -83,10 +94,16 @@ def results_in_torch(policy, observation, action, monkeypatch):
         if policy.actor.use_sde:
             policy.reset_noise()
         actions, log_prob = policy.actor.action_log_prob(observation)
-        least = torch.cat(policy.critic(observation, actions), dim=1).min(dim=1).values
+        least = critics(policy, observation, actions).reshape(-1, BATCH).min(dim=0).values
         loss = (0.3 * log_prob - least) @ weights
         results["log_prob"] = log_prob
     return numbers({**results, "actions": actions, "actor": gradient(policy.actor, loss)})
+
+
+def critics(policy, observation, actions):
+    """(n_critics, batch), of TQC (n_critics, n_quantiles, batch)."""
+    given = policy.critic(observation, actions)
+    return given.permute(1, 2, 0) if isinstance(policy, TQCPolicy) else torch.cat(given, dim=1).T
 
 
 def gradient(network, loss):

@@ -1,4 +1,4 @@
-"""Policies of DQN, SAC and TD3 in JAX: the same numbers and gradients, and what is refused."""
+"""Policies of off-policy algorithms in JAX: the same numbers and gradients, and what is refused."""
 
 import functools
 import pickle
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sb3_contrib.tqc.policies import TQCPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
@@ -18,34 +19,31 @@ from torch import nn
 
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import export_actor, export_off_policy, learned_tensors, own_parameters
-from bridge.translate.off_policy_networks import ExportedDQNPolicy, ExportedTD3Policy
+from bridge.translate.off_policy_networks import ExportedTD3Policy
 from tests.bridge.translate.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
 from tests.tiers import tiered
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 # SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
-MANY_NETWORKS = ("sac on images as they are", "sac on a dict")
+SHARED_OR_NOT = [f"{name}{shared}" for name in ("sac", "td3") for shared in ("", " with a shared extractor")]
+MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict")
 every_policy = pytest.mark.parametrize("kind", POLICIES)
-
-
-def vectors_of(policy, names):
-    return {name: read_parameters(own_parameters(getattr(policy, name))) for name in names}
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def results(exported, params, observation, action, noise):
     weights = jnp.linspace(1, 2, BATCH)
-    if isinstance(exported, ExportedDQNPolicy):
+    if len(params) == 1:
+        [(name, vector)] = params.items()
 
         def loss(vector):
-            values = exported.q_net.apply(vector, observation)
-            return (weights @ values**2).sum(), values
+            values = getattr(exported, name).apply(vector, observation)
+            return (weights @ (values**2).reshape(BATCH, -1)).sum(), values
 
-        gradient, values = jax.grad(loss, has_aux=True)(params["q_net"])
-        return {"values": values, "q_net": gradient}
+        gradient, values = jax.grad(loss, has_aux=True)(vector)
+        return {"values": values, "network": gradient}
 
     def critic_loss(vector):
         values = exported.critic.apply(exported.critic_params({**params, "critic": vector}), observation, action)
@@ -57,7 +55,7 @@ def results(exported, params, observation, action, noise):
         if isinstance(exported, ExportedTD3Policy):
             return -(exported.critic.apply(critic, observation, given)[0] @ weights), {"actions": given}
         actions, log_prob = given.sample_and_log_prob(noise)
-        least = exported.critic.apply(critic, observation, actions).min(axis=0)
+        least = exported.critic.apply(critic, observation, actions).reshape(-1, BATCH).min(axis=0)
         return (0.3 * log_prob - least) @ weights, {"actions": actions, "log_prob": log_prob}
 
     critic, values = jax.grad(critic_loss, has_aux=True)(params["critic"])
@@ -70,8 +68,8 @@ def test_equals_torch(kind, monkeypatch):
     policy = POLICIES[kind]()
     observation, action = batch(policy.observation_space), batch(policy.action_space).reshape(BATCH, -1)
     exported = export_off_policy(policy)
-    params = vectors_of(policy, ["q_net"] if isinstance(policy, DQNPolicy) else ["actor", "critic"])
-    noise = standard_normal(policy) if isinstance(policy, SACPolicy) else None
+    params = Learner(*learned_tensors(policy)).vectors()[0]
+    noise = standard_normal(policy) if isinstance(policy, SACPolicy | TQCPolicy) else None
     got = results(exported, params, observation, action, noise)
     expected = results_in_torch(policy, observation, action, monkeypatch)
     assert got.keys() == expected.keys()
@@ -81,13 +79,13 @@ def test_equals_torch(kind, monkeypatch):
         np.testing.assert_allclose(ours, expected[name], rtol=1e-5, atol=1e-5 * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["dqn", "sac", "sac with a shared extractor", "td3", "td3 with a shared extractor"])
+@pytest.mark.parametrize("kind", ["dqn", "qrdqn", "tqc", *SHARED_OR_NOT])
 def test_targets_move_as_in_sb3(kind):
     policy = POLICIES[kind]()
     params, targets, _ = jax.tree.map(np.array, Learner(*learned_tensors(policy)).vectors())
     got = export_off_policy(policy).polyak(targets, params, 0.3)
     # In the order of SB3's algorithms.
-    for name in ["q_net"] if isinstance(policy, DQNPolicy) else ["critic", "actor"]:
+    for name in ["q_net", "quantile_net", "critic", "actor"]:
         if hasattr(policy, f"{name}_target"):
             target = getattr(policy, f"{name}_target")
             polyak_update(getattr(policy, name).parameters(), target.parameters(), 0.3)
@@ -97,7 +95,7 @@ def test_targets_move_as_in_sb3(kind):
         np.testing.assert_allclose(target, expected[name], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["sac", "sac with a shared extractor", "td3", "td3 with a shared extractor"])
+@pytest.mark.parametrize("kind", SHARED_OR_NOT)
 def test_critics_of_targets_have_the_values_of_sb3s(kind):
     policy = POLICIES[kind]()
     observation, action = batch(VECTOR), batch(policy.action_space)

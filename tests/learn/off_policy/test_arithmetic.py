@@ -8,17 +8,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 import bridge
-from jaxenvs.learn import DDPG, DQN, SAC, TD3, DQNPolicy, SACPolicy, StateDependentGaussian, TD3Policy, Transitions
+from jaxenvs.learn import (
+    DDPG,
+    DQN,
+    QRDQN,
+    SAC,
+    TD3,
+    TQC,
+    DQNPolicy,
+    QRDQNPolicy,
+    SACPolicy,
+    StateDependentGaussian,
+    TD3Policy,
+    TQCPolicy,
+    Transitions,
+)
 from jaxenvs.learn.networks import linear
 from jaxenvs.learn.off_policy.policies import Perceptron
 from jaxenvs.learn.optimization import ravel
 from tests.environments import Counter
+from tests.stock import STOCK
 from tests.tiers import tiered
 
 ENV = {kind: Counter(action_kind=kind) for kind in ("discrete", "box")}
@@ -26,11 +40,21 @@ BATCH, GAMMA, ARCH = 16, 0.9, (16, 8)
 # The first versions of SB3 that are supported have no returns of several steps.
 N_STEPS = 3 if "discounts" in ReplayBufferSamples._fields else 1
 SHARED = {"learning_rate": 1e-3, "batch_size": BATCH, "gamma": GAMMA}
-OURS = {"DQN": (DQN, DQNPolicy), "SAC": (SAC, SACPolicy), "TD3": (TD3, TD3Policy), "DDPG": (DDPG, TD3Policy)}
+OURS = {
+    "DQN": (DQN, DQNPolicy),
+    "QRDQN": (QRDQN, QRDQNPolicy),
+    "SAC": (SAC, SACPolicy),
+    "TQC": (TQC, TQCPolicy),
+    "TD3": (TD3, TD3Policy),
+    "DDPG": (DDPG, TD3Policy),
+}
+DISCRETE = ("DQN", "QRDQN")
 
 # What differs from SB3's defaults, there and here.
 CASES = {
     "DQN": ({"max_grad_norm": 0.1}, {"max_grad_norm": 0.1}),
+    "QRDQN": ({}, {}),
+    "QRDQN, scaled down": ({"max_grad_norm": 0.1}, {"max_grad_norm": 0.1}),
     "SAC": ({}, {}),
     "SAC, fixed": (
         {"ent_coef": 0.2, "target_update_interval": 2},
@@ -38,6 +62,11 @@ CASES = {
     ),
     "SAC, aimed": ({"ent_coef": "auto_0.3", "target_entropy": -1.5}, {"ent_coef": 0.3, "target_entropy": -1.5}),
     "SAC, state-dependent": ({"use_sde": True}, {}),
+    "TQC": ({}, {}),
+    "TQC, many dropped": (
+        {"top_quantiles_to_drop_per_net": 10, "ent_coef": 0.2},
+        {"top_quantiles_to_drop_per_net": 10, "ent_coef": 0.2, "auto_ent_coef": False},
+    ),
     "TD3": ({}, {}),
     "DDPG": ({}, {}),
 }
@@ -60,8 +89,8 @@ def make_batches(rng, is_discrete, num):
 
 def make_stock(name, settings, dtype):
     """A model of SB3's that learns from what `teach` gives it."""
-    kind = "discrete" if name == "DQN" else "box"
-    model = getattr(stable_baselines3, name)(
+    kind = "discrete" if name in DISCRETE else "box"
+    model = getattr(STOCK, name)(
         "MlpPolicy",
         bridge.JaxVecEnv(ENV[kind], 1),
         policy_kwargs={"net_arch": list(ARCH)},
@@ -75,7 +104,7 @@ def make_stock(name, settings, dtype):
     model.policy.to(dtype)
     if getattr(model, "log_ent_coef", None) is not None:
         model.log_ent_coef.data = model.log_ent_coef.data.to(dtype)
-    elif name == "SAC":
+    elif hasattr(model, "ent_coef_tensor"):
         model.ent_coef_tensor = torch.tensor(settings["ent_coef"], dtype=dtype)
     return model
 
@@ -104,7 +133,16 @@ def teach(model, batches, noise, monkeypatch, dtype):
     model.train(batches.reward.shape[0], BATCH)
 
 
-NETWORKS = ("q_net", "q_net_target", "actor", "critic", "actor_target", "critic_target")
+NETWORKS = (
+    "q_net",
+    "q_net_target",
+    "quantile_net",
+    "quantile_net_target",
+    "actor",
+    "critic",
+    "actor_target",
+    "critic_target",
+)
 
 
 def read(model):
@@ -112,8 +150,8 @@ def read(model):
     networks = {name: getattr(model.policy, name) for name in NETWORKS if hasattr(model.policy, name)}
     params = {name: dict(network.named_parameters()) for name, network in networks.items()}
     optimizers = {name: getattr(network, "optimizer", None) for name, network in networks.items()}
-    if "q_net" in networks:
-        optimizers["q_net"] = model.policy.optimizer
+    if hasattr(model.policy, "optimizer"):  # of the one network that learns
+        optimizers[next(iter(networks))] = model.policy.optimizer
     if getattr(model, "log_ent_coef", None) is not None:
         params["log_ent_coef"] = {"log_ent_coef": model.log_ent_coef}
         optimizers["log_ent_coef"] = model.ent_coef_optimizer
@@ -176,18 +214,18 @@ def updated_by_both(case, num, dtype, monkeypatch):
     rng = np.random.default_rng(0)
     algorithm, policy_class = OURS[name]
     settings = algorithm(**SHARED | of_ours)
-    kind = "discrete" if name == "DQN" else "box"
+    kind = "discrete" if name in DISCRETE else "box"
     policy = policy_class.of(ENV[kind], net_arch=ARCH, **({"n_critics": 1} if name == "DDPG" else {}))
     if "use_sde" in of_sb3:
         policy = dataclasses.replace(policy, actor=StateDependentActor(policy.actor.latent_pi))
     in_dtype = np.float64 if dtype is torch.float64 else np.float32
 
     def one_round(num):
-        batches = make_batches(rng, name == "DQN", num)
-        noise = None if name == "DQN" else rng.normal(size=(num, BATCH, 2))
+        batches = make_batches(rng, name in DISCRETE, num)
+        noise = None if name in DISCRETE else rng.normal(size=(num, BATCH, 2))
         if "use_sde" in of_sb3:  # SB3 draws two, and uses the first
             noise = (rng.normal(size=(num, ARCH[-1], 2)),) * 2
-        elif name == "SAC":
+        elif issubclass(algorithm, SAC):
             noise = (noise, rng.normal(size=(num, BATCH, 2)))
         batches, noise = jax.tree.map(
             lambda leaf: leaf.astype(in_dtype if leaf.dtype.kind == "f" else np.int32), (batches, noise)
@@ -221,12 +259,14 @@ def assert_same(settings, state, metrics, model, tolerance):
     compare(metrics, {name: np.asarray(logged[name]) for name in metrics}, "metrics")
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "DQN", "SAC", "TD3"))
+@pytest.mark.parametrize("case", tiered(CASES, "DQN", "QRDQN", "SAC", "TQC", "TD3"))
 def test_an_update_is_sb3s(case, monkeypatch):
     assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=1e-5)
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "DQN", "SAC, state-dependent", "TD3"))
+@pytest.mark.parametrize(
+    "case", tiered(CASES, "DQN", "QRDQN, scaled down", "SAC, state-dependent", "TQC, many dropped", "TD3")
+)
 def test_a_hundred_updates_are_sb3s(case, monkeypatch, float64):
     assert_same(*updated_by_both(case, 100, torch.float64, monkeypatch), tolerance=1e-8)
 
@@ -269,7 +309,7 @@ def test_exploration_falls_as_sb3s(fraction):
 def test_networks_have_the_names_shapes_and_initialisation_of_sb3s(name):
     model = make_stock(name, {}, torch.float32)
     policy = OURS[name][1].of(
-        ENV["discrete" if name == "DQN" else "box"], net_arch=ARCH, **({"n_critics": 1} if name == "DDPG" else {})
+        ENV["discrete" if name in DISCRETE else "box"], net_arch=ARCH, **({"n_critics": 1} if name == "DDPG" else {})
     )
     for network, params in policy.init(jax.random.key(0)).items():
         theirs = read_parameters(getattr(model, network))

@@ -1,0 +1,26 @@
+"""TQC: sb3-contrib's, compiled."""
+
+from __future__ import annotations
+
+import sb3_contrib
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.sac import entropy_settings
+from bridge.engine.trust import compiled
+from jaxenvs import learn
+
+
+@compiled
+class TQC(CompiledOffPolicyAlgorithm, sb3_contrib.TQC):
+    """`sb3_contrib.TQC` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.TQC)
+
+    def _settings_now(self) -> learn.TQC:
+        return learn.TQC(
+            **self._shared_settings(),
+            **entropy_settings(self),
+            target_update_interval=self.target_update_interval,
+            top_quantiles_to_drop_per_net=self.top_quantiles_to_drop_per_net,
+        )
