@@ -88,10 +88,10 @@ def head_of(network: BaseModel, kind: str) -> ActionHead:
 
 def _exploration(actor: Any) -> Exploration | None:
     kind: type = StateDependentNoiseDistribution if actor.use_sde else SquashedDiagGaussianDistribution
-    distribution: Any = actor.action_dist
-    if type(distribution) is not kind:
-        raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {type(distribution).__name__}.")
-    return export_exploration(distribution, squash=True, learn_features=True) if actor.use_sde else None
+    found = type(actor.action_dist)
+    if found is not kind:
+        raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {found.__name__}.")
+    return export_exploration(actor.action_dist, squash=True, learn_features=True) if actor.use_sde else None
 
 
 def checked(exported: Exported, network: BaseModel) -> Exported:
