@@ -69,7 +69,11 @@ __all__ = [
 ]
 
 # Subclasses of sb3-contrib's algorithms, which are imported when they are asked for, and where each is.
-CONTRIB = {"QRDQN": "bridge.algorithms.qrdqn", "TQC": "bridge.algorithms.tqc"}
+CONTRIB = {
+    "MaskablePPO": "bridge.algorithms.maskable_ppo",
+    "QRDQN": "bridge.algorithms.qrdqn",
+    "TQC": "bridge.algorithms.tqc",
+}
 
 
 def __getattr__(name: str) -> Any:

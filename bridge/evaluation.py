@@ -20,7 +20,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 import jaxenvs
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
-from bridge.engine.trust import has_own_methods, inner_environments
+from bridge.contrib import is_maskable
+from bridge.engine.trust import has_own_methods, inner_environments, is_ours
 from bridge.errors import NotCompilable
 from bridge.evaluation_on_host import run_episodes, with_statistics
 from bridge.evaluation_program import Network, program
@@ -34,6 +35,7 @@ from bridge.wrappers.vec_normalize import CompiledNormalize
 from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
 from jaxenvs.compilation import require_usable
 from jaxenvs.learn import ActionHead
+from jaxenvs.wrappers.action_masker import require_action_masks
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 NO_LIMIT = 2**31 - 1
@@ -94,8 +96,8 @@ def evaluate(
     and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
 
     Args:
-      model: PPO, A2C, DQN, SAC, TD3, DDPG, QRDQN or another SB3 algorithm with a policy of one of these, bridge's or
-        SB3's own; or such a policy. On the host, any SB3 model.
+      model: PPO, A2C, DQN, SAC, TD3, DDPG, QRDQN or another SB3 algorithm with a policy of one of these, or
+        MaskablePPO, which takes legal actions alone; bridge's or SB3's own; or such a policy. On the host, any SB3 model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
         compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
         the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
@@ -112,8 +114,8 @@ def evaluate(
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
       TypeError: `model` or `env` is not one of these.
       UnknownEnvironment: there is no such id.
-      ValueError: the policy is not for these spaces, nothing limits the episodes, a number is not positive, or weights
-        or statistics are NaN.
+      ValueError: the policy is not for these spaces, or is MaskablePPO's and `env` tells no legal actions; nothing
+        limits the episodes, a number is not positive, or weights or statistics are NaN.
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
@@ -152,6 +154,8 @@ def evaluate(
     parameters = read_parameters(acting_part(policy).parameters())
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
     _require_numbers(parameters, chain)
+    if masks := is_maskable(policy):
+        require_action_masks(chain.base.venv)
     limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
     parts = []
     for first in range(0, n_episodes, num_lanes):
@@ -167,7 +171,7 @@ def evaluate(
         venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
         seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
         given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
-        parts.append(program()(network, deterministic, chain.types, base.programs.state, *given))
+        parts.append(program()(network, deterministic, masks, chain.types, base.programs.state, *given))
     returns, lengths, terminated, truncated = (
         np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
     )
@@ -248,7 +252,9 @@ def _require_known_predict(model: BaseAlgorithm) -> None:
     known = [BaseAlgorithm.predict, CompiledAlgorithm.predict, stable_baselines3.DQN.predict]
     known.append(EpsilonGreedyAlgorithm.predict)
     if (contrib := sys.modules.get("sb3_contrib")) is not None:  # or the model is of none of its classes
-        known.append(contrib.QRDQN.predict)
+        known += [contrib.QRDQN.predict, contrib.MaskablePPO.predict]
+    if is_ours(type(model)):
+        known.append(type(model).predict)
     if type(model).predict not in known or "predict" in vars(model):
         raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
 
@@ -300,4 +306,7 @@ def _takes(space: Space, head: ActionHead) -> bool:
         high >= at for high, at in zip(own.high, head.high)
     )
     # The dtype does not matter: actions are cast to that of the environment.
-    return inside and dataclasses.replace(own, low=head.low, high=head.high, dtype=head.dtype) == head
+    owns = (
+        dataclasses.replace(each, low=head.low, high=head.high, dtype=head.dtype) for each in (own, own.in_choices())
+    )
+    return inside and head in owns

@@ -7,9 +7,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize, is_vecenv_wrapped, unwrap_vec_wrapper
+
+from bridge.contrib import is_maskable
 
 
 def run_episodes(
@@ -42,7 +45,7 @@ def run_episodes(
     if own is not None:
         own.training = False  # an evaluation teaches nothing
     try:
-        returns, lengths = evaluate_policy(
+        returns, lengths = _evaluate_policy_of(model)(
             model, venv, n_episodes, deterministic, callback=keep, return_episode_rewards=True
         )
     finally:
@@ -50,6 +53,15 @@ def run_episodes(
             own.training = training
     cut = np.array(truncated)
     return np.array(returns, float), np.array(lengths, int), ~cut, cut
+
+
+def _evaluate_policy_of(model: Any) -> Any:
+    """SB3's; or sb3-contrib's, which asks environments which actions are legal."""
+    if not is_maskable(model.policy if isinstance(model, BaseAlgorithm) else model):
+        return evaluate_policy
+    from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_maskable_policy
+
+    return evaluate_maskable_policy
 
 
 def with_statistics(venv: VecEnv, like: VecNormalize) -> VecNormalize:

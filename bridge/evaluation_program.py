@@ -16,6 +16,8 @@ from bridge.wrappers.chain import step as step_chain
 from bridge.wrappers.vec_monitor import CompiledMonitor
 from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
+from jaxenvs.learn import Masked
+from jaxenvs.wrappers.action_masker import action_masks
 
 Network = ExportedPolicy | ExportedActor
 # Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
@@ -25,6 +27,7 @@ DRAWS_OF_POLICY = 2**32 - 1
 def _episodes(
     network: Network,
     deterministic: bool,
+    masks: bool,
     wrapper_types: tuple[type[CompiledWrapper[Any]], ...],
     packing: Packing,
     venv: VectorEnv,
@@ -38,6 +41,7 @@ def _episodes(
     """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,).
 
     Args:
+      masks: whether the network is told which actions are legal.
       wrapper_types: those of the Chain.
       packing: of the state of the environments.
       venv: these, which nobody resets.
@@ -76,7 +80,8 @@ def _episodes(
 
     def advance(carry: Any) -> Any:
         state, wrapper_states, observation, records, running, step = carry
-        action = jax.vmap(act, in_axes=(0, 0, None))(observation, policy_keys, step)
+        seen = Masked(observation, action_masks(venv, state)) if masks else observation
+        action = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
         state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
         wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
         new = (*totals_of(timestep, outputs), timestep.terminated, timestep.truncated)
@@ -98,4 +103,4 @@ def _episodes(
 @functools.cache
 def program() -> Any:
     """Jitted once for the process, so that an evaluation like one before does not compile again."""
-    return jax.jit(_episodes, static_argnums=(0, 1, 2, 3), compiler_options=compiler_options())
+    return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

@@ -6,7 +6,7 @@ are translated. `learn` and `collect_rollouts` of both families are SB3's, rewri
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gymnasium
 import numpy as np
@@ -74,6 +74,9 @@ class OnPolicy(Algorithm, Protocol):
     rollout_buffer: RolloutBuffer
 
     # Ours.
+    MASKS: ClassVar[bool]
+    _masks: bool
+
     def _steps_of_same_noise(self) -> int: ...
 
 

@@ -16,6 +16,7 @@ from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register,
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 from jaxenvs.wrappers import (
+    ActionMasker,
     ActionRepeat,
     ClipAction,
     FlattenObservation,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acrobot",
+    "ActionMasker",
     "ActionRepeat",
     "Asterix",
     "AutoresetMode",

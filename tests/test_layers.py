@@ -32,6 +32,7 @@ FLOORS = [
     ["jaxenvs.learn"],
     [
         "bridge.errors",
+        "bridge.contrib",
         "bridge.observations",
         "bridge.sb3",
         "bridge.dlpack",

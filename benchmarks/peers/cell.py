@@ -38,6 +38,7 @@ NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
     "MlpPolicy 400-300, Pendulum-v1": ("MlpPolicy", [400, 300], "Pendulum-v1"),
     "CnnPolicy 4x84x84, Box actions": ("CnnPolicy", None, "channels_first, Box"),
     "MultiInputPolicy, Box actions": ("MultiInputPolicy", None, "image_and_vector, Box"),
+    "MlpPolicy 64-64, legal actions": ("MlpPolicy", [64, 64], "four_numbers"),
     "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
 }
@@ -110,6 +111,8 @@ class Side:
         start = time.perf_counter()
         self.cell = Cell(**cell)
         policy, layers, _ = NETWORKS[self.cell.network]
+        if not hasattr(self.algorithms, self.cell.algorithm):  # of stock SB3
+            self.algorithms = importlib.import_module("sb3_contrib")
         self.model = getattr(self.algorithms, self.cell.algorithm)(
             policy,
             self._environments(),

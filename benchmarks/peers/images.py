@@ -17,7 +17,7 @@ BOX = ", Box"
 
 
 def observation_space(kind: str) -> spaces.Space[Any]:
-    """Of a kind: "channels_first", "channels_last", "image_and_vector", "vectors", "wide" or "small"."""
+    """Of a kind, a key of what follows, with or without BOX behind it."""
     channels_first = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     return {
         "channels_first": channels_first,
@@ -27,6 +27,7 @@ def observation_space(kind: str) -> spaces.Space[Any]:
         "image_and_vector": spaces.Dict({"image": channels_first, "vector": spaces.Box(-1, 1, (8,), np.float32)}),
         "vectors": spaces.Dict({name: spaces.Box(-1, 1, (4,), np.float32) for name in ("position", "velocity")}),
         "wide": spaces.Box(-1, 1, (128,), np.float32),
+        "four_numbers": spaces.Box(-1, 1, (4,), np.float32),
     }[kind.removesuffix(BOX)]
 
 
@@ -38,6 +39,11 @@ def action_space(kind: str) -> spaces.Space[Any]:
 def fits(action: Any, phase: Any) -> Any:
     """Whether an action earns something: the one of the phase, or a first number that is positive in every other."""
     return (action[0] > 0) == (phase % 2 == 1) if action.ndim else action == phase % ACTIONS
+
+
+def legal(phase: Any) -> Any:
+    """Which actions MaskablePPO may take in a phase: all but one."""
+    return np.arange(ACTIONS) != (phase + 1) % ACTIONS
 
 
 @functools.cache
@@ -71,6 +77,9 @@ class Images(gymnasium.Env[Any, Any]):
         reward = float(fits(np.asarray(action), self.phase))
         self.phase, self.count = (self.phase + 1) % PHASES, self.count + 1
         return self._observe(), reward, self.count >= LENGTH, False, {}
+
+    def action_masks(self) -> Any:
+        return legal(self.phase)
 
     def _observe(self) -> Any:
         if isinstance(self.film, dict):

@@ -43,5 +43,8 @@ class Images(Environment[ImagesState]):
         state = ImagesState((state.phase + 1) % images.PHASES, state.count + 1)
         return state, TimeStep.create(self._observe(state), reward, state.count >= images.LENGTH)
 
+    def action_masks(self, state: ImagesState) -> jax.Array:
+        return jnp.asarray(images.legal(state.phase))
+
     def _observe(self, state: ImagesState) -> Any:
         return jax.tree.map(lambda shots: jnp.asarray(shots)[state.phase], images.film(self.kind))

@@ -42,7 +42,7 @@ SavePath = str | Path | io.BufferedIOBase
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (
     *("_plan", "_is_learning", "_is_sure", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
-    "_steps_begun",
+    *("_steps_begun", "_masks"),
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
@@ -153,12 +153,21 @@ class CompiledAlgorithm(BaseAlgorithm):
         Raises:
           ValueError: a tensor or a JAX array is not of the shape of the observations.
         """
+        return self._predict(observation, state, episode_start, deterministic)
+
+    def _predict(
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
+    ) -> tuple[Any, Any]:
+        """
+        Args:
+          further: what SB3's `predict` of this algorithm takes besides.
+        """
         policy: Any = self.policy
         if self._predictor is None or not self._predictor.is_current(policy):
             self._predictor = Predictor(policy, compiles=self.engine != "torch")
-        actions = self._predictor.predict(observation, deterministic)
+        actions = self._predictor.predict(observation, deterministic, **further)
         if actions is None:
-            actions, state = super().predict(observation, state, episode_start, deterministic)
+            actions, state = super().predict(observation, state, episode_start, deterministic, **further)
         return actions, state
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------

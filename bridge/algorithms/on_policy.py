@@ -12,7 +12,7 @@ import math
 from concurrent.futures import wait
 from typing import Any, ClassVar
 
-from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import explained_variance
@@ -34,6 +34,11 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
 
     _locals_of_learn: ClassVar[dict[str, Any]] = {"iteration": 0}
+    # Those that a compiled rollout fills and a compiled update reads.
+    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
+    # Whether the policy can be told which actions are legal, and whether it is told now.
+    MASKS: ClassVar[bool] = False
+    _masks: bool = False
     pipeline: bool = False  # of a model that was pickled before there was one
     _compiling_for: Plan | None = None
 
@@ -88,7 +93,10 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
                 if count and self._iterate(plan, callback, total_timesteps, count, log_at):
                     iteration += count
                     continue
-            if not self.collect_rollouts(self.env, callback, self.rollout_buffer, n_rollout_steps=self.n_steps):
+            further = {"use_masking": self._masks} if self.MASKS else {}
+            if not self.collect_rollouts(
+                self.env, callback, self.rollout_buffer, n_rollout_steps=self.n_steps, **further
+            ):
                 break
             iteration += 1
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
@@ -161,7 +169,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             # checkpoint; what continues from there draws them again.
             self._random_before_rollout = get_random_state() if self.use_sde else None
             self._hand_over()  # callbacks run in SB3's loop
-            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+            further = (self._masks,) if self.MASKS else ()
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *further)
         if self.policy.training:
             self.policy.set_training_mode(False)
         if looks_at_rollouts(callback):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import stable_baselines3
 
 from bridge.algorithms.base import constructor_like
@@ -10,23 +12,27 @@ from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
-@compiled
-class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
-    """`stable_baselines3.PPO` with the same arguments, and `engine` and `pipeline`."""
+class CompiledPPO(CompiledOnPolicyAlgorithm):
+    """What PPO and sb3-contrib's algorithms of its kind share."""
 
-    __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.PPO)
+    _algorithm: ClassVar[type[learn.PPO]] = learn.PPO
+    normalize_advantage: Any
+    batch_size: Any
+    n_epochs: Any
+    clip_range: Any
+    clip_range_vf: Any
+    target_kl: Any
 
     def _settings(self, progress: float, learning_rate: float) -> learn.PPO:
         # SB3's `_setup_model` has made schedules of them.
         clip_range, clip_range_vf = (
-            schedule and schedule(progress)  # type: ignore[operator]
-            for schedule in (self.clip_range, self.clip_range_vf)
+            schedule and schedule(progress) for schedule in (self.clip_range, self.clip_range_vf)
         )
-        return learn.PPO(
+        return self._algorithm(
             **self._shared_settings(),
             learning_rate=learning_rate,
             normalize_advantage=self.normalize_advantage,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size or self.n_steps * self.n_envs,
             n_epochs=self.n_epochs,
             clip_range=clip_range,
             clip_range_vf=clip_range_vf,
@@ -45,3 +51,10 @@ class PPO(CompiledOnPolicyAlgorithm, stable_baselines3.PPO):
         self.logger.record("train/clip_range", settings.clip_range)
         if settings.clip_range_vf is not None:
             self.logger.record("train/clip_range_vf", settings.clip_range_vf)
+
+
+@compiled
+class PPO(CompiledPPO, stable_baselines3.PPO):
+    """`stable_baselines3.PPO` with the same arguments, and `engine` and `pipeline`."""
+
+    __init__ = constructor_like(CompiledPPO, stable_baselines3.PPO)

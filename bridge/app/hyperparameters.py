@@ -12,7 +12,7 @@ from bridge.app.zoo_off_policy import OFF_POLICY_TUNED
 from jaxenvs import learn
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
-ON_POLICY = {"a2c": "A2C", "ppo": "PPO"}
+ON_POLICY = {"a2c": "A2C", "ppo": "PPO", "maskable_ppo": "MaskablePPO"}
 OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "qrdqn": "QRDQN", "sac": "SAC", "td3": "TD3", "tqc": "TQC"}
 ALGORITHMS = ON_POLICY | OFF_POLICY
 

@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from jaxenvs.learn import Rollout
+from jaxenvs.learn import Masked, Rollout
 
 
-def write_rollout(buffer: RolloutBuffer, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
+def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
     """Put a rollout into SB3's buffer, as if it had been added step by step.
 
     Args:
@@ -29,14 +29,20 @@ def write_rollout(buffer: RolloutBuffer, rollout: Rollout, first_starts: Any, do
             f"The rollout is {lead[0]} steps of {lead[1]} environments, the buffer holds "
             f"{buffer.buffer_size} of {buffer.n_envs}."
         )
+    observation = rollout.observation
+    if hasattr(buffer, "action_masks"):
+        buffer.action_masks = np.ones((*lead, buffer.mask_dims), np.float32)
+    if isinstance(observation, Masked):
+        buffer.action_masks[:] = observation.action_mask
+        observation = observation.observation
     if isinstance(buffer, DictRolloutBuffer):
         buffer.observations = {
             name: np.array(leaf, buffer.observation_space[name].dtype).reshape(*lead, *buffer.obs_shape[name])
-            for name, leaf in rollout.observation.items()
+            for name, leaf in observation.items()
         }
     else:
         dtype = buffer.observation_space.dtype
-        buffer.observations = np.array(rollout.observation, dtype).reshape(*lead, *buffer.obs_shape)
+        buffer.observations = np.array(observation, dtype).reshape(*lead, *buffer.obs_shape)
     buffer.actions = np.array(rollout.action, buffer.action_space.dtype).reshape(*lead, buffer.action_dim)
     buffer.episode_starts = np.concatenate([np.asarray(first_starts)[None], dones[:-1]]).astype(np.float32)
     buffer.rewards, buffer.values, buffer.log_probs, buffer.advantages, buffer.returns = (
@@ -56,8 +62,11 @@ def read_rollout(buffer: RolloutBuffer) -> Rollout:
 
     # The first versions of SB3 that we support keep all actions as float32.
     actions = field(buffer.actions).astype(buffer.action_space.dtype, copy=False)
+    observation = jax.tree.map(field, buffer.observations)
+    if hasattr(buffer, "action_masks"):
+        observation = Masked(observation, field(buffer.action_masks))
     return Rollout(
-        observation=jax.tree.map(field, buffer.observations),
+        observation=observation,
         action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
         log_prob=scalar(buffer.log_probs),
         value=scalar(buffer.values),

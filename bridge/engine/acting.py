@@ -133,7 +133,9 @@ def as_sb3_gives(action: Any, space: Space) -> np.ndarray:
     if isinstance(space, spaces.Box):
         clipped: np.ndarray = np.clip(np.asarray(action), space.low, space.high)
         return clipped
-    return np.array(action, np.float32 if isinstance(space, spaces.MultiBinary) else np.int64)
+    # MaskablePPO chooses between two values of each bit, in wider integers.
+    is_bits = isinstance(space, spaces.MultiBinary) and np.asarray(action).dtype not in (np.int32, np.int64)
+    return np.array(action, np.float32 if is_bits else np.int64)
 
 
 def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:

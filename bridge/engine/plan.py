@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import torch
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
@@ -32,9 +31,6 @@ from bridge.wrappers import Chain
 from jaxenvs.compilation import is_usable, require_usable
 
 ENGINES = ("auto", "xla", "torch")
-
-# Those that a compiled rollout fills and a compiled update reads.
-ROLLOUT_BUFFERS = (RolloutBuffer, DictRolloutBuffer)
 
 # Under this name a plan has the one network that PPO and A2C train.
 POLICY = "policy"
@@ -157,7 +153,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
         reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
     if getattr(algorithm, "pipeline", False):
-        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, env)
+        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, algorithm.MASKS, env)  # type: ignore[attr-defined]
         plan.pipelines = plan.not_pipelined is None
     plan._inputs = _inputs_of(algorithm, env)
     return plan
@@ -165,7 +161,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
 
 def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     policy, buffer = algorithm.policy, algorithm.rollout_buffer
-    if type(buffer) not in ROLLOUT_BUFFERS:
+    if type(buffer) not in algorithm.ROLLOUT_BUFFERS:
         plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}, not SB3's.")
         return
     if has_own_methods(buffer):
@@ -185,6 +181,9 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         return
     if chain is not None and "_update_info_buffer" in plan.others:
         plan.reasons.append("The model has an _update_info_buffer of its own, which hears of every step.")
+        chain = None
+    if chain is not None and algorithm.MASKS and chain.base.has_untraceable_action_masks:
+        plan.reasons.append("action_masks of the environments cannot be traced.")
         chain = None
     plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
     if chain is None:

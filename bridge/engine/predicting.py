@@ -24,6 +24,7 @@ from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, export_acting
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.learn import Masked
 
 # So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
 # long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
@@ -54,12 +55,13 @@ class Predictor:
         works = self._actor is None or is_usable()  # not after a fork
         return works and policy is self._policy and self._snapshot.is_current(learns=False)
 
-    def predict(self, observation: Any, deterministic: bool) -> Any:
+    def predict(self, observation: Any, deterministic: bool, action_masks: Any = None) -> Any:
         """Actions for one observation or for a batch; None if SB3's own code is to give them, or an error.
 
         Args:
           observation: as SB3 takes it; or tensors or JAX arrays, in the place of NumPy's, and the actions are such too,
             on the same device.
+          action_masks: of MaskablePPO's policies.
 
         Raises:
           ValueError: tensors or JAX arrays of another shape than the observation space's, or with NaN.
@@ -69,30 +71,31 @@ class Predictor:
             leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
             for array_type in (torch.Tensor, jax.Array):
                 if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
-                    return self._predict_tensors(observation, array_type is jax.Array, deterministic)
+                    return self._predict_tensors(observation, array_type is jax.Array, deterministic, action_masks)
             shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
         else:
             shapes = observation.shape
-        if (shapes, deterministic) not in self._compiled and not self._compile(observation, shapes, deterministic):
+        key = shapes, deterministic, action_masks is not None
+        if key not in self._compiled and not self._compile(observation, key, action_masks):
             return None
         batch, is_batch = self._batch_of(observation)
-        program, *inputs = self._arguments(batch, deterministic)
+        program, *inputs = self._arguments(batch, deterministic, action_masks)
         action, was_nan = program(*inputs)
         if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
         return action if is_batch else action.squeeze(axis=0)
 
-    def _compile(self, observation: Any, shapes: Any, deterministic: bool) -> bool:
-        """Whether the program for observations of these shapes is at hand, after this call; it is begun in time."""
-        key = shapes, deterministic
+    def _compile(self, observation: Any, key: tuple[Any, bool, bool], action_masks: Any) -> bool:
+        """Whether the program for a key, shapes and what else matters, is at hand after this call, begun in time."""
+        _, deterministic, _ = key
         self._calls[key] += 1
         if self._calls[key] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
             return False
         if key not in self._compiling:
             batch, _ = self._batch_of(observation)
             state = torch.get_rng_state()
-            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic))
+            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, action_masks))
             torch.set_rng_state(state)  # as if no noise had been drawn
         if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
             return False
@@ -118,25 +121,29 @@ class Predictor:
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
 
-    def _arguments(self, batch: Any, deterministic: bool) -> tuple[Any, ...]:
+    def _arguments(self, batch: Any, deterministic: bool, action_masks: Any) -> tuple[Any, ...]:
         """A program and what it takes."""
         assert self._actor is not None
         self._actor.refresh()
-        noise = None if deterministic else draw_noise(self._actor.network, (len(jax.tree.leaves(batch)[0]),))
+        num = len(jax.tree.leaves(batch)[0])
+        noise = None if deterministic else draw_noise(self._actor.network, (num,))
+        if action_masks is not None:
+            batch = Masked(batch, np.asarray(action_masks, bool).reshape(num, -1))
         return self._actor.programs.predict, self._actor.params, batch, noise
 
-    def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool) -> Any:
+    def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool, action_masks: Any) -> Any:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
         if self._can_act(deterministic):
-            program, *inputs = self._arguments(batch if is_jax else map_parts(_for_jax, batch), deterministic)
+            batch = batch if is_jax else map_parts(_for_jax, batch)
+            program, *inputs = self._arguments(batch, deterministic, action_masks)
             action, was_nan = program(*inputs)
             if was_nan:
                 raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
             action = action if is_jax else to_torch(action)
         else:
             tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
-            action = self._by_pytorch(tensors, deterministic)
+            action = self._by_pytorch(tensors, deterministic, action_masks)
             action = to_jax(action.cpu()) if is_jax else action
         if is_jax:
             action = jax.device_put(action, first.device)
@@ -145,11 +152,12 @@ class Predictor:
             action = action.to(first.device, torch.int64 if is_index else torch.float32)
         return action if is_batch else action[0]
 
-    def _by_pytorch(self, batch: Any, deterministic: bool) -> torch.Tensor:
+    def _by_pytorch(self, batch: Any, deterministic: bool, action_masks: Any) -> torch.Tensor:
         policy, space = self._policy, self._policy.action_space
         policy.set_training_mode(False)
         with torch.no_grad():
-            action = policy._predict(batch, deterministic=deterministic).reshape(-1, *(space.shape or ()))
+            further = {} if action_masks is None else {"action_masks": np.asarray(action_masks)}
+            action = policy._predict(batch, deterministic=deterministic, **further).reshape(-1, *(space.shape or ()))
         if not isinstance(space, spaces.Box):
             return action
         low, high = (torch.as_tensor(bound, device=action.device) for bound in (space.low, space.high))

@@ -103,8 +103,10 @@ def show_rollout(
         algorithm._update_info_buffer(block.infos, np.ones(len(block.infos), bool))
         return True
     block, columns = Block(chain, steps), _columns(algorithm, buffer, steps)
-    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": buffer}
+    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": buffer}
     shown["n_rollout_steps"] = block.num_steps
+    if algorithm.MASKS:
+        shown.update(use_masking=algorithm._masks, action_masks=None)
     given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
     last = algorithm._last_obs, algorithm._last_episode_starts
     before = columns.pop("_last_obs")
@@ -149,13 +151,20 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
     if isinstance(space, spaces.Box):
         clipped_actions = as_sb3_gives(unscaled(algorithm.policy, actions), space)
     elif isinstance(space, spaces.MultiBinary):
-        actions = clipped_actions = as_sb3_gives(actions, space)
+        actions = clipped_actions = as_sb3_gives(actions.astype(np.int64) if algorithm.MASKS else actions, space)
     rows = _rows(observations)
-    return {
+    further: dict[str, Any] = {"clipped_actions": _rows(clipped_actions)}
+    if algorithm.MASKS:
+        further = {}
+    if algorithm._masks:
+        assert algorithm.env is not None
+        like = np.stack(algorithm.env.env_method("action_masks"))
+        masks = buffer.action_masks.reshape(lead[0], *like.shape).astype(like.dtype)  # type: ignore[attr-defined]
+        further = {"action_masks": _rows(masks)}
+    return further | {
         "_last_obs": rows,
         "obs_tensor": _rows(obs_as_tensor(observations, algorithm.device)),
         "actions": _rows(actions),
-        "clipped_actions": _rows(clipped_actions),
         "values": _rows(torch.as_tensor(buffer.values[..., None], device=algorithm.device)),
         "log_probs": _rows(torch.as_tensor(buffer.log_probs, device=algorithm.device)),
         "new_obs": [*rows[1:], algorithm._last_obs],

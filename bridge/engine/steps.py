@@ -18,7 +18,7 @@ from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState
-from jaxenvs.learn.rollout import Step
+from jaxenvs.learn.rollout import Step, masked_observation, masked_step
 
 
 @struct
@@ -99,6 +99,7 @@ class Environments:
     Attributes:
       packing: of the state of the environments.
       wrapper_types, wrapper_states: of the chain.
+      masks: whether the policy is told which actions are legal.
       venv: their parameters.
       env_state: packed.
       observation: what a policy acts on next.
@@ -106,24 +107,29 @@ class Environments:
 
     packing: Packing = static()
     wrapper_types: tuple[type, ...] = static()
+    masks: bool = static()
     venv: VectorEnv
     env_state: Packed
     wrapper_states: tuple[Any, ...]
     observation: Any
 
     @classmethod
-    def of(cls, chain: Chain, last_obs: Any) -> Environments:
+    def of(cls, chain: Chain, last_obs: Any, masks: bool = False) -> Environments:
         """
         Args:
           last_obs: as the outermost wrapper gave it.
+          masks: as the attribute.
         """
         base = chain.base
         observation = chain.observation(last_obs)
-        return cls(base.programs.state, chain.types, base.venv, base.packed_state, chain.state(), observation)
+        static_part = base.programs.state, chain.types, masks
+        return cls(*static_part, base.venv, base.packed_state, chain.state(), observation)
 
     def start(self) -> CollectorState:
         """Where collecting begins, in traced code. The environments' state and those of the wrappers are a pair."""
-        return CollectorState((self.packing.unpack(self.env_state), self.wrapper_states), self.observation)
+        state = self.packing.unpack(self.env_state), self.wrapper_states
+        observation = self.observation
+        return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
 
     def stepping(self, keeps_final_observation: bool = False) -> Step:
         """A step of the environments and of the wrappers around them, in traced code; besides, it gives its Steps."""
@@ -137,12 +143,13 @@ class Environments:
                 outputs = outputs._replace(final_observation=())
             return (env_state, wrapper_states), timestep, Steps(outputs, wrapper_outputs)
 
-        return step
+        return masked_step(self.venv, step) if self.masks else step
 
     def end(self, collector: CollectorState) -> End:
         """Where collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
-        return End(self.packing.pack(env_state), wrapper_states, collector.observation)
+        observation = collector.observation.observation if self.masks else collector.observation
+        return End(self.packing.pack(env_state), wrapper_states, observation)
 
 
 def as_given(like: Any, observation: Any) -> Any:

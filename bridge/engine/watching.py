@@ -18,10 +18,12 @@ from stable_baselines3.common.callbacks import (
     ProgressBarCallback,
 )
 
+from bridge.contrib import contrib_class
 from bridge.engine.trust import has_own_methods
 
-# Of SB3's callbacks, those that do nothing but at steps that one can tell.
+# Of SB3's callbacks, those that do nothing but at steps that one can tell; MaskablePPO's of evaluations besides.
 ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)
+MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
 class QuietCallback(BaseCallback):
@@ -68,7 +70,8 @@ def looks_at_each_step(callback: BaseCallback) -> bool:
         return True
     if type(callback) is CallbackList:
         return any(looks_at_each_step(part) for part in callback.callbacks)
-    return looks_at_steps(callback) and not (isinstance(callback, QuietCallback) or type(callback) in ACT_AT_STEPS)
+    act_at_steps = (*ACT_AT_STEPS, contrib_class(*MASKABLE_EVALUATION))
+    return looks_at_steps(callback) and not (isinstance(callback, QuietCallback) or type(callback) in act_at_steps)
 
 
 def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
@@ -88,7 +91,8 @@ def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows
         return min(quiet_steps(part, num_timesteps, num_envs, shows_ends) for part in callback.callbacks)
     if isinstance(callback, QuietCallback):
         return callback.quiet_steps(num_timesteps, num_envs) if shows_ends else 0
-    if type(callback) is EvalCallback:
+    if type(callback) in (EvalCallback, contrib_class(*MASKABLE_EVALUATION)):
+        assert isinstance(callback, EvalCallback)
         return callback.eval_freq - 1 - callback.n_calls % callback.eval_freq if callback.eval_freq > 0 else sys.maxsize
     if type(callback) is CheckpointCallback:
         return callback.save_freq - 1 - callback.n_calls % callback.save_freq

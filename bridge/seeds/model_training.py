@@ -10,11 +10,9 @@ import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge.algorithms.a2c import A2C
 from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
 from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
-from bridge.algorithms.ppo import PPO
 from bridge.engine.plan import POLICY
 from bridge.engine.trust import is_ours
 from bridge.errors import NotCompilable
@@ -25,7 +23,6 @@ from jaxenvs import learn
 from jaxenvs.learn import Moments, Training, TrainingState
 
 Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm
-KNOWN = (A2C, PPO, CompiledOffPolicyAlgorithm)
 # Of a VecNormalize, what a Training normalises by.
 NORMALIZES = {
     "norm_obs": True,
@@ -44,7 +41,7 @@ def require_one_program(model: Any) -> None:
       NotCompilable: there is something.
     """
     # Exact types: a subclass may do anything, and nobody would ask it.
-    if not (is_ours(type(model)) and isinstance(model, KNOWN)):
+    if not is_ours(type(model)):
         raise NotCompilable(f"{type(model).__name__} may train in a way of its own.")
     own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
     if own:

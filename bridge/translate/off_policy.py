@@ -15,6 +15,7 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
+from bridge.contrib import is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import ExportedNetwork, require_methods
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
@@ -86,9 +87,9 @@ def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
     Raises:
       NotCompilable: as `export_policy` and `export_actor`; or it chooses actions in a way of its own.
     """
-    if isinstance(policy, ActorCriticPolicy):
-        require_sb3s_predict(policy)
-        return export_policy(policy)
+    if isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
+        require_sb3s_predict(policy)  # type: ignore[arg-type]
+        return export_policy(policy)  # type: ignore[arg-type]
     return export_actor(policy)
 
 

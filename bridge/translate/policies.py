@@ -13,6 +13,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
+from bridge.contrib import contrib_class, is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import (
     Encoded,
@@ -29,7 +30,7 @@ from bridge.translate.exported_network import (
 )
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
-from jaxenvs.learn.networks import ActionHead
+from jaxenvs.learn.networks import ActionHead, Masked
 
 __all__ = ["ExportedPolicy", "export_policy", "require_sb3s_predict", "require_trainable"]
 
@@ -40,12 +41,20 @@ ACTING = (
 )
 TRAINING = ("evaluate_actions",)
 PREDICTION = ("predict", "_predict")
+# MaskablePPO's have no state-dependent exploration.
+MASKABLE_ACTING = tuple(name for name in ACTING if name != "reset_noise")
 HEADS: dict[type[distributions.Distribution], str] = {
     distributions.CategoricalDistribution: "discrete",
     distributions.MultiCategoricalDistribution: "multi_discrete",
     distributions.BernoulliDistribution: "multi_binary",
     distributions.DiagGaussianDistribution: "box",
     distributions.StateDependentNoiseDistribution: "box",
+}
+# MaskablePPO's distributions.
+MASKABLE_HEADS = {
+    "discrete": "MaskableCategoricalDistribution",
+    "multi_discrete": "MaskableMultiCategoricalDistribution",
+    "multi_binary": "MaskableBernoulliDistribution",
 }
 
 
@@ -70,8 +79,11 @@ class ExportedPolicy(ExportedNetwork):
         Args:
           params: by name, or as a vector. All is computed in their dtype.
           observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
-            (batch, 1).
+            (batch, 1). It may be Masked.
         """
+        if isinstance(observation, Masked):
+            distribution, value = self.apply(params, observation.observation)
+            return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
         params = self.named(params)
         latent, numbers, value = self.numbers(params, observation)
         value = jax.lax.squeeze(value, (1,))
@@ -113,7 +125,7 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
     Raises:
       NotCompilable: something would be different.
     """
-    require_methods(policy, ActorCriticPolicy, TRAINING)
+    require_methods(policy, _base(policy), TRAINING)
     require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std"})
 
 
@@ -123,7 +135,7 @@ def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
     Raises:
       NotCompilable: so does this one.
     """
-    require_methods(policy, ActorCriticPolicy, PREDICTION)
+    require_methods(policy, _base(policy), PREDICTION)
 
 
 class _Networks(Parts):
@@ -147,11 +159,19 @@ class _Networks(Parts):
         return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
 
 
+def _base(policy: object) -> type:
+    """The class of SB3, or of sb3-contrib, whose methods are translated."""
+    if is_maskable(policy):
+        return contrib_class("common.maskable.policies", "MaskableActorCriticPolicy")  # type: ignore[no-any-return]
+    return ActorCriticPolicy
+
+
 def _require_known(policy: ActorCriticPolicy) -> None:
     """Refuse what tracing would not show."""
-    if not isinstance(policy, ActorCriticPolicy):
+    base = _base(policy)
+    if not isinstance(policy, base):
         raise NotCompilable(f"The policy must be an ActorCriticPolicy, got a {type(policy).__name__}.")
-    require_methods(policy, ActorCriticPolicy, ACTING)
+    require_methods(policy, base, MASKABLE_ACTING if is_maskable(policy) else ACTING)
     if type(policy.mlp_extractor) is not MlpExtractor:
         raise NotCompilable(f"mlp_extractor must be SB3's MlpExtractor, got a {type(policy.mlp_extractor).__name__}.")
     extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)
@@ -174,8 +194,14 @@ def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
 
 
 def _head(policy: ActorCriticPolicy) -> ActionHead:
-    head = export_head(policy.action_space)
-    if HEADS.get(type(policy.action_dist)) != head.kind:
+    head, kind_of_dist = export_head(policy.action_space), type(policy.action_dist)
+    if is_maskable(policy):
+        expected = contrib_class("common.maskable.distributions", MASKABLE_HEADS.get(head.kind, ""))
+        known = kind_of_dist is expected
+        head = head.in_choices()
+    else:
+        known = HEADS.get(kind_of_dist) == head.kind
+    if not known:
         kind = type(policy.action_dist).__name__
         raise NotCompilable(f"There is no translation to JAX of a {kind} over {policy.action_space}.")
     return head

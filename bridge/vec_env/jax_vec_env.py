@@ -26,6 +26,7 @@ from jaxenvs import AutoresetMode, Environment, VectorEnv, Wrapper
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
 from jaxenvs.parameters import with_parameter
+from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
 
 
 class JaxVecEnv(AllLanesVecEnv):
@@ -60,7 +61,8 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         self._state: Packed | None = None
         self._stepping: Packed | None = None
-        self._use(_vector_env(env, num_envs))
+        venv = _vector_env(env, num_envs)
+        self._use(with_action_masks(venv, Programs.of(venv).timestep))
         observation_space, action_space = shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
         self._observation_dtypes = observation_dtypes(observation_space, self.programs.timestep.observation)
@@ -80,7 +82,7 @@ class JaxVecEnv(AllLanesVecEnv):
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
         new._state = new._stepping = None
-        new._use(venv)
+        new._use(with_action_masks(venv, Programs.of(venv).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
         AllLanesVecEnv.__init__(new, venv.num_envs, self.observation_space, self.action_space)
@@ -234,6 +236,9 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         lanes = lanes_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
+        if method_name == "action_masks" and not (method_args or method_kwargs) and self.programs.has_action_masks:
+            masks = np.asarray(self.programs.action_masks(self._parameters, self._started()))
+            return list(masks if indices is None else masks[lanes])
         envs = self.get_attr("env", lanes)
         methods = [function(f"method_name = {method_name!r}", env.parameter(method_name)) for env in envs]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
@@ -293,6 +298,11 @@ class JaxVecEnv(AllLanesVecEnv):
     def action_dtype(self) -> np.dtype[Any]:
         """The dtype in which actions reach the environments: the space's, as JAX has it."""
         return self._check_action.dtype
+
+    @property
+    def has_untraceable_action_masks(self) -> bool:
+        """Whether the environments say on the host alone which actions are legal."""
+        return has_action_masks(self.venv.env) and not self.programs.has_action_masks
 
     @property
     def packed_state(self) -> Packed:

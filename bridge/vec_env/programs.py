@@ -14,6 +14,7 @@ from jaxenvs import VectorEnv
 from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
 from jaxenvs.vector import VectorTimeStep
+from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
 
 
 class Outputs(NamedTuple):
@@ -54,6 +55,7 @@ class Programs:
     Attributes:
       state: the Packing of the VectorState.
       timestep: what `step` gives, as `jax.ShapeDtypeStruct`s.
+      has_action_masks: whether `action_masks`, from the state to which actions are legal, can be a program.
     """
 
     @classmethod
@@ -80,6 +82,8 @@ class Programs:
         self.step = jit(self._step, donate_argnums=1)
         self.step_on_device = jit(self._step_on_device, donate_argnums=1)
         self.pack_state = jax.jit(self.state.pack)
+        self.action_masks = jit(self._action_masks)
+        self.has_action_masks = _gives_masks(venv, state)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
         """The parameters of `venv`, on the device, as the programs take them."""
@@ -110,6 +114,9 @@ class Programs:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
         return self.state.pack(state), self._outputs.pack(Outputs.of(timestep))
 
+    def _action_masks(self, parameters: list[jax.Array], packed: Packed) -> jax.Array:
+        return action_masks(self._venv(parameters), self.state.unpack(packed))
+
     def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
         return self.state.pack(state), (
@@ -119,6 +126,17 @@ class Programs:
             timestep.truncated,
             timestep.final_observation,
         )
+
+
+def _gives_masks(venv: VectorEnv, state: Any) -> bool:
+    """Whether environments have `action_masks` that can be traced. On the host, anything is allowed in it."""
+    if not has_action_masks(venv.env):
+        return False
+    try:
+        jax.eval_shape(action_masks, venv, state)
+    except Exception:  # of code that is not ours
+        return False
+    return True
 
 
 def _leaves(venv: VectorEnv) -> list[jax.Array]:

@@ -43,6 +43,11 @@ class PgxEnvironment(ForeignEnvironment):
         state, timestep = super().reset(key)
         return state, timestep.replace(info={"action_mask": state.inner.legal_action_mask})
 
+    def action_masks(self, state: ForeignState) -> jax.Array:
+        """Which actions are legal: bool (n,), as `info["action_mask"]`."""
+        mask: jax.Array = state.inner.legal_action_mask
+        return mask
+
     @property
     def can_render(self) -> bool:
         return self._is_minatar

@@ -9,7 +9,7 @@ from jaxenvs.learn.distributions import (
     SquashedGaussian,
     StateDependentGaussian,
 )
-from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Network
+from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
@@ -22,6 +22,7 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 from jaxenvs.learn.off_policy.td3 import DDPG, TD3
 from jaxenvs.learn.off_policy.tqc import TQC, TQCPolicy
 from jaxenvs.learn.on_policy.a2c import A2C
+from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO
 from jaxenvs.learn.on_policy.ppo import PPO
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
@@ -48,6 +49,8 @@ __all__ = [
     "Distribution",
     "FlattenExtractor",
     "LearnerState",
+    "MaskablePPO",
+    "Masked",
     "Moments",
     "MultiCategorical",
     "Network",

@@ -37,11 +37,21 @@ class Distribution(Protocol):
         """The entropy, (batch,); None where there is no formula."""
 
 
+# Of the logits of illegal actions, as sb3-contrib has it: they have no chance, and no gradient.
+ILLEGAL = -1e8
+
+
 @struct
 class Categorical:
-    """One of n actions. `logits`: (batch, n). Actions: int32 (batch,)."""
+    """One of n actions. `logits`: (batch, n). Actions: int32 (batch,). `mask`: of those that are legal, or None."""
 
     logits: jax.Array
+    mask: jax.Array | None = None
+
+    def masked(self, mask: jax.Array) -> Categorical:
+        """Without the illegal actions, those with 0 in the mask, (batch, n)."""
+        legal = mask.reshape(self.logits.shape) != 0
+        return Categorical(jnp.where(legal, self.logits, ILLEGAL), legal)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
@@ -60,7 +70,8 @@ class Categorical:
 
     def entropy(self) -> jax.Array:
         log_probs = jax.nn.log_softmax(self.logits)
-        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+        terms = jnp.exp(log_probs) * log_probs
+        return -jnp.sum(terms if self.mask is None else jnp.where(self.mask, terms, 0), axis=-1)
 
 
 @struct
@@ -69,6 +80,12 @@ class MultiCategorical:
 
     logits: jax.Array
     nvec: tuple[int, ...] = static()
+    mask: jax.Array | None = None
+
+    def masked(self, mask: jax.Array) -> MultiCategorical:
+        """Without the illegal choices, those with 0 in the mask, (batch, sum(nvec))."""
+        legal = mask.reshape(self.logits.shape) != 0
+        return MultiCategorical(jnp.where(legal, self.logits, ILLEGAL), self.nvec, legal)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
@@ -88,7 +105,9 @@ class MultiCategorical:
         return functools.reduce(operator.add, [part.entropy() for part in self._parts(self.logits)])
 
     def _parts(self, logits: jax.Array) -> list[Categorical]:
-        return [Categorical(part) for part in jax.lax.split(logits, self.nvec, axis=logits.ndim - 1)]
+        parts = jax.lax.split(logits, self.nvec, axis=logits.ndim - 1)
+        masks = [None] * len(parts) if self.mask is None else jax.lax.split(self.mask, self.nvec, axis=logits.ndim - 1)
+        return [Categorical(part, mask) for part, mask in zip(parts, masks)]
 
 
 @struct
@@ -96,6 +115,12 @@ class Bernoulli:
     """Independent yes or no. `logits`: (batch, n). Actions: int32 (batch, n), 0 or 1."""
 
     logits: jax.Array
+
+    def masked(self, mask: jax.Array) -> MultiCategorical:
+        """Without the illegal values of each number: the mask has one for 0 and one for 1 of each, (batch, 2 * n)."""
+        pairs = jnp.stack([jnp.zeros_like(self.logits), self.logits], axis=-1)
+        pairs = pairs.reshape(*self.logits.shape[:-1], -1)
+        return MultiCategorical(pairs, (2,) * self.logits.shape[-1]).masked(mask)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return jax.random.logistic(key, (num, *self.logits.shape), self.logits.dtype)

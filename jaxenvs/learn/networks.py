@@ -13,13 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxenvs.environment import Environment
+from jaxenvs.environment import Environment, struct
 from jaxenvs.learn.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
 from jaxenvs.spaces import flatten
 
 
+@struct
+class Masked:
+    """An observation, and which actions are legal there: `action_mask`, (batch, n), 0 for those that are not."""
+
+    observation: Any
+    action_mask: Any
+
+
 class Network(Protocol):
-    """What the algorithms know of a network. It must be hashable: programs are compiled for each network."""
+    """What the algorithms know of a network. It must be hashable: programs are compiled for each network.
+
+    One for MaskablePPO takes observations that are Masked too.
+    """
 
     def init(self, key: jax.Array) -> Any:
         """New parameters: a pytree of arrays of one dtype."""
@@ -86,6 +97,12 @@ class ActionHead:
             return Bernoulli(numbers)
         assert log_std is not None
         return DiagonalGaussian(numbers, log_std)
+
+    def in_choices(self) -> ActionHead:
+        """Of a MultiBinary, the head that chooses between two values of each bit by two numbers, as MaskablePPO's."""
+        if self.kind != "multi_binary":
+            return self
+        return dataclasses.replace(self, kind="multi_discrete", sizes=(2,) * self.size, dtype="int64")
 
     def to_env(self, action: jax.Array) -> jax.Array:
         """A batch of samples as members of the space, in its dtype; those of a Box are clipped to it."""
@@ -173,6 +190,9 @@ class ActorCritic:
 
     def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
         """See Network."""
+        if isinstance(observation, Masked):
+            distribution, value = self.apply(params, observation.observation)
+            return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
         features = self.extractor(observation, params["value_net.weight"].dtype)
         actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), features)
         critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), features)

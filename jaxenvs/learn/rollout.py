@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.networks import Network
-from jaxenvs.vector import VectorTimeStep, replace_lanes
+from jaxenvs.learn.networks import Masked, Network
+from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
+from jaxenvs.wrappers.action_masker import action_masks
 
 # One step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy sees it
 # (normalised, say), and whatever else the caller wants of every step.
@@ -132,6 +133,27 @@ def collect(
     discount = gamma if gae_gamma is None else gae_gamma
     advantage = advantages(reward, value, done, values(end.observation), discount, gae_lambda)
     return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
+
+
+def masked_step(venv: VectorEnv, step: Step) -> Step:
+    """A step whose observations are Masked.
+
+    Args:
+      venv: environments with `action_masks`.
+      step: of them, of a pair whose first part is their state.
+    """
+
+    def masked(state: Any, action: jax.Array) -> tuple[Any, VectorTimeStep, Any]:
+        state, timestep, outputs = step(state, action)
+        # Of the last observation of an episode the value alone is asked, which does not depend on what is legal.
+        return state, timestep.replace(observation=masked_observation(venv, state, timestep.observation)), outputs
+
+    return masked
+
+
+def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Any) -> Masked:
+    """An observation with the masks of a state, as that of `masked_step`."""
+    return Masked(observation, action_masks(venv, state[0]))
 
 
 def _noise(

@@ -1,5 +1,6 @@
 """Environments that hold an environment."""
 
+from jaxenvs.wrappers.action_masker import ActionMasker, ActionMaskerState
 from jaxenvs.wrappers.action_repeat import ActionRepeat
 from jaxenvs.wrappers.clip_action import ClipAction
 from jaxenvs.wrappers.flatten_observation import FlattenObservation
@@ -13,6 +14,8 @@ from jaxenvs.wrappers.transform_observation import TransformObservation
 from jaxenvs.wrappers.transform_reward import TransformReward
 
 __all__ = [
+    "ActionMasker",
+    "ActionMaskerState",
     "ActionRepeat",
     "ClipAction",
     "FlattenObservation",

@@ -11,7 +11,7 @@ from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT,
 
 # With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
 OBSERVATIONS = {
-    **{"PPO": "box", "A2C": "discrete"},
+    **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box"},
     **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict"},
 }
 LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")
@@ -74,7 +74,7 @@ class Drawer:
                 chance(0.1)
                 and settings["observations"] == "box"
                 and exact is False
-                and algorithm in (*ON_POLICY, *SOFT)
+                and algorithm in ("PPO", "A2C", *SOFT)
             ):
                 settings["sde"] = True
             if chance(0.2) and settings["observations"] == "box":
@@ -91,7 +91,7 @@ class Drawer:
     def _override(self, algorithm: str, exact: bool) -> tuple[Any, ...]:
         pick = self.random.choice
         if self._chance(0.3):
-            special = [name for name in SPECIAL if algorithm not in ("PPO", "A2C") or name != "more reward"]
+            special = [name for name in SPECIAL if algorithm not in ON_POLICY or name != "more reward"]
             return (pick(special),)
         doing = self._weights() if self._chance(0.5) else ()
         if doing and self._chance(0.3):

@@ -34,6 +34,11 @@ def observe(kind: str, time: Any, np: Any) -> Any:
     return {"box": box, "discrete": time, "dict": {"z": box, "a": time}}[kind]
 
 
+def legal(time: Any, np: Any) -> Any:
+    """Of two actions the first, which is taken where actions are certain, always; the other every second step."""
+    return np.stack([time >= 0, time % 2 == 0])
+
+
 @struct
 class ClockState:
     time: jax.Array
@@ -56,6 +61,9 @@ class Clock(Environment[ClockState]):
     def action_space(self) -> spaces.Space[Any]:
         return action_space(self.actions)
 
+    def action_masks(self, state: ClockState) -> jax.Array:
+        return legal(state.time, jnp)
+
     def reset(self, key: jax.Array) -> tuple[ClockState, TimeStep]:
         state = ClockState(jnp.zeros((), jnp.int32))
         return state, TimeStep.create(observe(self.observations, state.time, jnp))
@@ -73,6 +81,9 @@ class GymnasiumClock(gymnasium.Env[Any, Any]):
     def __init__(self, length: int, truncates: int, observations: str, actions: str) -> None:
         self.length, self.truncates, self.observations = length, truncates, observations
         self.observation_space, self.action_space = observation_space(observations), action_space(actions)
+
+    def action_masks(self) -> np.ndarray:
+        return legal(np.int64(self._time), np)
 
     def _observe(self) -> Any:
         return observe(self.observations, np.int64(self._time), np)

@@ -9,7 +9,7 @@ import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tests.differential import writing
-from tests.differential.settings import Setting
+from tests.differential.settings import PPOS, Setting
 
 # Of the clock.
 TIMES = ("time/fps", "time/time_elapsed")
@@ -189,9 +189,9 @@ def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """Of a log."""
 
     def seen(name: str, value: Any) -> Any:
-        if name in TIMES or (name == LOSS and setting.algorithm == "PPO"):
+        if name in TIMES or (name == LOSS and setting.algorithm in PPOS):
             return None
-        if name == MEAN_ADVANTAGE and setting.algorithm == "PPO" and setting.exact:
+        if name == MEAN_ADVANTAGE and setting.algorithm in PPOS and setting.exact:
             return bool(abs(value) <= 1)
         is_drawn = not setting.exact and name.startswith("train/") and name != "train/n_updates"
         return plain(float(value), is_drawn)
@@ -227,6 +227,7 @@ LOOKS = {
 AT_THE_END = ("weights", "moments", "counters", "pending", "buffer", "statistics", "parameters", "predicted")
 # Of a callback's locals: what holds nothing that was drawn, and what may.
 SEEN = ("rewards", "dones", "new_obs", "infos", "n_steps", "num_collected_steps", "num_collected_episodes", "values")
+SEEN += ("action_masks", "use_masking")
 DRAWN = ("actions", "clipped_actions", "buffer_actions", "log_probs")
 
 

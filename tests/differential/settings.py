@@ -17,8 +17,9 @@ from torch import nn
 from tests.differential.environments import make_env
 from tests.differential.overriding import subclass
 
-ON_POLICY = ("PPO", "A2C")
-ALGORITHMS = (*ON_POLICY, "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC")
+ON_POLICY = ("PPO", "A2C", "MaskablePPO")
+PPOS = ("PPO", "MaskablePPO")  # of which a rollout has many gradient steps
+ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO")
 Q_LEARNING, SOFT = ("DQN", "QRDQN"), ("SAC", "TQC")
 # Of two actions whose logits differ by so much one is sure, in float32.
 SURE = 60.0
@@ -69,6 +70,8 @@ class Setting:
 
     @property
     def actions(self) -> str:
+        if self.algorithm == "MaskablePPO":
+            return "discrete"
         if self.is_on_policy:
             return "box" if self.sde or not (self.exact or self.num_envs == 1) else "discrete"
         return "discrete" if self.algorithm in Q_LEARNING else "box"
@@ -174,12 +177,12 @@ def new_env(setting: Setting, num_envs: int | None = None, length: int | None = 
 def sizes(setting: Setting, num_envs: int) -> dict[str, int]:
     """Of a rollout one minibatch; of a replay buffer one row, where nothing drawn may have an effect."""
     if setting.is_on_policy:
-        return {"batch_size": 4 * num_envs} if setting.algorithm == "PPO" else {}
+        return {"batch_size": 4 * num_envs} if setting.algorithm in PPOS else {}
     return {"buffer_size": num_envs if setting.exact else 16}
 
 
 def _on_policy(setting: Setting) -> dict[str, Any]:
-    return {"n_steps": 4} | ({"n_epochs": 2} if setting.algorithm == "PPO" else {}) | sizes(setting, setting.num_envs)
+    return {"n_steps": 4} | ({"n_epochs": 2} if setting.algorithm in PPOS else {}) | sizes(setting, setting.num_envs)
 
 
 def _off_policy(setting: Setting) -> dict[str, Any]:

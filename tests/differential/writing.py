@@ -13,6 +13,7 @@ from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 NETWORKS = {
     "PPO": ("mlp_extractor", "value_net"),
     "A2C": ("mlp_extractor", "value_net"),
+    "MaskablePPO": ("mlp_extractor", "value_net"),
     "DQN": ("q_net", "q_net_target"),
     "QRDQN": ("quantile_net", "quantile_net_target"),
     "SAC": ("actor", "critic", "critic_target"),

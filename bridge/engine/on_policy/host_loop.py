@@ -23,6 +23,7 @@ from bridge.engine.watching import looks_at_steps
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OnPolicy
+from jaxenvs.learn import Masked
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
@@ -81,9 +82,15 @@ def collect_rollouts(
         take_step = functools.partial(step_together, env, noise)
     shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
     shown["n_rollout_steps"] = n_steps
+    if algorithm.MASKS:
+        shown.update(use_masking=algorithm._masks, action_masks=None)
     truncated: list[tuple[int, int, Any]] = []
     for step in range(n_steps):
         observation: Any = algorithm._last_obs
+        seen = observation
+        if algorithm._masks:
+            masks = np.stack(env.env_method("action_masks"))
+            seen, shown["action_masks"] = Masked(observation, masks.reshape(num_envs, -1)), masks
         act: Act
         if actor is not None:
             act = actor.act_and_judge if others_run else actor.act
@@ -92,7 +99,7 @@ def collect_rollouts(
             if algorithm.use_sde and step % sde_sample_freq == 0:
                 policy.reset_noise(num_envs)
         new_obs: Any
-        actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, observation, step)
+        actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, seen, step)
         algorithm.num_timesteps += num_envs
         is_judged = others_run or actor is None
         if is_judged:
@@ -100,7 +107,8 @@ def collect_rollouts(
         if watched:
             actions = np.array(actions, None if is_box else clipped_actions.dtype)
             values, log_probs = np.array(values), np.array(log_probs)  # what a callback writes there is stored
-            shown.update(n_steps=step, actions=actions, clipped_actions=clipped_actions, new_obs=new_obs)
+            shown.update(n_steps=step, actions=actions, new_obs=new_obs)
+            shown.update({} if algorithm.MASKS else {"clipped_actions": clipped_actions})
             shown.update(rewards=rewards, dones=dones, infos=infos)
             shown.update(obs_tensor=obs_as_tensor(observation, algorithm.device))
             shown.update(values=torch.as_tensor(values[:, None], device=algorithm.device))
@@ -121,6 +129,8 @@ def collect_rollouts(
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
         else:
             buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
+        if algorithm._masks:
+            buffer.action_masks[step] = seen.action_mask  # type: ignore[attr-defined]
         buffer.actions[step] = actions.reshape(num_envs, -1)
         buffer.rewards[step] = rewards
         buffer.episode_starts[step] = algorithm._last_episode_starts
@@ -162,8 +172,11 @@ def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, st
 
 
 def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
+    further = {}
+    if isinstance(observation, Masked):
+        further, observation = {"action_masks": observation.action_mask}, observation.observation
     with torch.no_grad():
-        results = algorithm.policy(obs_as_tensor(observation, algorithm.device))
+        results = algorithm.policy(obs_as_tensor(observation, algorithm.device), **further)
     actions, values, log_probs = (result.cpu().numpy() for result in results)
     return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs
 

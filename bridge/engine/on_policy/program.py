@@ -134,7 +134,7 @@ class Collecting:
         keeps_final_observation: bool = False,
     ) -> Collecting:
         """That of a model, into a buffer."""
-        environments = Environments.of(chain, algorithm._last_obs)
+        environments = Environments.of(chain, algorithm._last_obs, algorithm._masks)
         static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 

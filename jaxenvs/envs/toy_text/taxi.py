@@ -128,6 +128,11 @@ class Taxi(Environment[TaxiState]):
         state = TaxiState(situation=situation, change_of_mind=change, stream=stream)
         return state, TimeStep.create(situation.astype(int), reward, kind == DELIVERED, info=self._info(state, prob))
 
+    def action_masks(self, state: TaxiState) -> jax.Array:
+        """Which actions would change anything: int8 (6,), as `info["action_mask"]`."""
+        mask = jnp.asarray(_masks())[state.situation] >> jnp.arange(6, dtype=jnp.uint8)
+        return (mask & 1).astype(jnp.int8)
+
     @property
     def render_size(self) -> tuple[int, int]:
         return 4 * TILE_ROWS * TILE_HEIGHT, 4 * TILE_COLUMNS * TILE_WIDTH
@@ -149,8 +154,7 @@ class Taxi(Environment[TaxiState]):
         return draw_tiles(grid, tiles, height, width)
 
     def _info(self, state: TaxiState, prob: jax.Array) -> dict[str, jax.Array]:
-        mask = jnp.asarray(_masks())[state.situation] >> jnp.arange(6, dtype=jnp.uint8)
-        return {"prob": prob.astype(float), "action_mask": (mask & 1).astype(jnp.int8)}
+        return {"prob": prob.astype(float), "action_mask": self.action_masks(state)}
 
 
 def _encode(row: int, column: int, passenger: int, destination: int) -> int:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
-from jaxenvs.learn.rollout import CollectorState, collect
+from jaxenvs.learn.rollout import CollectorState, collect, masked_observation, masked_step
 from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
+from jaxenvs.wrappers.action_masker import require_action_masks
 
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
 def init(training: Training, key: jax.Array, params: Any = None) -> TrainingState:
     """See Training.init."""
     settings: Any = training.algorithm
+    training = _with_masks(training)
     params, collector, key = start(training, key, params)
     if training.normalize:
         env_state, normalizer = collector.env_state
         observation = normalizer.normalize_observation(collector.observation)
         collector = CollectorState((env_state, normalizer), observation)
+    if settings.MASKS:
+        observation = masked_observation(training.venv, collector.env_state, collector.observation)
+        collector = CollectorState(collector.env_state, observation)
     return TrainingState(
         learner=LearnerState.create(params, training.optimizer or settings.OPTIMIZER),
         collector=collector,
@@ -36,7 +41,11 @@ def advance(
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """See `jaxenvs.learn.training.advance`."""
     optimizer = training.optimizer or training.algorithm.OPTIMIZER  # type: ignore[attr-defined]
+    training = _with_masks(training)
     num_timesteps = training.algorithm.steps_per_iteration * training.venv.num_envs
+    step = normalized_step(training.venv)
+    if training.algorithm.MASKS:  # type: ignore[attr-defined]
+        step = masked_step(training.venv, step)
 
     def iterate(state: TrainingState, _: None) -> tuple[TrainingState, dict[str, Any]]:
         key, collect_key, update_key = jax.random.split(state.key, 3)
@@ -44,7 +53,7 @@ def advance(
         collector, rollout, timestep = collect(
             training.network,
             state.learner.params,
-            normalized_step(training.venv),
+            step,
             state.collector,
             collect_key,
             settings.n_steps,
@@ -61,3 +70,9 @@ def advance(
         return TrainingState(learner, collector, key, iteration), metrics
 
     return jax.lax.scan(iterate, state, None, num_iterations)
+
+
+def _with_masks(training: Training) -> Training:
+    """With environments that have masks, where the algorithm asks for them."""
+    masks = training.algorithm.MASKS  # type: ignore[attr-defined]
+    return training.replace(venv=require_action_masks(training.venv)) if masks else training

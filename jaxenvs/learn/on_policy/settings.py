@@ -51,6 +51,8 @@ class OnPolicySettings(Settings):
     COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
     # Without a learning rate, by which `descend` multiplies.
     OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
+    # Whether observations are Masked.
+    MASKS: ClassVar[bool] = False
 
     n_steps: int = static(default=2048)
     learning_rate: Any = 3e-4

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import configure
@@ -13,6 +12,7 @@ from bridge.buffers.rollout import read_rollout
 from bridge.translate.modules import read_parameters
 from bridge.translate.optimizers import read_optimizer
 from tests.environments import Counter
+from tests.stock import STOCK
 from tests.tiers import tiered
 
 N_STEPS, N_ENVS = 24, 4
@@ -32,6 +32,13 @@ PPO_CASES = {
     "box, no normalisation": {"normalize_advantage": False, "max_grad_norm": 0.05},
     "discrete, AdamW": {"optimizer": torch.optim.AdamW},
 }
+MASKABLE_CASES = {
+    "discrete": {},
+    "multi_discrete": {"ent_coef": 0.01},
+    "multi_binary": {"ent_coef": 0.01, "clip_range_vf": 0.1},
+}
+CASES = {("PPO", case): settings for case, settings in PPO_CASES.items()}
+CASES |= {("MaskablePPO", case): settings for case, settings in MASKABLE_CASES.items()}
 
 
 @pytest.fixture
@@ -47,7 +54,7 @@ def make_pair(algorithm, case, **settings):
     if optimizer is not None:
         settings["policy_kwargs"] = settings["policy_kwargs"] | {"optimizer_class": optimizer}
     pair = []
-    for package in (stable_baselines3, bridge):
+    for package in (STOCK, bridge):
         env = bridge.JaxVecEnv(Counter(action_kind=case.partition(",")[0]), N_ENVS)
         model = getattr(package, algorithm)("MlpPolicy", env, **settings)
         model.set_logger(configure(None, []))
@@ -58,7 +65,8 @@ def make_pair(algorithm, case, **settings):
         stock.policy.double()
         ours.policy.double()
     fill(stock)
-    for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"):
+    masks = ("action_masks",) if algorithm == "MaskablePPO" else ()
+    for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns", *masks):
         setattr(ours.rollout_buffer, name, getattr(stock.rollout_buffer, name).copy())
     ours.rollout_buffer.full = True
     return stock, ours
@@ -73,7 +81,13 @@ def fill(model):
     with torch.no_grad():
         if model.use_sde:
             model.policy.reset_noise(SIZE)
-        actions, values, log_probs = model.policy(torch.tensor(observations).to(torch.float64).float())
+        further = {}
+        if hasattr(buffer, "action_masks"):
+            masks = rng.random(buffer.action_masks.shape) < 0.5
+            masks[..., [0, 3, 5][: 1 + (masks.shape[-1] > 3) + (masks.shape[-1] == 6)]] = True  # one of each choice
+            buffer.action_masks = masks.astype(np.float32)
+            further = {"action_masks": masks.reshape(SIZE, -1)}
+        actions, values, log_probs = model.policy(torch.tensor(observations).to(torch.float64).float(), **further)
 
     def rows(array):
         return np.asarray(array, dtype).reshape(N_STEPS, N_ENVS)
@@ -138,9 +152,12 @@ def train_both(stock, ours):
         model.train()
 
 
-@pytest.mark.parametrize("case", tiered(PPO_CASES, "discrete", "box, state-dependent"))
-def test_one_step_of_ppo(case, same_order):
-    stock, ours = make_pair("PPO", case, **ONE_STEP, **PPO_CASES[case])
+ONE_STEP_CASES = ("PPO", "discrete"), ("PPO", "box, state-dependent"), ("MaskablePPO", "multi_discrete")
+
+
+@pytest.mark.parametrize(("algorithm", "case"), tiered(CASES, *ONE_STEP_CASES))
+def test_one_step_of_ppo(algorithm, case, same_order):
+    stock, ours = make_pair(algorithm, case, **ONE_STEP, **CASES[algorithm, case])
     same_order(1)
     before = read_parameters(stock.policy.parameters())
     train_both(stock, ours)
@@ -152,16 +169,23 @@ def test_one_step_of_ppo(case, same_order):
 
 
 # Distributions and optimisers by themselves: tests/bridge/translate.
+MANY_STEPS_CASES = "discrete", "box", "box, state-dependent", "discrete, clip_range_vf", "box, no normalisation"
+
+
 @pytest.mark.parametrize(
-    "case",
-    tiered(PPO_CASES, "discrete", "box", "box, state-dependent", "discrete, clip_range_vf", "box, no normalisation"),
+    ("algorithm", "case"),
+    tiered(
+        CASES,
+        *(("PPO", case) for case in MANY_STEPS_CASES),
+        *(("MaskablePPO", case) for case in ("discrete", "multi_binary")),
+    ),
 )
-def test_hundreds_of_steps_of_ppo_in_float64(case, same_order, float64):
-    stock, ours = make_pair("PPO", case, **MANY_STEPS, **PPO_CASES[case])
+def test_hundreds_of_steps_of_ppo_in_float64(algorithm, case, same_order, float64):
+    stock, ours = make_pair(algorithm, case, **MANY_STEPS, **CASES[algorithm, case])
     same_order(MANY_STEPS["n_epochs"])
     train_both(stock, ours)
     # PyTorch computes the probability of a Bernoulli action in the dtype of the action, which SB3 makes float32.
-    assert_same(stock, ours, 1e-5 if case == "multi_binary" else 1e-8)
+    assert_same(stock, ours, 1e-5 if (algorithm, case) == ("PPO", "multi_binary") else 1e-8)
 
 
 @pytest.mark.parametrize("case", tiered(["discrete", "multi_discrete", "box"], "box"))

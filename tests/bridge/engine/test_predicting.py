@@ -137,5 +137,5 @@ def test_it_is_compiled_beside_the_second_hundred_of_calls_and_the_same_seed_dra
         model = make(sampled())
         torch.manual_seed(3)
         runs.append([int(model.predict(np.zeros(3, np.float32))[0]) for _ in range(230)])
-        assert model._predictor._compiled == {((3,), False)}
+        assert model._predictor._compiled == {((3,), False, False)}
     assert runs[0] == runs[1]

@@ -1,0 +1,63 @@
+"""MaskablePPO: sb3-contrib's, compiled."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import sb3_contrib
+from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
+from sb3_contrib.common.maskable.utils import is_masking_supported
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.ppo import CompiledPPO
+from bridge.engine.trust import compiled
+from jaxenvs import learn
+
+
+@compiled
+class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
+    """`sb3_contrib.MaskablePPO` with the same arguments, and `engine` and `pipeline`."""
+
+    __init__ = constructor_like(CompiledPPO, sb3_contrib.MaskablePPO)
+
+    MASKS: ClassVar[bool] = True
+    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
+
+    def _setup_learn(self, *args: Any, use_masking: bool = True, **kwargs: Any) -> tuple[int, BaseCallback]:
+        self._masks = use_masking
+        return super()._setup_learn(*args, **kwargs)
+
+    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+        self._require_masks(self.env)
+        super()._train_until(total_timesteps, callback, log_interval)
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True
+    ) -> bool:
+        """sb3-contrib's, as one program if the policy and the environments allow it."""
+        self._masks = use_masking
+        self._require_masks(env)
+        return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+
+    def _require_masks(self, env: Any) -> None:
+        if self._masks and not is_masking_supported(env):
+            raise ValueError("Environment does not support action masking. Consider using ActionMasker wrapper")
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any]:
+        """sb3-contrib's, as one program where the policy has one. Of tensors and JAX arrays, actions are such too.
+
+        Args:
+          observation, state, episode_start, deterministic: see CompiledAlgorithm.
+          action_masks: 0 for what is illegal, a row for each observation.
+        """
+        return self._predict(observation, state, episode_start, deterministic, action_masks=action_masks)

@@ -1,0 +1,201 @@
+"""bridge.MaskablePPO in the place of sb3-contrib's: illegal actions are never taken, and all else stays as it was."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sb3_contrib
+import torch
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+import bridge
+from bridge.translate.modules import read_parameters
+from tests.bridge.small_models import SETTINGS, Recorder
+from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
+from tests.tiers import tiered
+
+N_ENVS, N_STEPS = 4, 16
+ROLLOUT = N_ENVS * N_STEPS
+
+
+def jax_env(cls=Locks, **parameters):
+    return bridge.JaxVecEnv(cls(**parameters), N_ENVS, seed=0)
+
+
+def host_env(kind="discrete"):
+    return bridge.SerialVecEnv([lambda: GymnasiumLocks(kind)] * N_ENVS)
+
+
+def make(env, package=bridge, policy="MlpPolicy", **settings):
+    return package.MaskablePPO(policy, env, **{**SETTINGS, **settings})
+
+
+def test_the_signature_is_sb3_contribs_and_our_own():
+    ours = inspect.signature(bridge.MaskablePPO).parameters
+    theirs = inspect.signature(sb3_contrib.MaskablePPO).parameters
+    assert list(ours) == [*theirs, "engine", "pipeline"]
+
+
+# --- Collecting -----------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = {
+    "told in the info": (lambda kind: jax_env(kind=kind), "compiled"),
+    "told in the observation": (lambda kind: jax_env(kind=kind, tells="observation"), "compiled"),
+    "by a method": (lambda kind: jax_env(LocksWithMethod, kind=kind), "compiled"),
+    "by a method that cannot be traced": (lambda kind: jax_env(LocksOnHost, kind=kind), "acting compiled"),
+    "Gymnasium": (host_env, "acting compiled"),
+}
+CASES = [(where, kind) for where in ENVIRONMENTS for kind in ACTIONS]
+ALWAYS = [("told in the info", "discrete"), ("told in the observation", "discrete"), ("by a method", "multi_discrete")]
+ALWAYS += [("Gymnasium", "multi_binary")]
+ALWAYS += [("by a method that cannot be traced", "discrete")]
+
+
+@pytest.mark.parametrize(("where", "kind"), tiered(CASES, *ALWAYS))
+def test_rollouts_hold_legal_actions_and_what_the_torch_policy_thinks_of_them(where, kind):
+    make_env, collects = ENVIRONMENTS[where]
+    model = make(make_env(kind), policy="MultiInputPolicy" if where == "told in the observation" else "MlpPolicy")
+    assert str(model.plan).startswith(f"collecting: {collects}")
+    _, callback = model._setup_learn(ROLLOUT)
+    buffer = model.rollout_buffer
+    assert model.collect_rollouts(model.env, callback, buffer, N_STEPS)
+    masks, actions = buffer.action_masks.reshape(ROLLOUT, -1), buffer.actions.reshape(ROLLOUT, -1)
+    assert len({tuple(mask) for mask in masks}) == 3
+    assert all(is_legal(kind, action, mask) for action, mask in zip(actions, masks))
+    observations = buffer.observations
+    if where == "told in the observation":
+        np.testing.assert_array_equal(observations["action_mask"], buffer.action_masks)
+        observations = {name: torch.tensor(part.reshape(ROLLOUT, -1)) for name, part in observations.items()}
+    else:
+        observations = torch.tensor(observations.reshape(ROLLOUT, -1))
+    given = torch.tensor(actions).flatten() if kind == "discrete" else torch.tensor(actions)
+    with torch.no_grad():
+        values, log_probs, _ = model.policy.evaluate_actions(observations, given, action_masks=torch.tensor(masks))
+    np.testing.assert_allclose(buffer.log_probs.ravel(), log_probs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(buffer.values.ravel(), values.flatten(), rtol=1e-5, atol=1e-5)
+    model.train()
+
+
+def test_masks_may_be_left_out():
+    model = make(jax_env(LocksWithMethod)).learn(ROLLOUT, use_masking=False)
+    assert (model.rollout_buffer.action_masks == 1).all()
+    chosen = model.rollout_buffer.actions.ravel()
+    assert set(chosen.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("package", [bridge, sb3_contrib])
+def test_environments_without_masks_are_refused_as_by_sb3_contrib(package):
+    with pytest.raises(ValueError, match="Environment does not support action masking"):
+        make(jax_env(tells=""), package).learn(ROLLOUT)
+
+
+def test_how_a_training_is_cut_changes_no_bit_and_masks_survive_wrappers():
+    models = []
+    for callback in (None, Recorder()):
+        model = make(VecNormalize(jax_env()), engine="xla")
+        models.append(model.learn(6 * ROLLOUT, callback))
+    whole, cut = (read_parameters(model.policy.parameters()) for model in models)
+    np.testing.assert_array_equal(whole, cut)
+    for step in callback.steps:
+        pairs = zip(step["actions"], step["action_masks"])
+        assert all(is_legal("discrete", action, mask) for action, mask in pairs)
+
+
+@pytest.mark.parametrize("make_env", [jax_env, host_env])
+def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
+    seen = []
+    for package in (sb3_contrib, bridge):
+        recorder = Recorder()
+        make(make_env(), package).learn(ROLLOUT, recorder)
+        seen.append(recorder)
+    theirs, ours = seen
+    assert ours.events == theirs.events
+    # Those of the loop over environments are left over from the step before.
+    expected = set(theirs.steps[0]) - {"idx", "done"}
+    assert set(ours.steps[0]) == expected
+    for name in ("action_masks", "actions", "dones", "rewards"):
+        ours_, theirs_ = ours.steps[3][name], theirs.steps[3][name]
+        assert (ours_.shape, ours_.dtype) == (theirs_.shape, theirs_.dtype), name
+
+
+# --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", tiered(ACTIONS, "multi_binary"))
+def test_zips_go_back_and_forth_in_the_middle_of_a_training(kind, tmp_path):
+    ours = make(jax_env(kind=kind)).learn(2 * ROLLOUT)
+    ours.save(tmp_path / "ours")
+    theirs = sb3_contrib.MaskablePPO.load(tmp_path / "ours", env=jax_env(kind=kind))
+    np.testing.assert_array_equal(*(read_parameters(model.policy.parameters()) for model in (ours, theirs)))
+    assert theirs._n_updates == ours._n_updates
+    theirs.learn(ROLLOUT, reset_num_timesteps=False).save(tmp_path / "theirs")
+    again = bridge.MaskablePPO.load(tmp_path / "theirs", env=jax_env(kind=kind))
+    np.testing.assert_array_equal(*(read_parameters(model.policy.parameters()) for model in (again, theirs)))
+    again.learn(ROLLOUT, reset_num_timesteps=False)
+    assert again.num_timesteps == 4 * ROLLOUT
+    assert again._n_updates == theirs._n_updates + SETTINGS["n_epochs"]
+
+
+def test_predict_takes_masks_by_a_program_too():
+    env = jax_env()
+    model, rng = make(env), np.random.default_rng(0)
+    stock = sb3_contrib.MaskablePPO("MlpPolicy", env, **SETTINGS)
+    stock.set_parameters(model.get_parameters())
+    observations = np.float32(rng.uniform(0, 5, (230, N_ENVS, 2)))
+    masks = rng.random((230, N_ENVS, 4)) < 0.5
+    masks[..., 1] = True
+    for observation, mask in zip(observations, masks):
+        action, _ = model.predict(observation, deterministic=True, action_masks=mask)
+        np.testing.assert_array_equal(action, stock.predict(observation, deterministic=True, action_masks=mask)[0])
+        drawn, _ = model.predict(observation, action_masks=mask)
+        assert mask[np.arange(N_ENVS), drawn].all()
+    tensor, _ = model.predict(torch.tensor(observation), deterministic=True, action_masks=mask)
+    array, _ = model.predict(jnp.asarray(observation), deterministic=True, action_masks=mask)
+    np.testing.assert_array_equal(tensor.numpy(), action)
+    np.testing.assert_array_equal(np.asarray(array), action)
+    alone, _ = model.predict(observation[0], deterministic=True)
+    np.testing.assert_array_equal(alone, stock.predict(observation[0], deterministic=True)[0])
+
+
+def test_evaluate_takes_legal_actions_alone():
+    model = make(jax_env(LocksWithMethod))
+    ours = bridge.evaluate(model, LocksWithMethod(), 8, max_steps=9)
+    env = VecMonitor(bridge.JaxVecEnv(LocksWithMethod(), 8, seed=0))
+    theirs, lengths = evaluate_policy(model, env, 8, return_episode_rewards=True)
+    np.testing.assert_array_equal(ours.returns, theirs)
+    np.testing.assert_array_equal(ours.lengths, lengths)
+    np.testing.assert_array_equal(bridge.evaluate(model, GymnasiumLocks(), 3).lengths, 5)
+    with pytest.raises(ValueError, match="tells no legal actions"):
+        bridge.evaluate(model, Locks(tells=""), 8, max_steps=5)
+
+
+def test_maskable_eval_callback_leaves_programs_whole():
+    evaluation = MaskableEvalCallback(
+        DummyVecEnv([GymnasiumLocks]), eval_freq=2 * N_STEPS, n_eval_episodes=2, warn=False
+    )
+    model = make(jax_env(), engine="xla").learn(6 * ROLLOUT, evaluation)
+    assert evaluation.n_calls == 6 * N_STEPS
+    assert evaluation.last_mean_reward > 0
+    whole = make(jax_env(), engine="xla").learn(6 * ROLLOUT)
+    np.testing.assert_array_equal(*(read_parameters(each.policy.parameters()) for each in (model, whole)))
+
+
+def test_many_seeds_are_one_program():
+    model = make(jax_env())
+    one, two = bridge.train_seeds(model, 2 * ROLLOUT, [0, 1])
+    assert one.num_timesteps == 2 * ROLLOUT
+    assert not np.array_equal(*(read_parameters(each.policy.parameters()) for each in (one, two)))
+
+
+def test_what_tells_masks_can_be_asked_of_a_jax_vec_env():
+    env = jax_env()
+    observation = env.reset()
+    expected = [info["action_mask"] for info in env.reset_infos]
+    np.testing.assert_array_equal(np.stack(env.env_method("action_masks")), expected)
+    np.testing.assert_array_equal(env.env_method("action_masks", indices=2), [expected[2]])
+    assert jax.tree.leaves(env.get_state())  # with the masks, for whoever goes on from it
+    assert observation.shape == (N_ENVS, 2)
