@@ -97,7 +97,8 @@ def evaluate(
 
     Args:
       model: PPO, A2C, DQN, SAC, TD3, DDPG, QRDQN or another SB3 algorithm with a policy of one of these, or
-        MaskablePPO, which takes legal actions alone; bridge's or SB3's own; or such a policy. On the host, any SB3 model.
+        MaskablePPO, which takes legal actions alone; bridge's or SB3's own; or such a policy. On the host, any SB3
+        model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
         compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
         the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
