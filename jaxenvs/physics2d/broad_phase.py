@@ -34,9 +34,9 @@ def number_of(pairs: Pairs) -> jax.Array:
 
 
 def edge_boxes(edges: jax.Array, margin: np.float32 = RADIUS + FAT_MARGIN) -> jax.Array:
-    """The boxes (E, 4) of edges (E, 4): left, bottom, right, top."""
-    start, end = edges[:, :2], edges[:, 2:]
-    return jnp.concatenate([jnp.minimum(start, end) - margin, jnp.maximum(start, end) + margin], axis=1)
+    """The boxes (E, 4) of edges (E, 4 or 8): left, bottom, right, top."""
+    x, y = edges[:, 0::2], edges[:, 1::2]
+    return jnp.stack([x.min(1) - margin, y.min(1) - margin, x.max(1) + margin, y.max(1) + margin], axis=1)
 
 
 def overlap(a: jax.Array, b: jax.Array) -> jax.Array:

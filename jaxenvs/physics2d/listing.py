@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.physics2d import broad_phase
-from jaxenvs.physics2d.geometry import frame, row, with_row
+from jaxenvs.physics2d.boxes import collide_box
+from jaxenvs.physics2d.geometry import Frame, frame, row, with_row
 from jaxenvs.physics2d.narrow_phase import Manifold, collide, no_manifolds
 from jaxenvs.physics2d.world import Pairs, World, WorldState
 
@@ -25,7 +26,7 @@ def update_pair(
     body, edge = old.key % len(world.bodies), old.key // len(world.bodies)
     position = row(state.position, body)
     at = frame(position[0], position[1], row(state.angle, body), row(world.center, body))
-    manifold = collide(world, body, row(edges, edge), at)
+    manifold = _collide(world, body, edge, row(edges, edge), at)
     impulses = []
     for point in range(2):
         is_old = [(manifold.id[point] == old.id[i]) & (i < old.count) for i in range(2)]
@@ -35,6 +36,17 @@ def update_pair(
     began, ended = (manifold.count > 0) & (old.count == 0), (manifold.count == 0) & (old.count > 0)
     state = state.replace(pairs=with_row(state.pairs, pair, new))
     return _told(state, body, began, ended), with_row(manifolds, pair, manifold)
+
+
+def _collide(world: World, body: Any, number: Any, edge: jax.Array, at: Frame) -> Manifold:
+    if not world.boxes:
+        return collide(world, body, edge, at)
+    manifold: Manifold = jax.lax.cond(
+        number < world.boxes,
+        lambda: collide_box(world, body, edge, at),
+        lambda: collide(world, body, edge, at),
+    )
+    return manifold
 
 
 def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[WorldState, Manifold]:

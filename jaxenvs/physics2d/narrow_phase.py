@@ -15,7 +15,7 @@ from jaxenvs.physics2d.settings import RADIUS
 from jaxenvs.physics2d.world import World
 
 # Kinds of features in the id of a point, and where they stand in it.
-_FACE_OF_EDGE, _FACE_OF_POLYGON = np.int32(1 << 16), np.int32(1 << 24)
+FACE_OF_EDGE, FACE_OF_POLYGON = np.int32(1 << 16), np.int32(1 << 24)
 
 
 @struct
@@ -88,7 +88,7 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     # Clip the other one's segment by both ends of the reference.
     sx, sy = jnp.where(on_polygon, ax, px), jnp.where(on_polygon, ay, py)
     tx, ty = jnp.where(on_polygon, bx, qx), jnp.where(on_polygon, by, qy)
-    of_corner = jnp.where(on_polygon, _FACE_OF_POLYGON, _FACE_OF_EDGE)
+    of_corner = jnp.where(on_polygon, FACE_OF_POLYGON, FACE_OF_EDGE)
     segment = (
         (sx, sy),
         (tx, ty),
@@ -101,8 +101,8 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     low_id = jnp.where(on_polygon, here, jnp.where(is_front, np.int32(0), np.int32(1)))
     high_id = jnp.where(on_polygon, there, jnp.where(is_front, np.int32(1), np.int32(0)))
     rx, ry = jnp.where(on_polygon, mx[here], nx), jnp.where(on_polygon, my[here], ny)
-    segment, is_left_low = once(_clip)(segment, (ry, -rx), low, low_id)
-    segment, is_left_high = once(_clip)(segment, (-ry, rx), high, high_id)
+    segment, is_left_low = once(clip)(segment, (ry, -rx), low, low_id)
+    segment, is_left_high = once(clip)(segment, (-ry, rx), high, high_id)
     is_left = is_near & is_left_low & is_left_high
 
     points, ids, is_close = [], [], []
@@ -110,7 +110,7 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
         is_close.append(rx * (x - low[0]) + ry * (y - low[1]) <= 2 * RADIUS)
         local = frame.turn_back(x - frame.x, y - frame.y)
         points.append(jnp.stack([jnp.where(on_polygon, x, local[0]), jnp.where(on_polygon, y, local[1])]))
-        ids.append(jnp.where(on_polygon, _swapped(id), id))
+        ids.append(jnp.where(on_polygon, swapped(id), id))
     number = is_close[0].astype(jnp.int32) + is_close[1].astype(jnp.int32)
     return Manifold(
         on_polygon=on_polygon,
@@ -122,19 +122,26 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     )
 
 
-_Segment = tuple[Vector, Vector, jax.Array, jax.Array]
+Segment = tuple[Vector, Vector, jax.Array, jax.Array]
 
 
-def _clip(segment: _Segment, normal: Vector, end: Vector, end_id: jax.Array) -> tuple[_Segment, jax.Array]:
-    """What of a segment lies behind an end of the reference, and whether two points are left (b2ClipSegmentToLine)."""
+def clip(
+    segment: Segment, normal: Vector, end: Vector, end_id: jax.Array, margin: np.float32 = np.float32(0)
+) -> tuple[Segment, jax.Array]:
+    """What of a segment lies behind an end of the reference, and whether two points are left (b2ClipSegmentToLine).
+
+    Args:
+      segment: two points, and their ids.
+      margin: how far beyond the end it may lie [m].
+    """
     (x0, y0), (x1, y1), id0, id1 = segment
-    offset = normal[0] * end[0] + normal[1] * end[1]
+    offset = normal[0] * end[0] + normal[1] * end[1] + margin
     d0 = normal[0] * x0 + normal[1] * y0 - offset
     d1 = normal[0] * x1 + normal[1] * y1 - offset
     keeps0, keeps1, crosses = d0 <= 0, d1 <= 0, d0 * d1 < 0
     share = d0 / jnp.where(crosses, d0 - d1, 1)
     x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-    id = end_id + (id0 & 0xFF00) + _FACE_OF_POLYGON  # a vertex of the reference on a face of the other
+    id = end_id + (id0 & 0xFF00) + FACE_OF_POLYGON  # a vertex of the reference on a face of the other
     both = keeps0 & keeps1
     clipped = (
         (jnp.where(keeps0, x0, x1), jnp.where(keeps0, y0, y1)),
@@ -146,6 +153,6 @@ def _clip(segment: _Segment, normal: Vector, end: Vector, end_id: jax.Array) -> 
     return clipped, number >= 2
 
 
-def _swapped(id: jax.Array) -> jax.Array:
+def swapped(id: jax.Array) -> jax.Array:
     """An id with the features of the two shapes exchanged."""
     return ((id >> 8) & 0xFF) + ((id & 0xFF) << 8) + (((id >> 24) & 0xFF) << 16) + (((id >> 16) & 0xFF) << 24)

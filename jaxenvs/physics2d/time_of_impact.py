@@ -59,14 +59,14 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
     """Whether the polygon comes to touch the edge, and when, from 0 to 1.
 
     Args:
-      edge: (4,), from x, y to x, y.
+      edge: (4,), from x, y to x, y, or the corners of a box, (8,).
       vertices: (V, 2).
     """
     turns = 2 * PI * jnp.floor(sweep.before[2] / (2 * PI))
     sweep = sweep._replace(
         before=(*sweep.before[:2], sweep.before[2] - turns), after=(*sweep.after[:2], sweep.after[2] - turns)
     )
-    ends = jnp.stack([edge[0], edge[2]]), jnp.stack([edge[1], edge[3]])
+    ends = edge[0::2], edge[1::2]
     corners = vertices[:, 0], vertices[:, 1]
 
     def separation(axis: _Axis, time: Any, a: Any, b: Any) -> Any:

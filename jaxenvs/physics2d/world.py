@@ -2,7 +2,8 @@
 
 A `World` is a static description, of which a program is made: dynamic bodies, each of one convex polygon; revolute
 joints between them, with motor and limits; and a terrain of edges that stand still, with which all bodies collide, and
-they with nothing else. Where the edges are belongs to an episode, and is an argument.
+they with nothing else. Where the edges are belongs to an episode, and is an argument: (E, 4), from x, y to x, y [m].
+The first ones may be boxes: then it is (E, 8), of rows that `box_rows` and `edge_rows` make.
 
 What a world looks like, in the order in which Box2D creates it (newer proxies, joints and bodies come first in its
 lists, and the order of a list is the order in which impulses are applied):
@@ -15,6 +16,7 @@ lists, and the order of a list is the order in which impulses are applied):
         edge_friction=np.array(...),  # (E,) of the edges
         edge_body=np.zeros(E, int),  # (E,) which of the static bodies an edge belongs to
         pairs=8,  # most pairs of a body and an edge whose fat boxes overlap
+        boxes=0,  # how many of the edges, the first, are boxes
     )
 
 Then `state = start(world, origins, angles, edges)` and `state = step(world, state, edges, ...)` (step.py),
@@ -73,6 +75,7 @@ class World:
     edge_friction: np.ndarray
     edge_body: np.ndarray
     pairs: int
+    boxes: int = 0
 
     @cached_property
     def inverse_mass(self) -> np.ndarray:
@@ -107,6 +110,13 @@ class World:
         for row, body in zip(numbers, self.bodies, strict=True):
             row[len(body.shape.vertices) - 1 :] = 0
         return numbers
+
+    @cached_property
+    def previous_vertex(self) -> np.ndarray:
+        """(B, V), int32: the number of the vertex before each."""
+        last = np.array([len(body.shape.vertices) - 1 for body in self.bodies], np.int32)
+        numbers = np.arange(-1, self.vertices.shape[1] - 1, dtype=np.int32)
+        return np.where(numbers < 0, last[:, None], numbers)
 
     @cached_property
     def friction(self) -> np.ndarray:

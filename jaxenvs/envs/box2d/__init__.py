@@ -19,4 +19,11 @@ ENVIRONMENTS = (
         max_episode_steps=1600,
         reward_threshold=300.0,
     ),
+    Spec(
+        "BipedalWalkerHardcore-v3",
+        f"{_HERE}.bipedal_walker:BipedalWalker",
+        max_episode_steps=2000,
+        reward_threshold=300.0,
+        parameters={"hardcore": True},
+    ),
 )

@@ -1,7 +1,8 @@
-"""BipedalWalker: walk on two legs, with motors in hips and knees, over uneven ground."""
+"""BipedalWalker: walk on two legs, with motors in hips and knees, over uneven ground, and over obstacles."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs import physics2d
+from jaxenvs.arguments import boolean
 from jaxenvs.drawing import BLACK, Canvas
 from jaxenvs.drawing.canvas import Color
-from jaxenvs.environment import Environment, TimeStep, environment, struct
-from jaxenvs.envs.box2d import terrain
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.box2d import obstacles, terrain
 from jaxenvs.physics2d import Body, Joint, Motors, World, WorldState
 
 SCALE = 30.0  # in whose inverse [m] the reference has its lengths; pixels a metre of its picture
@@ -47,13 +49,29 @@ WORLD = World(
     edge_body=np.arange(terrain.POINTS - 1),  # each is a body of its own
     pairs=32,  # 20 were seen
 )
+_GROUNDS = obstacles.BOXES + terrain.POINTS - 1
+HARDCORE = dataclasses.replace(
+    WORLD,
+    edge_friction=np.full(_GROUNDS, 2.5, np.float32),
+    edge_body=np.arange(_GROUNDS),
+    pairs=40,  # 28 were seen
+    boxes=obstacles.BOXES,
+)
 
 
 @struct
 class BipedalWalkerState:
-    """The heights of the terrain [m], float32 (POINTS,), the bodies, and the seed of the clouds, uint32."""
+    """What an episode is made of.
+
+    Attributes:
+      terrain: the heights of its points [m], float32 (POINTS,).
+      boxes: of obstacles, float32 (n, 4), as `obstacles.boxes` gives them; without hardcore (0, 4).
+      world: the bodies.
+      clouds: their seed, uint32.
+    """
 
     terrain: jax.Array
+    boxes: jax.Array
     world: WorldState
     clouds: jax.Array
 
@@ -66,6 +84,7 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     Observation: float32 (24,): the hull's angle and velocities; of each leg, angle and speed of hip and knee and
     whether it stands on the ground; ten distances of a lidar. Reward: the way forward, 300 in all, less a price on
     torques and on a hull that leans; -100 for a fall, which ends the episode, as does the end of the terrain.
+    With `hardcore`, stumps, pits and stairs are in the way, as in BipedalWalkerHardcore-v3.
     Source: `gymnasium/envs/box2d/bipedal_walker.py` (Oleg Klimov), on Box2D 2.3; physics of `jaxenvs.physics2d`.
     """
 
@@ -73,6 +92,11 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     max_torque: float = 80.0  # N m
     hip_speed: float = 4.0  # rad/s that motors aim at, and in which observations count
     knee_speed: float = 6.0  # rad/s
+    hardcore: bool = static(default=False)
+
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        boolean("hardcore", self.hardcore)
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
@@ -95,7 +119,9 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         push = 5 * jax.random.uniform(push_key, (), jnp.float32, -1.0, 1.0)
         clouds = jax.random.bits(cloud_key, (), jnp.uint32)
         # The reference takes a step, in which the legs, made too high, are drawn to their joints and to the ground.
-        state, timestep = self.step(_stand(terrain.random_heights(terrain_key), push, clouds), jnp.zeros(4))
+        made = terrain.build(terrain.draw(terrain_key, self.hardcore))
+        boxes = obstacles.boxes(made) if self.hardcore else jnp.zeros((0, 4), jnp.float32)
+        state, timestep = self.step(_stand(made.heights, boxes, push, clouds), jnp.zeros(4))
         return state, TimeStep.create(timestep.observation)
 
     def step(self, state: BipedalWalkerState, action: jax.Array) -> tuple[BipedalWalkerState, TimeStep]:
@@ -104,8 +130,10 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         speeds = jnp.stack([jnp.asarray(speed, jnp.float32) for speed in 2 * (self.hip_speed, self.knee_speed)])
         before = state.world.replace(awake=jnp.ones((), bool))  # setting a motor wakes its bodies
         motors = Motors(speeds * jnp.sign(action), self.max_torque * effort)
-        after = physics2d.step_on_the_ground(WORLD, before, terrain.edges(state.terrain), self.gravity, motors)
-        state = BipedalWalkerState(terrain=state.terrain, world=after, clouds=state.clouds)
+        world = HARDCORE if self.hardcore else WORLD
+        ground = _ground(state.terrain, state.boxes)
+        after = physics2d.step_on_the_ground(world, before, ground, self.gravity, motors)
+        state = dataclasses.replace(state, world=after)
         (x0, _), (x, _) = _origin(before), _origin(after)
         lean = jnp.abs(after.angle[HULL]) - jnp.abs(before.angle[HULL])
         reward = 130 / SCALE * (x - x0) - 5 * lean - 0.00035 * 80 * jnp.sum(effort)
@@ -129,7 +157,10 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         position = jnp.stack(_origin(world))
         near = terrain.window(terrain.edges(state.terrain), position[0], 1, 14)
         body = jnp.stack([jnp.asarray(part, jnp.float32) for part in parts])
-        return jnp.concatenate([body, terrain.lidar(near, position)])
+        rays = terrain.lidar(near, position)
+        if self.hardcore:
+            rays = jnp.minimum(rays, obstacles.lidar(state.boxes, position))
+        return jnp.concatenate([body, rays])
 
     # --- Picture ------------------------------------------------------------------------------------------------------
 
@@ -155,6 +186,10 @@ class BipedalWalker(Environment[BipedalWalkerState]):
                 return ground(x, jnp.floor(x / terrain.STEP) % 2 == odd)
 
             canvas = canvas.graph(grass, color, 1 / SCALE)
+        if self.hardcore:
+            for left, bottom, right, top in obstacles.shown(state.boxes, left):
+                for grow, color in ((0.5 / SCALE, (153, 153, 153)), (-0.5 / SCALE, (255, 255, 255))):
+                    canvas = canvas.box(left - grow, right + grow, bottom - grow, top + grow, color)
         for body in (1, 2, 3, 4, HULL):
             fill, outline = _COLORS[body]
             (x, y), angle = world.position[body], world.angle[body]
@@ -177,14 +212,23 @@ _COLORS: list[tuple[Color, Color]] = [
 ]
 
 
-def _stand(heights: jax.Array, push: jax.Array, clouds: jax.Array) -> BipedalWalkerState:
-    """A walker over some heights [m] as it is made, with the velocity that a force [N] at the hull gives in a step."""
+def _ground(heights: jax.Array, boxes: jax.Array) -> jax.Array:
+    """The edges of a World: boxes, if there are any, and the terrain."""
+    edges = terrain.edges(heights)
+    if not len(boxes):
+        return edges
+    return jnp.concatenate([physics2d.box_rows(boxes), physics2d.edge_rows(edges)])
+
+
+def _stand(heights: jax.Array, boxes: jax.Array, push: jax.Array, clouds: jax.Array) -> BipedalWalkerState:
+    """A walker over some ground [m] as it is made, with the velocity that a force [N] at the hull gives in a step."""
     legs = [START_Y + HIP_BELOW - LEG_HEIGHT * part for part in (0.5, 1.5)]
     origins = np.stack([np.full(5, START_X), [START_Y, *legs, *legs]], 1).astype(np.float32)
     angles = np.array([0, -_LEAN, -_LEAN, _LEAN, _LEAN], np.float32)
-    world = physics2d.start(WORLD, jnp.asarray(origins), jnp.asarray(angles), terrain.edges(heights))
+    description = HARDCORE if len(boxes) else WORLD
+    world = physics2d.start(description, jnp.asarray(origins), jnp.asarray(angles), _ground(heights, boxes))
     velocity = world.velocity.at[HULL, 0].set(push * WORLD.inverse_mass[HULL] / FPS)
-    return BipedalWalkerState(terrain=heights, world=world.replace(velocity=velocity), clouds=clouds)
+    return BipedalWalkerState(terrain=heights, boxes=boxes, world=world.replace(velocity=velocity), clouds=clouds)
 
 
 def _origin(world: WorldState) -> tuple[jax.Array, jax.Array]:

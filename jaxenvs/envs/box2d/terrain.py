@@ -2,52 +2,123 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxenvs.environment import struct
 
 STEP = 14 / 30  # m between two points
 POINTS = 200
 LEVEL = 400 / 30 / 4  # m, where the terrain starts and is drawn back to
 START = 20  # points of the first stretch, which is flat
-SHORTEST, LONGEST = 5, 9  # points of a stretch
+SHORTEST, LONGEST = 5, 9  # points of a stretch of grass
+GRASS, STUMP, STAIRS, PIT = range(4)  # kinds of stretches
+OF_STAIRS = 4  # points of a step
+DEPTH = 4  # of a pit, in steps between points
 RAYS, RANGE = 10, 160 / 30  # m
-_Pair = tuple[jax.Array, jax.Array]
-_DIRECTIONS = np.stack([np.sin(0.15 * np.arange(RAYS)), -np.cos(0.15 * np.arange(RAYS))], 1) * RANGE
+DIRECTIONS = np.stack([np.sin(0.15 * np.arange(RAYS)), -np.cos(0.15 * np.arange(RAYS))], 1) * RANGE
 
 
-def random_heights(key: jax.Array) -> jax.Array:
-    """The heights of a new terrain [m], float32 (POINTS,)."""
-    length_key, kick_key = jax.random.split(key)
-    most = (POINTS - START) // SHORTEST
-    lengths = jax.random.randint(length_key, (most,), SHORTEST, LONGEST + 1)
-    begins = jnp.zeros(POINTS, bool).at[START].set(True).at[START + jnp.cumsum(lengths)].set(True, mode="drop")
-    kicks = jax.random.uniform(kick_key, (POINTS,), jnp.float32, -1.0, 1.0) / 30
-    return heights(begins, kicks)
+@struct
+class Draws:
+    """What chance says of each point of a terrain, arrays (POINTS,). Of it is used what a point needs.
 
-
-def heights(begins: jax.Array, kicks: jax.Array) -> jax.Array:
-    """The heights [m] that some draws give, float32 (POINTS,).
-
-    Args:
-      begins: bool (POINTS,), the points that begin a stretch. They repeat the height before them, as in the reference,
-        which leaves them to the obstacles of its hardcore version.
-      kicks: float32 (POINTS,), what each point adds to the slope [m]; not used of those that begin a stretch, nor of
-        the first stretch.
+    Attributes:
+      kick: float32, what it adds to the slope [m], from -1/30 to 1/30.
+      length: int32, of the stretch of grass that begins after it [points].
+      kind: int32, of the obstacle that begins after it; all are GRASS in the version without obstacles.
+      size: int32, 0 or 1, of the obstacle that begins there: a stump is one point wider and higher, stairs have three
+        steps more, a pit three points more from wall to wall.
+      rise: int32, -1 or 1, whether stairs that begin there lead down or up.
     """
-    kicks = jnp.where(jnp.arange(POINTS) > START, kicks, 0)
 
-    def wander(
-        carry: tuple[jax.Array, jax.Array], point: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        height, slope = carry
-        begins, kick = point
-        slope = jnp.where(begins, slope, 0.8 * slope + 0.01 * jnp.sign(level - height) + kick)
-        height = jnp.where(begins, height, height + slope)
-        return (height, slope), height
+    kick: jax.Array
+    length: jax.Array
+    kind: jax.Array
+    size: jax.Array
+    rise: jax.Array
+
+
+@struct
+class Terrain:
+    """A terrain: heights of its points [m], float32 (POINTS,), and which obstacle begins there, if any.
+
+    kind, size and rise: int32 (POINTS,), as of Draws; kind is GRASS where none begins.
+    """
+
+    heights: jax.Array
+    kind: jax.Array
+    size: jax.Array
+    rise: jax.Array
+
+
+def draw(key: jax.Array, hardcore: bool) -> Draws:
+    """The draws of a new terrain."""
+    length_key, kick_key, kind_key, size_key, rise_key = jax.random.split(key, 5)
+    shape = (POINTS,)
+    kind = jax.random.randint(kind_key, shape, STUMP, PIT + 1, jnp.int32)
+    return Draws(
+        kick=jax.random.uniform(kick_key, shape, jnp.float32, -1.0, 1.0) / 30,
+        length=jax.random.randint(length_key, shape, SHORTEST, LONGEST + 1, jnp.int32),
+        kind=kind if hardcore else jnp.full(shape, GRASS, jnp.int32),
+        size=jax.random.randint(size_key, shape, 0, 2, jnp.int32),
+        rise=2 * jax.random.randint(rise_key, shape, 0, 2, jnp.int32) - 1,
+    )
+
+
+class _Place(NamedTuple):
+    """Where the making of a terrain has got to."""
+
+    height: Any
+    slope: Any
+    kind: Any  # of the stretch
+    begins: Any  # bool, at this point
+    left: Any  # points of the stretch
+    length: Any  # of the obstacle
+    base: Any  # the height at which it began
+    rise: Any
+
+
+def build(draws: Draws) -> Terrain:
+    """The terrain that some draws give: stretches of grass, and between them obstacles.
+
+    Grass wanders, but for its first point, which repeats the height before it, as in the reference. The first stretch
+    is level. An obstacle's boxes stand on the terrain or reach down from it (obstacles.py); a pit is a gap in it,
+    and under stairs it slopes.
+    """
+    kicks = jnp.where(jnp.arange(POINTS) > START, draws.kick, 0)
+
+    def point(place: _Place, drawn: tuple[Any, Draws]) -> tuple[_Place, Terrain]:
+        kick, drawn = drawn
+        height, slope, kind, begins, left, length, base, rise = place
+        lengths = [1 + drawn.size, OF_STAIRS * (3 + drawn.size)]
+        new_length = jnp.select([kind == STUMP, kind == STAIRS], lengths, 5 + drawn.size)
+        is_new = begins & (kind != GRASS)
+        left, length = jnp.where(is_new, new_length, left), jnp.where(is_new, new_length, length)
+        base, rise = jnp.where(is_new, height, base), jnp.where(is_new, drawn.rise, rise)
+        wandering = 0.8 * slope + 0.01 * jnp.sign(level - height) + kick
+        slope = jnp.where((kind == GRASS) & ~begins, wandering, slope)
+        step = (length - left - rise) * rise / OF_STAIRS
+        height = jnp.select(
+            [begins, kind == GRASS, kind == PIT, kind == STAIRS],
+            [height, height + slope, base - jnp.where(left > 1, DEPTH * STEP, 0), base + step * STEP],
+            height,
+        ).astype(jnp.float32)
+        made = Terrain(height, jnp.where(begins, kind, GRASS), drawn.size, drawn.rise)
+        ends = left == 1
+        after = jnp.where(kind == GRASS, drawn.kind, GRASS)
+        left, kind = jnp.where(ends, drawn.length, left - 1), jnp.where(ends, after, kind)
+        return _Place(height, slope, kind, ends, left, length, base, rise), made
 
     level = jnp.float32(LEVEL)
-    _, terrain = jax.lax.scan(wander, (level, jnp.float32(0)), (begins, kicks))
+    nothing = jnp.int32(0)
+    start = _Place(
+        level, jnp.float32(0), jnp.int32(GRASS), jnp.zeros((), bool), jnp.int32(START), nothing, level, nothing
+    )
+    _, terrain = jax.lax.scan(point, start, (kicks, draws))
     return terrain
 
 
@@ -76,7 +147,7 @@ def lidar(edges: jax.Array, position: jax.Array) -> jax.Array:
       position: [m], float32 (2,).
     """
     start, along = edges[:, :2], edges[:, 2:] - edges[:, :2]
-    ray = jnp.asarray(_DIRECTIONS, jnp.float32)[:, None, :]  # (RAYS, 1, 2)
+    ray = jnp.asarray(DIRECTIONS, jnp.float32)[:, None, :]  # (RAYS, 1, 2)
     across = _cross(ray, along)  # (RAYS, n)
     share = _cross(start - position, along) / jnp.where(across == 0, 1, across)
     offset = position + share[..., None] * ray - start

@@ -17,9 +17,9 @@ from tests.envs.box2d.walker import reference
 from tests.envs.box2d.walker.environment import Walker
 
 
-def new_reference() -> Any:
+def new_reference(hardcore: bool) -> Any:
     """A world outlives `reset`, and in a used one contacts may come in another order: a new one for each episode."""
-    return gymnasium.make("BipedalWalker-v3", disable_env_checker=True).unwrapped
+    return gymnasium.make("BipedalWalker-v3", hardcore=hardcore, disable_env_checker=True).unwrapped
 
 
 def assert_same_bits(env: Any, walker: Walker) -> None:
@@ -42,9 +42,9 @@ def assert_same_bits(env: Any, walker: Walker) -> None:
         assert contact["count"] == 0 or contact["kind"] == other["kind"]
 
 
-def episode(kind: str, seed: int, steps: int) -> tuple[int, int]:
+def episode(kind: str, hardcore: bool, seed: int, steps: int) -> tuple[int, int]:
     """Hold an episode against the reference, step by step. Returns its length and how many impacts were solved."""
-    env, walker = new_reference(), Walker()
+    env, walker = new_reference(hardcore), Walker(hardcore)
     expected, _ = env.reset(seed=seed)
     observation = walker.reset(np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))))
     random, heuristic = np.random.default_rng(seed + 10**6), BipedalWalkerHeuristics()
@@ -65,8 +65,9 @@ def episode(kind: str, seed: int, steps: int) -> tuple[int, int]:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("hardcore", [False, True])
 @pytest.mark.parametrize("kind", ["random", "heuristic", "mixed"])
-def test_whole_episodes_in_the_same_bits(kind: str) -> None:
-    lengths, impacts = zip(*(episode(kind, seed, 1600) for seed in range(10)), strict=True)
+def test_whole_episodes_in_the_same_bits(kind: str, hardcore: bool) -> None:
+    lengths, impacts = zip(*(episode(kind, hardcore, seed, 1600) for seed in range(10)), strict=True)
     assert min(lengths) > 20
     assert sum(impacts) > 10  # continuous collision was part of it

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from tests.envs.box2d.walker.collision import collide_edge
+from tests.envs.box2d.walker.polygons import collide_polygons
 from tests.envs.box2d.walker.records import (
     BOX_EXTENSION,
     RADIUS,
@@ -106,7 +107,11 @@ def update_contact(w, k):
     body, ground = w.bodies[contact.body], w.grounds[contact.ground]
     old_count, old_ids, old_impulse = contact.count, contact.ids.copy(), contact.impulse.copy()
     contact.enabled = True
-    kind, count = collide_edge(ground, body, (body.p[0], body.p[1]), (body.q[0], body.q[1]), contact)
+    p, q = (body.p[0], body.p[1]), (body.q[0], body.q[1])
+    if ground.n == 2:
+        kind, count = collide_edge(ground, body, p, q, contact)
+    else:
+        kind, count = collide_polygons(ground, body, p, q, contact)
     if count > 0:
         contact.kind = kind
     contact.count = count

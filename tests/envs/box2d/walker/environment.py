@@ -14,7 +14,8 @@ from tests.envs.box2d.walker.world import step
 f = np.float32
 SCALE, FPS = 30.0, 50
 STEP = 14 / SCALE
-LENGTH, STARTPAD, GRASS = 200, 20, 10
+LENGTH, STARTPAD, GRASS_LENGTH = 200, 20, 10
+GRASS, STUMP, STAIRS, PIT = range(4)
 HEIGHT = 400 / SCALE / 4
 LEG_DOWN, LEG_H = -8 / SCALE, 34 / SCALE
 LIDAR_RANGE = 160 / SCALE
@@ -25,22 +26,49 @@ ISLAND, ISLAND_JOINTS = (4, 3, 0, 1, 2), (3, 2, 0, 1)
 HIP, KNEE = (-0.8, 1.1), (-1.6, -0.1)
 
 
-def heights(random: np.random.Generator) -> list[float]:
-    """The terrain. Each stretch of grass begins with a point that neither moves nor draws."""
-    y, velocity, left, first = HEIGHT, 0.0, STARTPAD, False
-    terrain = []
+def terrain(random: np.random.Generator, hardcore: bool) -> tuple[list[float], list[list[tuple[float, float]]]]:
+    """Heights of the points, and corners of boxes. Each stretch begins with a point that neither moves nor draws."""
+    kind, y, velocity, left, first = GRASS, HEIGHT, 0.0, STARTPAD, False
+    heights, boxes = [], []
+    steps = width = rise = 0
+    before = 0.0
     for i in range(LENGTH):
-        if not first:
+        x = i * STEP
+        if kind == GRASS and not first:
             velocity = 0.8 * velocity + 0.01 * np.sign(HEIGHT - y)
             if i > STARTPAD:
                 velocity += random.uniform(-1, 1) / SCALE
             y += velocity
-        terrain.append(y)
+        elif kind == STUMP and first:
+            left = random.integers(1, 3)
+            boxes.append(box(x, y, x + left * STEP, y + left * STEP))
+        elif kind == STAIRS and first:
+            rise = 1 if random.random() > 0.5 else -1
+            width, steps, before = random.integers(4, 5), random.integers(3, 5), y
+            for s in range(steps):
+                start, end = x + (s * width) * STEP, x + ((1 + s) * width) * STEP
+                boxes.append(box(start, y + (-1 + s * rise) * STEP, end, y + (s * rise) * STEP))
+            left = steps * width
+        elif kind == STAIRS:
+            y = before + ((steps * width - left - rise) / width * rise) * STEP
+        elif kind == PIT and first:
+            left, before = random.integers(3, 5), y
+            boxes.append(box(x, y - 4 * STEP, x + STEP, y))
+            boxes.append(box(x + STEP * left, y - 4 * STEP, x + STEP + STEP * left, y))
+            left += 2
+        elif kind == PIT:
+            y = before - 4 * STEP if left > 1 else before
+        heights.append(y)
         left -= 1
         first = left == 0
         if first:
-            left = random.integers(GRASS // 2, GRASS)
-    return terrain
+            left = random.integers(GRASS_LENGTH // 2, GRASS_LENGTH)
+            kind = random.integers(1, 4) if kind == GRASS and hardcore else GRASS
+    return heights, boxes
+
+
+def box(left: float, bottom: float, right: float, top: float) -> list[tuple[float, float]]:
+    return [(left, bottom), (right, bottom), (right, top), (left, top)]
 
 
 def draw_clouds(random: np.random.Generator) -> None:
@@ -54,12 +82,17 @@ def draw_clouds(random: np.random.Generator) -> None:
 class Walker:
     """Steps like the reference, from `reset` on, whose draws it takes from a generator. `world` is what it moves."""
 
+    def __init__(self, hardcore: bool = False):
+        self.hardcore = hardcore
+
     def reset(self, random: np.random.Generator) -> np.ndarray:
-        points = np.array([(i * STEP, y) for i, y in enumerate(heights(random))]).astype(f)
+        heights, boxes = terrain(random, self.hardcore)
+        points = np.array([(i * STEP, y) for i, y in enumerate(heights)]).astype(f)
         draw_clouds(random)
-        grounds = shapes.edges(points, 2.5)
+        grounds = np.concatenate([shapes.boxes(boxes, 2.5), shapes.edges(points, 2.5)])
+        grounds["body"] = np.arange(len(grounds))
         for ground in grounds:
-            corners = ground["vertices"][:2]
+            corners = ground["vertices"][: ground["n"]]
             ground["box"][:2] = corners.min(0) - records.RADIUS - records.BOX_EXTENSION
             ground["box"][2:] = corners.max(0) + records.RADIUS + records.BOX_EXTENSION
         bodies = np.concatenate(
@@ -129,7 +162,7 @@ class Walker:
         for a in action:
             reward -= 0.00035 * 80 * np.clip(np.abs(a), 0, 1)
         fallen = bool(world.fallen[0]) or x < 0
-        return np.array(observation, f), -100 if fallen else reward, fallen or x > (LENGTH - GRASS) * STEP
+        return np.array(observation, f), -100 if fallen else reward, fallen or x > (LENGTH - GRASS_LENGTH) * STEP
 
 
 def put(body: Any) -> None:
@@ -151,7 +184,8 @@ def _place_at_origin(body):  # type: ignore[no-untyped-def]
 
 
 def lidar(grounds: Any, position: np.ndarray) -> np.ndarray:
-    """How far each of ten rays goes until it meets ground: the least that `b2EdgeShape::RayCast` finds of any edge."""
+    """How far each of ten rays goes until it meets ground: the least that `RayCast` finds of any shape."""
+    polygons, grounds = grounds[grounds["n"] > 2], grounds[grounds["n"] == 2]
     v1, v2 = grounds["vertices"][:, 0], grounds["vertices"][:, 1]
     e = v2 - v1
     n = np.stack([e[:, 1], -e[:, 0]], 1)
@@ -168,5 +202,26 @@ def lidar(grounds: Any, position: np.ndarray) -> np.ndarray:
             s = (q[:, 0] - v1[:, 0]) * e[:, 0] + (q[:, 1] - v1[:, 1]) * e[:, 1]
             s /= e[:, 0] * e[:, 0] + e[:, 1] * e[:, 1]
         meets = (down != 0) & (t >= 0) & (t <= 1) & (s >= 0) & (s <= 1)
-        fractions.append(t[meets].min() if meets.any() else f(1))
+        found = [t[meets].min()] if meets.any() else []
+        found += [hit for polygon in polygons if (hit := cast(polygon, start, d)) is not None]
+        fractions.append(min(found, default=f(1)))
     return np.array(fractions, f)
+
+
+def cast(polygon: Any, start: np.ndarray, way: np.ndarray) -> Any:
+    """Where a ray enters a polygon, as a share of its way (`b2PolygonShape::RayCast`); None if it does not."""
+    lower, upper, enters = f(0), f(1), False
+    n = polygon["n"]
+    for normal, vertex in zip(polygon["normals"][:n], polygon["vertices"][:n], strict=True):
+        apart = vertex - start
+        above = normal[0] * apart[0] + normal[1] * apart[1]
+        along = normal[0] * way[0] + normal[1] * way[1]
+        if along == 0 and above < 0:
+            return None
+        if along < 0 and above < lower * along:
+            lower, enters = above / along, True
+        elif along > 0 and above < upper * along:
+            upper = above / along
+        if upper < lower:
+            return None
+    return lower if enters else None

@@ -98,8 +98,17 @@ def body_of(shape: Polygon, density: float, friction: float) -> Any:
 
 
 def edges(points: np.ndarray, friction: float) -> Any:
-    """Ground along a line of points, of which each edge is a static body."""
+    """Ground along a line of points."""
     grounds = np.zeros(len(points) - 1, GROUND)
     grounds["vertices"][:, 0], grounds["vertices"][:, 1] = points[:-1], points[1:]
-    grounds["n"], grounds["friction"], grounds["body"] = 2, friction, np.arange(len(grounds))
+    grounds["n"], grounds["friction"] = 2, friction
+    return grounds
+
+
+def boxes(corners: list[list[tuple[float, float]]], friction: float) -> Any:
+    """Ground of polygons."""
+    grounds = np.zeros(len(corners), GROUND)
+    for ground, points in zip(grounds, corners, strict=True):
+        fill(ground, polygon(points))
+    grounds["friction"] = friction
     return grounds

@@ -1,0 +1,241 @@
+"""The reference beside ours: its worlds as ours, its steps, and what of a step is compared."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.envs.box2d.bipedal_walker import BipedalWalkerHeuristics
+
+from jaxenvs.envs.box2d import obstacles
+from jaxenvs.envs.box2d.bipedal_walker import (
+    HARDCORE,
+    HULL,
+    LOWER_LEGS,
+    WORLD,
+    BipedalWalker,
+    BipedalWalkerState,
+    _stand,
+)
+from jaxenvs.physics2d import Pairs, WorldState
+from tests.envs.box2d.walker import reference
+
+LANES = 256  # of all programs here
+NOTHING = {"key": -1, "count": 0, "id": 0, "impulse": 0}
+
+
+def new_reference(hardcore: bool = False) -> Any:
+    """A world outlives `reset`, and in a used one contacts may come in another order: a new one for each episode."""
+    return gymnasium.make("BipedalWalker-v3", hardcore=hardcore, disable_env_checker=True).unwrapped
+
+
+def boxes_of(env: Any) -> np.ndarray:
+    """Its boxes as ours: left, bottom, right, top."""
+    if not env.hardcore:
+        return np.zeros((0, 4), np.float32)
+    polygons = [np.array(t.fixtures[0].shape.vertices) for t in env.terrain if len(t.fixtures[0].shape.vertices) > 2]
+    found = [[*corners.min(0), *corners.max(0)] for corners in reversed(polygons)]
+    nowhere = [obstacles.NOWHERE, 0, obstacles.NOWHERE + 1, 1]
+    return np.array(found + (obstacles.BOXES - len(found)) * [nowhere], np.float32)
+
+
+def world_of(env: Any) -> WorldState:
+    """The reference's world as ours, in NumPy. What the listener heard of upper legs the reference does not keep."""
+    bodies = [reference.body(body) for body in (env.hull, *env.legs)]
+    impulses, limits = zip(*map(reference.joint, env.joints), strict=True)
+    missing = len(HARDCORE.edge_body) - len(env.terrain) if env.hardcore else 0  # boxes of the table
+    is_edge = len(env.terrain) - len(WORLD.edge_body)
+    rows = []
+    for pair in reversed(reference.contacts(env)):
+        # Where there is no point, C++ has memory that nobody wrote, with NaN in it now and then.
+        is_there = np.arange(2) < pair["count"]
+        id, impulse = np.where(is_there, pair["ids"], 0), np.where(is_there[:, None], pair["impulse"], 0)
+        ground = pair["ground"] + (missing if pair["ground"] >= is_edge else 0)
+        rows.append({**pair, "key": ground * len(bodies) + pair["body"], "id": id, "impulse": impulse})
+
+    def table(name: str) -> np.ndarray:
+        of_all = np.stack([body[name] for body in bodies])
+        return of_all if of_all.shape[1] > 1 else of_all[:, 0]
+
+    def pairs(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        size = (HARDCORE if env.hardcore else WORLD).pairs
+        column = np.full((size, *shape), NOTHING[name], dtype)
+        for i, pair in enumerate(rows):
+            column[i] = pair[name]
+        return column
+
+    return WorldState(
+        position=table("c"),
+        angle=table("a"),
+        velocity=table("v"),
+        angular_velocity=table("w"),
+        still_for=table("sleep"),
+        joint_impulse=np.stack(impulses),
+        joint_limit=np.array(limits, np.int32),
+        fat_box=table("box"),
+        pairs=Pairs(
+            key=pairs("key", (), np.int32),
+            count=pairs("count", (), np.int32),
+            id=pairs("id", (2,), np.int32),
+            impulse=pairs("impulse", (2, 2), np.float32),
+        ),
+        has_contact=np.array([getattr(body, "ground_contact", False) for body in (env.hull, *env.legs)]),
+        has_touched=np.array([env.game_over, *4 * [False]]),
+        awake=np.array(bool(bodies[HULL]["awake"][0])),
+    )
+
+
+def state_of(env: Any) -> BipedalWalkerState:
+    """The reference's state as ours, in NumPy."""
+    return BipedalWalkerState(
+        terrain=np.array(env.terrain_y, np.float32), boxes=boxes_of(env), world=world_of(env), clouds=np.uint32(0)
+    )
+
+
+def stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
+
+
+class Policy:
+    """Random actions, or those of Gymnasium's heuristic."""
+
+    def __init__(self, kind: str, seed: int):
+        self.random, self.heuristic = np.random.default_rng(seed), BipedalWalkerHeuristics()
+        self.kind = kind
+
+    def __call__(self, observation: np.ndarray) -> np.ndarray:
+        if self.kind == "random":
+            return self.random.uniform(-1, 1, 4).astype(np.float32)
+        return self.heuristic.step_heuristic(observation).astype(np.float32)
+
+
+Step = tuple[BipedalWalkerState, np.ndarray, WorldState, tuple[Any, ...]]
+
+
+def step_of(env: Any, action: np.ndarray) -> Step:
+    """A step of the reference: state, action, next world, what it returned."""
+    state = state_of(env)
+    observation, reward, terminated, _, _ = env.step(action)
+    return state, action, world_of(env), (observation, reward, terminated)
+
+
+@functools.lru_cache
+def steps(episodes: int, hardcore: bool = False) -> list[Step]:
+    """Steps of the reference, half of them with random actions."""
+    found = []
+    for kind in ("random", "heuristic"):
+        for seed in range(episodes):
+            env, policy = new_reference(hardcore), Policy(kind, seed)
+            observation, _ = env.reset(seed=seed)
+            for _ in range(400):
+                found.append(step_of(env, policy(observation)))
+                observation, _, terminated = found[-1][3]
+                if terminated:
+                    break
+    return found
+
+
+@functools.cache
+def step_all(hardcore: bool = False) -> Any:
+    return jax.jit(jax.vmap(BipedalWalker(hardcore=hardcore).step))
+
+
+TOLERANCES = {  # four times what was seen of LunarLander's, per kind of step
+    "position": 4e-5,
+    "angle": 8e-5,
+    "velocity": 2.4e-3,
+    "angular_velocity": 2e-3,
+    "joint_impulse": 2e-3,
+    "fat_box": 1e-4,
+}
+
+
+def assert_same_step(chosen: list[Step], hardcore: bool = False) -> None:
+    states, actions, worlds, returned = zip(*chosen, strict=True)
+    state, timestep = step_all(hardcore)(stacked(list(states)), jnp.asarray(np.stack(actions)))
+    world, expected = jax.tree.map(np.asarray, state.world), jax.tree.map(np.asarray, stacked(list(worlds)))
+    # What is discrete is the same: pairs and their order, points and their ids, limits, flags.
+    is_there = np.arange(2) < expected.pairs.count[..., None]
+    for got, wanted in (
+        (world.pairs.key, expected.pairs.key),
+        (world.pairs.count, expected.pairs.count),
+        (world.pairs.id * is_there, expected.pairs.id * is_there),
+        (world.joint_limit, expected.joint_limit),
+        (world.has_contact[:, LOWER_LEGS], expected.has_contact[:, LOWER_LEGS]),
+        (world.has_touched[:, HULL], expected.has_touched[:, HULL]),
+        (timestep.terminated, [terminated for _, _, terminated in returned]),
+    ):
+        np.testing.assert_array_equal(got, wanted)
+    for name, tolerance in TOLERANCES.items():
+        np.testing.assert_allclose(getattr(world, name), getattr(expected, name), rtol=0, atol=tolerance, err_msg=name)
+    # What several points along one leg carry is nearly indeterminate between them.
+    there = is_there[..., None]
+    np.testing.assert_allclose(world.pairs.impulse * there, expected.pairs.impulse * there, rtol=0, atol=2e-2)
+    observations, rewards = [o for o, _, _ in returned], [r for _, r, _ in returned]
+    np.testing.assert_allclose(timestep.observation, observations, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(timestep.reward, rewards, rtol=0, atol=1e-3)
+
+
+class Heard:
+    """A generator that keeps what it draws."""
+
+    def __init__(self, seed: int):
+        self.generator, self.drawn = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed))), []
+
+    def uniform(self, low: float, high: float) -> float:
+        self.drawn.append(self.generator.uniform(low, high))
+        return self.drawn[-1]
+
+    def random(self) -> float:
+        return self.generator.random()
+
+    def integers(self, low: int, high: int) -> int:
+        return int(self.generator.integers(low, high))
+
+
+def start_both(seed: int, hardcore: bool = False) -> tuple[Any, np.ndarray, BipedalWalkerState]:
+    """The reference after its reset, what it returned, and ours before the step that is part of it."""
+    env = new_reference(hardcore)
+    env._np_random = heard = Heard(seed)
+    observation, _ = env.reset()
+    push = np.float32(heard.drawn[-1])  # clouds were drawn before it
+    return env, observation, stand()(np.array(env.terrain_y, np.float32), boxes_of(env), push, np.uint32(0))
+
+
+@functools.cache
+def stand() -> Any:
+    return jax.jit(_stand)
+
+
+Episode = tuple[BipedalWalkerState, np.ndarray, float, bool]
+
+
+def episode(kind: str, seed: int, limit: int, hardcore: bool = False) -> Episode:
+    """An episode of the reference: our first state, its actions, its return, and whether it ended before the limit."""
+    env, observation, state = start_both(seed, hardcore)
+    policy, actions, total, terminated = Policy(kind, seed), [], 0.0, False
+    while not terminated and len(actions) < limit:
+        actions.append(policy(observation))
+        observation, reward, terminated, _, _ = env.step(actions[-1])
+        total += float(reward)
+    return jax.tree.map(np.asarray, state), np.array(actions), total, terminated
+
+
+def replay(episodes: list[Episode], limit: int, hardcore: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths and returns of ours with the actions of LANES episodes of the reference, never set right again."""
+    state, _ = step_all(hardcore)(stacked([state for state, *_ in episodes]), jnp.zeros((LANES, 4)))
+    lengths, totals = np.full(LANES, limit), np.zeros(LANES)
+    running = np.ones(LANES, bool)
+    for t in range(limit):
+        action = np.stack([actions[min(t, len(actions) - 1)] for _, actions, *_ in episodes])
+        state, timestep = step_all(hardcore)(state, jnp.asarray(action))
+        totals += np.asarray(timestep.reward) * running
+        lengths[running & np.asarray(timestep.terminated)] = t + 1
+        running &= ~np.asarray(timestep.terminated)
+        if not running.any():
+            break
+    return lengths, totals
