@@ -41,7 +41,7 @@ def lidar(boxes: jax.Array, position: jax.Array) -> jax.Array:
     ray = jnp.asarray(DIRECTIONS, jnp.float32)[:, None, :]  # (RAYS, 1, 2)
     low, high = boxes[:, :2] - position, boxes[:, 2:] - position  # (n, 2)
     is_level = ray == 0  # then it is between the two sides, or never
-    share = jnp.stack([low, high]) / jnp.where(is_level, 1, ray)  # (2, RAYS, n, 2)
+    share = jnp.stack([low, high])[:, None] / jnp.where(is_level, 1, ray)  # (2, RAYS, n, 2)
     between = jnp.where((low <= 0) & (high >= 0), np.inf, -np.inf)
     enters = jnp.where(is_level, -between, share.min(0)).max(-1)
     leaves = jnp.where(is_level, between, share.max(0)).min(-1)

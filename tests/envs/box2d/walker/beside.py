@@ -64,7 +64,7 @@ def world_of(env: Any) -> WorldState:
     def pairs(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         size = (HARDCORE if env.hardcore else WORLD).pairs
         column = np.full((size, *shape), NOTHING[name], dtype)
-        for i, pair in enumerate(rows):
+        for i, pair in enumerate(rows[:size]):
             column[i] = pair[name]
         return column
 

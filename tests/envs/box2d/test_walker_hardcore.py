@@ -1,0 +1,210 @@
+"""BipedalWalkerHardcore against Gymnasium's: its obstacles, single steps among them, whole episodes; its picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
+
+import jaxenvs
+from jaxenvs.envs.box2d import obstacles, terrain
+from jaxenvs.envs.box2d.bipedal_walker import HARDCORE, BipedalWalker
+from tests.envs.box2d.walker.beside import (
+    LANES,
+    Policy,
+    Step,
+    assert_same_step,
+    boxes_of,
+    episode,
+    new_reference,
+    replay,
+    state_of,
+    step_of,
+    steps,
+)
+
+
+def test_is_gymnasiums() -> None:
+    ours: Any = jaxenvs.make("BipedalWalkerHardcore-v3")
+    theirs, spec = gymnasium.make("BipedalWalkerHardcore-v3"), jaxenvs.spec("BipedalWalkerHardcore-v3")
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert theirs.spec.max_episode_steps == spec.max_episode_steps
+    assert theirs.spec.reward_threshold == spec.reward_threshold
+    assert ours.unwrapped == BipedalWalker(hardcore=True)
+
+
+def test_hardcore_is_a_bool() -> None:
+    with pytest.raises(ValueError, match="hardcore must be a bool, got 1"):
+        BipedalWalker(hardcore=1)
+
+
+@pytest.mark.thorough  # what a step gives is held here against the reference
+def test_keeps_the_contract() -> None:
+    jaxenvs.check_env(jaxenvs.make("BipedalWalkerHardcore-v3"), num_steps=100)
+
+
+# --- Terrain ----------------------------------------------------------------------------------------------------------
+
+
+def heard_draws(seed: int) -> terrain.Draws:
+    """What the reference draws for the terrain of a seed."""
+    heard = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    draws = jax.tree.map(np.array, terrain.draw(jax.random.key(0), hardcore=True))
+    kind, begins, left = terrain.GRASS, False, terrain.START
+    for point in range(terrain.POINTS):
+        if kind == terrain.GRASS and not begins and point > terrain.START:
+            draws.kick[point] = heard.uniform(-1, 1) / 30
+        elif kind == terrain.STUMP and begins:
+            left = heard.integers(1, 3)
+            draws.size[point] = left - 1
+        elif kind == terrain.STAIRS and begins:
+            draws.rise[point] = 1 if heard.random() > 0.5 else -1
+            heard.integers(4, 5)
+            number = heard.integers(3, 5)
+            draws.size[point], left = number - 3, 4 * number
+        elif kind == terrain.PIT and begins:
+            gap = heard.integers(3, 5)
+            draws.size[point], left = gap - 3, gap + 2
+        left -= 1
+        begins = left == 0
+        if begins:
+            left = draws.length[point] = heard.integers(5, 10)
+            kind = heard.integers(1, 4) if kind == terrain.GRASS else terrain.GRASS
+            draws.kind[point] = kind if kind != terrain.GRASS else draws.kind[point]
+    return draws
+
+
+def test_obstacles_of_the_draws_of_the_reference() -> None:
+    build = jax.jit(terrain.build)
+    for seed in range(8):
+        env = new_reference(hardcore=True)
+        env.reset(seed=seed)
+        made = build(heard_draws(seed))
+        np.testing.assert_allclose(made.heights, env.terrain_y, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(obstacles.boxes(made), boxes_of(env), rtol=0, atol=2e-5)
+
+
+def test_obstacles_of_our_draws_are_as_many_as_the_references() -> None:
+    made = jax.jit(jax.vmap(lambda key: terrain.build(terrain.draw(key, True))))(jax.random.split(jax.random.key(0), 64))
+    ours = np.asarray(jax.vmap(obstacles.boxes)(made))[..., 0] < obstacles.NOWHERE
+    theirs = []
+    for seed in range(16):
+        env = new_reference(hardcore=True)
+        env.reset(seed=seed)
+        theirs.append(len(env.terrain) - terrain.POINTS + 1)
+    assert abs(ours.sum(1).mean() - np.mean(theirs)) < 1.5
+    kinds = np.bincount(np.asarray(made.kind).ravel(), minlength=4)[1:]
+    assert kinds.min() > 0.85 * kinds.max()
+
+
+def test_the_most_boxes_find_place() -> None:
+    """Of all ways to follow obstacle on obstacle with the shortest grass between, the one with most boxes."""
+    most = {point: 0 for point in range(terrain.POINTS, terrain.POINTS + 40)}
+    for point in reversed(range(terrain.START, terrain.POINTS)):
+        of_kinds = ((1, 1), (1, 2), (3, 12), (4, 16), (2, 5), (2, 6))
+        most[point] = max(number + most[point + length + terrain.SHORTEST] for number, length in of_kinds)
+    assert most[terrain.START] == obstacles.BOXES
+
+
+def test_rays_end_at_boxes_that_they_enter() -> None:
+    ahead = [2.0, -9.0, 3.0, 9.0]
+    around = [-1.0, -1.0, 1.0, 1.0]  # a ray that begins in a box does not end there
+    rays = np.asarray(obstacles.lidar(jnp.array([ahead, around, [50.0, 0.0, 51.0, 1.0]]), jnp.zeros(2)))
+    angles = 0.15 * np.arange(terrain.RAYS)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(rays, np.minimum(2 / np.sin(angles) / terrain.RANGE, 1), rtol=1e-5)
+    below = obstacles.lidar(jnp.array([[-1.0, -3.0, 1.0, -2.0]]), jnp.zeros(2))
+    np.testing.assert_allclose(below[0], 2 / terrain.RANGE, rtol=1e-6)  # straight down, along no side
+
+
+# --- Steps ------------------------------------------------------------------------------------------------------------
+
+
+def drop(env: Any, x: float, y: float, random: np.random.Generator) -> None:
+    """Put the walker on a place, or a little above or too low, and throw it."""
+    dx, up = x - env.hull.position[0], y - terrain.LEVEL + random.uniform(-0.2, 0.6)
+    velocity = random.uniform(-3, 3, 2).tolist()
+    for body in (env.hull, *env.legs):
+        body.transform = (float(body.position[0] + dx), float(body.position[1] + up)), body.angle
+        body.linearVelocity = velocity
+    env.game_over = False
+    env.step(np.zeros(4))  # which forgets the pairs of where it was
+
+
+def steps_among_obstacles(seeds: int, each: int) -> list[Step]:
+    """The first steps after the walker was dropped at either side of each box, with random actions."""
+    found = []
+    for seed in range(seeds):
+        random, policy = np.random.default_rng(seed), Policy("random", seed)
+        for side in (0, 2):
+            env = new_reference(hardcore=True)
+            env.reset(seed=seed)
+            for box in boxes_of(env):
+                if 5 < box[side] < 85:
+                    drop(env, box[side], box[3], random)
+                    for _ in range(each):
+                        if env.world.contactCount > HARDCORE.pairs:
+                            break  # torn out of a box, a walker is faster than any that walks
+                        found.append(step_of(env, policy(np.zeros(24))))
+    return found
+
+
+def touches_a_box(step: Step) -> bool:
+    pairs = step[2].pairs
+    return bool(((pairs.key >= 0) & (pairs.key < 5 * obstacles.BOXES) & (pairs.count > 0)).any())
+
+
+def test_a_step_from_states_of_the_reference() -> None:
+    found = steps_among_obstacles(2, 30)
+    touching = [step for step in found if touches_a_box(step)]
+    assert len(touching) > LANES
+    random = np.random.default_rng(0)
+    chosen = [touching[i] for i in random.choice(len(touching), LANES * 3 // 4, replace=False)]
+    chosen += [found[i] for i in random.choice(len(found), LANES // 4, replace=False)]
+    assert_same_step(chosen, hardcore=True)
+
+
+@pytest.mark.thorough
+def test_a_step_from_thousands_of_states() -> None:
+    found = steps_among_obstacles(6, 40) + steps(4, hardcore=True)
+    assert len(found) > 8000
+    assert sum(map(touches_a_box, found)) > 1500
+    for start in range(0, len(found) - LANES + 1, LANES):
+        assert_same_step(found[start : start + LANES], hardcore=True)
+
+
+@pytest.mark.thorough
+def test_whole_episodes_with_the_draws_of_the_reference() -> None:
+    """As BipedalWalker's: test_walker_parity.py."""
+    episodes = [episode("random", seed, 500, hardcore=True) for seed in range(LANES)]
+    lengths, totals = replay(episodes, 500, hardcore=True)
+    same_end = lengths == [len(actions) for _, actions, *_ in episodes]
+    same_return = np.abs(totals - [total for *_, total, _ in episodes]) < 1e-2
+    fell = np.array([terminated for *_, terminated in episodes])
+    assert same_end.mean() >= 0.93
+    assert (same_end & same_return)[fell].mean() >= 0.87
+
+
+# --- Picture ----------------------------------------------------------------------------------------------------------
+
+
+def test_picture_shows_the_boxes_that_are_near() -> None:
+    env = new_reference(hardcore=True)
+    env.reset(seed=1)
+    state = jax.tree.map(jnp.asarray, state_of(env))
+    picture = np.asarray(jax.jit(BipedalWalker(hardcore=True).draw, static_argnums=(1, 2))(state, 80, 120))
+    left = env.hull.position[0] - 4
+    seen = 0
+    for box in boxes_of(env):
+        x, y = (box[0] + box[2]) / 2 - left, (box[1] + box[3]) / 2
+        if 0.5 < x < 19.5:
+            seen += 1
+            assert tuple(picture[int(80 - 6 * y), int(6 * x)]) == (255, 255, 255)
+    assert seen > 0
