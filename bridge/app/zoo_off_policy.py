@@ -111,6 +111,19 @@ SAC: Settings = {
         "use_sde": True,
         "policy_kwargs": {"log_std_init": -3, "net_arch": [400, 300]},
     },
+    "BipedalWalkerHardcore-v3": {
+        "n_timesteps": 10_000_000,
+        "learning_rate": "lin_7.3e-4",
+        "buffer_size": 1_000_000,
+        "batch_size": 256,
+        "ent_coef": 0.005,
+        "gamma": 0.99,
+        "tau": 0.01,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "learning_starts": 10_000,
+        "policy_kwargs": {"net_arch": [400, 300]},
+    },
 }
 
 # Quantiles beside what DQN has.

@@ -126,7 +126,7 @@ Segment = tuple[Vector, Vector, jax.Array, jax.Array]
 
 
 def clip(
-    segment: Segment, normal: Vector, end: Vector, end_id: jax.Array, margin: np.float32 = np.float32(0)
+    segment: Segment, normal: Vector, end: Vector, end_id: jax.Array, margin: float = 0.0
 ) -> tuple[Segment, jax.Array]:
     """What of a segment lies behind an end of the reference, and whether two points are left (b2ClipSegmentToLine).
 

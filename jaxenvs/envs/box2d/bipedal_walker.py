@@ -187,9 +187,10 @@ class BipedalWalker(Environment[BipedalWalkerState]):
 
             canvas = canvas.graph(grass, color, 1 / SCALE)
         if self.hardcore:
-            for left, bottom, right, top in obstacles.shown(state.boxes, left):
-                for grow, color in ((0.5 / SCALE, (153, 153, 153)), (-0.5 / SCALE, (255, 255, 255))):
-                    canvas = canvas.box(left - grow, right + grow, bottom - grow, top + grow, color)
+            half = 0.5 / SCALE
+            for start, bottom, end, top in obstacles.shown(state.boxes, left):
+                canvas = canvas.box(start - half, end + half, bottom - half, top + half, (153, 153, 153))
+                canvas = canvas.box(start + half, end - half, bottom + half, top - half, (255, 255, 255))
         for body in (1, 2, 3, 4, HULL):
             fill, outline = _COLORS[body]
             (x, y), angle = world.position[body], world.angle[body]

@@ -55,7 +55,7 @@ def test_lidar_measures_level_ground() -> None:
 
 def test_picture() -> None:
     heights = jnp.full(terrain.POINTS, terrain.LEVEL)
-    state = _stand(heights, jnp.float32(0), jnp.uint32(3))
+    state = _stand(heights, jnp.zeros((0, 4)), jnp.float32(0), jnp.uint32(3))
     picture = np.asarray(jax.jit(BipedalWalker().draw, static_argnums=(1, 2))(state, 80, 120))
     assert picture.shape == (80, 120, 3)
     assert tuple(picture[-1, 60]) == (102, 153, 76)  # ground

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ from jaxenvs.envs.box2d import terrain
 from jaxenvs.envs.box2d.bipedal_walker import _stand
 from tests.envs.box2d.walker.beside import (
     LANES,
-    Heard,
     Policy,
     assert_same_step,
     episode,
