@@ -239,9 +239,10 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     tables = dict(before["tables"])
     for name, rows in now["tables"].items():
         tables[name] = _replaced(tables.get(name, []), rows, _what_is_measured)
-    runs = [*before.get("runs", []), {key: now[key] for key in ("settings", "machine", "versions")}]
+    later = [*before.get("later", []), {key: now[key] for key in ("settings", "machine", "versions")}]
     bars = _replaced(before["bars"], now["bars"], lambda bar: bar["what"])
-    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "runs": runs}
+    trainings = [*before.get("runs", []), *now.get("runs", [])]
+    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "later": later, "runs": trainings}
 
 
 def _replaced(old: list[Any], new: list[Any], key: Callable[[Any], Any]) -> list[Any]:

@@ -143,7 +143,7 @@ def _about(name: str, result: dict[str, Any]) -> str:
     if "gpu" in machine:
         where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-    later = [f"- measured in a later run: {_options(run['settings'])}" for run in result.get("runs", ())]
+    later = [f"- measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
     notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
     command = COMMANDS.get(name, name)
     return f"{_fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"

@@ -43,6 +43,8 @@ TASKS = {
     "Pendulum-v1": (100_000, -180.0),
     # The Zoo's budget is a fifth of it.
     "MountainCarContinuous-v0": (100_000, 90.0),
+    "LunarLander-v3": (1_000_000, 230.0),
+    "BipedalWalker-v3": (5_000_000, 270.0),
 }
 # The same of algorithm and environment; the returns are those that the Zoo tells of one training each.
 OFF_POLICY_TASKS = {
@@ -64,7 +66,7 @@ RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
     "hyper-parameters: RL Baselines3 Zoo's (bridge/app/hyperparameters.py), the same for both sides, and so are the "
-    "environments: bridge.make_vec_env",
+    "environments: bridge.make_vec_env, backend='jax'",
     "return: the mean of 100 deterministic episodes after the training, on fresh environments, with the statistics of "
     "the training's VecNormalize and rewards as they are; of it the median over seeds and the quartiles",
     f"threshold: first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the bar; its steps "
@@ -157,7 +159,7 @@ def make_model(run: Run) -> BaseAlgorithm:
     n_envs, normalize = settings.pop("n_envs", 1), settings.pop("normalize", False)
     del settings["n_timesteps"]
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
-    env: VecEnv = bridge.make_vec_env(run.env_id, n_envs, seed=run.seed)
+    env: VecEnv = bridge.make_vec_env(run.env_id, n_envs, seed=run.seed, backend="jax")
     if run.algorithm not in OFF_POLICY:
         # As SB3 cuts it, with a warning.
         settings["batch_size"] = min(settings.get("batch_size", 64), n_envs * settings["n_steps"])
@@ -177,7 +179,7 @@ def make_model(run: Run) -> BaseAlgorithm:
 
 def make_evaluation(run: Run, offset: int) -> VecEnv:
     """Environments that no training has seen."""
-    env: VecEnv = bridge.make_vec_env(run.env_id, LANES, seed=run.seed + offset)
+    env: VecEnv = bridge.make_vec_env(run.env_id, LANES, seed=run.seed + offset, backend="jax")
     if TUNED[run.algorithm][run.env_id].get("normalize"):
         env = VecNormalize(env, training=False, norm_reward=False)
     return env

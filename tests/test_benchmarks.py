@@ -156,7 +156,7 @@ def test_results_of_a_part_are_merged_into_those_of_the_others(tmp_path):
         "c": 4.0,
     }
     assert {bar["what"]: bar["met"] for bar in content["bars"]} == {"a": False, "b": True, "c": True}
-    assert [run["settings"] for run in content["runs"]] == [{"given": ["--merge"]}]
+    assert [run["settings"] for run in content["later"]] == [{"given": ["--merge"]}]
     assert [row["env"] for row in write([], ("c", 4.0))["tables"]["speeds"]] == ["c"]
 
 
