@@ -70,7 +70,7 @@ def collide_box(world: World, body: jax.Array, corners: jax.Array, frame: Frame)
         here + (following << 8) + FACE_OF_EDGE,
     )
     low, high = (reference.x[here], reference.y[here]), (reference.x[there], reference.y[there])
-    clipped = once(partial(clip, margin=2 * RADIUS))
+    clipped = once(partial(clip, margin=float(2 * RADIUS)))
     segment, is_left_low = clipped(segment, (ry, -rx), low, here)
     segment, is_left_high = clipped(segment, (-ry, rx), high, there)
     is_left = (jnp.max(separations) <= 2 * RADIUS) & is_left_low & is_left_high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -89,17 +90,16 @@ def build(draws: Draws) -> Terrain:
     is level. An obstacle's boxes stand on the terrain or reach down from it (obstacles.py); a pit is a gap in it,
     and under stairs it slopes.
     """
-    kicks = jnp.where(jnp.arange(POINTS) > START, draws.kick, 0)
+    draws = dataclasses.replace(draws, kick=jnp.where(jnp.arange(POINTS) > START, draws.kick, 0))
 
-    def point(place: _Place, drawn: tuple[Any, Draws]) -> tuple[_Place, Terrain]:
-        kick, drawn = drawn
+    def point(place: _Place, drawn: Draws) -> tuple[_Place, Terrain]:
         height, slope, kind, begins, left, length, base, rise = place
         lengths = [1 + drawn.size, OF_STAIRS * (3 + drawn.size)]
         new_length = jnp.select([kind == STUMP, kind == STAIRS], lengths, 5 + drawn.size)
         is_new = begins & (kind != GRASS)
         left, length = jnp.where(is_new, new_length, left), jnp.where(is_new, new_length, length)
         base, rise = jnp.where(is_new, height, base), jnp.where(is_new, drawn.rise, rise)
-        wandering = 0.8 * slope + 0.01 * jnp.sign(level - height) + kick
+        wandering = 0.8 * slope + 0.01 * jnp.sign(level - height) + drawn.kick
         slope = jnp.where((kind == GRASS) & ~begins, wandering, slope)
         step = (length - left - rise) * rise / OF_STAIRS
         height = jnp.select(
@@ -118,7 +118,7 @@ def build(draws: Draws) -> Terrain:
     start = _Place(
         level, jnp.float32(0), jnp.int32(GRASS), jnp.zeros((), bool), jnp.int32(START), nothing, level, nothing
     )
-    _, terrain = jax.lax.scan(point, start, (kicks, draws))
+    _, terrain = jax.lax.scan(point, start, draws)
     return terrain
 
 
