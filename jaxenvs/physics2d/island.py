@@ -114,10 +114,29 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 # --- With contacts ----------------------------------------------------------------------------------------------------
 
 
-def solve_on_the_ground(
-    world: World, state: WorldState, motors: Motors, manifolds: Manifold
-) -> tuple[Solved, jax.Array]:
-    """The island with contacts, but for positions. Also the impulses of pairs, (P, 2, 2).
+class Moving(NamedTuple):
+    """What of velocities changes from iteration to iteration: rows of numbers, and of pushes a table."""
+
+    velocities: Any
+    impulses: Any  # of joints
+    pushes: contacts.Impulses
+
+
+class Task(NamedTuple):
+    """An island with contacts, whose velocities are to be solved."""
+
+    contacts: contacts.Contact  # a table, of which `number` rows are there
+    number: jax.Array
+    order: jax.Array  # their pairs, int32 (P,)
+    joints: Any
+    limits: Any
+    speeds: Any
+    most: Any
+    start: Moving
+
+
+def prepare_on_the_ground(world: World, state: WorldState, motors: Motors, manifolds: Manifold) -> Task:
+    """The island with contacts, before the first iteration.
 
     Args:
       state: its pairs are the rows of `manifolds`.
@@ -134,17 +153,44 @@ def solve_on_the_ground(
 
     velocities = jax.lax.fori_loop(0, number, warm_start, velocities_of(state))
     joint, impulses, limits = _prepare_joints(world, fixed, state)
-    velocities = _table(_warm_start_joints(world, fixed, joint, _rows(velocities), impulses))
+    start = Moving(_warm_start_joints(world, fixed, joint, _rows(velocities), impulses), impulses, pushes)
     speeds, most = _rows(motors.speed), _rows(TIMESTEP * jnp.asarray(motors.max_torque))
+    return Task(prepared, number, order, joint, limits, speeds, most, start)
 
-    def iterate(_: Any, carry: Any) -> Any:
-        velocities, impulses, pushes = carry
-        rows, impulses = _solve_joints(world, fixed, joint, _rows(velocities), impulses, speeds, most)
-        velocities, pushes = solve_contacts(prepared, number, _table(rows), pushes)
-        return velocities, impulses, pushes
 
-    carry = velocities, impulses, pushes
-    velocities, impulses, pushes = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, carry)
+def iterate_on_the_ground(world: World, task: Task) -> Moving:
+    """The velocities after all iterations. Of one lane, or of many, whose axis is the last of each array."""
+    fixed = [joints.constants(world, number) for number in range(len(world.joints))]
+    slots = jnp.max(task.number)  # rows that a lane has not got have no masses, and change nothing
+
+    def solve(slot: Any, carry: Any) -> Any:
+        velocities, pushes = carry
+        contact = row(task.contacts, slot)
+        is_here = [contact.body == body for body in range(len(velocities))]
+        velocity = list(velocities[0])
+        for here, other in zip(is_here[1:], velocities[1:], strict=True):
+            velocity = [jnp.where(here, new, old) for new, old in zip(other, velocity, strict=True)]
+        moved, push = contacts.solve_velocity(contact, tuple(velocity), row(pushes, slot))  # type: ignore[arg-type]
+        velocities = tuple(
+            tuple(jnp.where(here, new, old) for new, old in zip(moved, other, strict=True))
+            for here, other in zip(is_here, velocities, strict=True)
+        )
+        return velocities, with_row(pushes, slot, push)
+
+    def iterate(_: Any, moving: Moving) -> Moving:
+        velocities, impulses = _solve_joints(
+            world, fixed, task.joints, moving.velocities, moving.impulses, task.speeds, task.most
+        )
+        velocities, pushes = jax.lax.fori_loop(0, slots, solve, (velocities, moving.pushes))
+        return Moving(velocities, impulses, pushes)
+
+    solved: Moving = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, task.start)
+    return solved
+
+
+def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Moving) -> tuple[Solved, jax.Array]:
+    """The island after the last iteration, but for positions. Also the impulses of pairs, (P, 2, 2)."""
+    order, prepared, pushes = task.order, task.contacts, moving.pushes
 
     def store(slot: Any, table: jax.Array) -> jax.Array:
         (n0, n1), (t0, t1) = row(pushes, slot)
@@ -154,16 +200,24 @@ def solve_on_the_ground(
         stored: jax.Array = with_row(table, pair, jnp.where(keeps, row(table, pair), new))
         return stored
 
-    stored = jax.lax.fori_loop(0, number, store, state.pairs.impulse)
-    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(_rows(positions_of(state)), _rows(velocities), strict=True)]
+    stored = jax.lax.fori_loop(0, task.number, store, state.pairs.impulse)
+    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(_rows(positions_of(state)), moving.velocities, strict=True)]
     solved = Solved(
         _table([p for p, _ in bodies]),
         _table([v for _, v in bodies]),
-        _table(impulses),
-        jnp.stack(limits),
+        _table(moving.impulses),
+        jnp.stack(task.limits),
         jnp.zeros((), bool),
     )
     return solved, stored
+
+
+def solve_on_the_ground(
+    world: World, state: WorldState, motors: Motors, manifolds: Manifold
+) -> tuple[Solved, jax.Array]:
+    """The island with contacts, but for positions. Also the impulses of pairs, (P, 2, 2)."""
+    task = prepare_on_the_ground(world, state, motors, manifolds)
+    return finish_on_the_ground(world, state, task, iterate_on_the_ground(world, task))
 
 
 def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:

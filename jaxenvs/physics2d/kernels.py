@@ -39,12 +39,25 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def lane_by_lane(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which `vmap` calls for lane after lane."""
-    return _batched(function, None)
+    return _batched(function, None, jax.vmap(function))
 
 
-def in_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which `vmap` calls for block after block of lanes."""
-    return _batched(function, BLOCK)
+def in_blocks(function: Callable[..., Any], lanes_last: bool = False) -> Callable[..., Any]:
+    """`function`, which `vmap` calls for block after block of lanes.
+
+    Args:
+      lanes_last: it can be called for many lanes itself, whose axis is the last of each array: where a loop is as long
+        as that of the lane that needs most, `vmap` would look up a place of its own for each lane.
+    """
+    return _batched(function, BLOCK, _lanes_last(function) if lanes_last else jax.vmap(function))
+
+
+def _lanes_last(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        results = function(*jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), arguments))
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), results)
+
+    return call
 
 
 def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[..., Any]:
@@ -61,14 +74,14 @@ def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[...
     return call
 
 
-def _batched(function: Callable[..., Any], block: int | None) -> Callable[..., Any]:
+def _batched(function: Callable[..., Any], block: int | None, of_lanes: Callable[..., Any]) -> Callable[..., Any]:
     def lanes(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
             return jax.vmap(function)(*arguments)
         if block is None:
             return one_kernel(lambda *lanes: jax.lax.map(lambda lane: function(*lane), lanes))(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
-        return one_kernel(lambda *lanes: _map_blocks(jax.vmap(function), lanes, number, min(block, number)))(*arguments)
+        return one_kernel(lambda *lanes: _map_blocks(of_lanes, lanes, number, min(block, number)))(*arguments)
 
     # A batch of batches is a larger batch.
     batched: Any = custom_vmap(lanes)

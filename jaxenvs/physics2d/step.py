@@ -17,7 +17,7 @@ from jaxenvs.physics2d import broad_phase, island
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.impacts import solve_impacts
 from jaxenvs.physics2d.island import Motors, Solved
-from jaxenvs.physics2d.kernels import lane_by_lane
+from jaxenvs.physics2d.kernels import in_blocks, lane_by_lane
 from jaxenvs.physics2d.listing import update_pairs
 from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
 from jaxenvs.physics2d.settings import FAT_MARGIN
@@ -119,17 +119,19 @@ def step(
 
 
 def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravity: Any, motors: Motors) -> WorldState:
-    """As `step` without forces, of a world that nearly always touches something: lane by lane altogether.
-
-    To solve the joints of all lanes in blocks before it is known that they touch would be for nothing.
-    """
+    """As `step` without forces, of a world that nearly always touches something: contacts are solved in blocks too."""
     still = np.zeros((len(world.bodies), 2), np.float32), np.zeros(len(world.bodies), np.float32)
 
-    def move(state: WorldState, edges: jax.Array, gravity: jax.Array, motors: Motors) -> WorldState:
-        state, manifolds = update_pairs(world, state, edges)
+    def begin(state: WorldState, edges: jax.Array, gravity: jax.Array, motors: Motors) -> Any:
         before = island.positions_of(state)
+        state, manifolds = update_pairs(world, state, edges)
         state = island.accelerate(world, state, gravity, *still)
-        solved, impulse = island.solve_on_the_ground(world, state, motors, manifolds)
+        return state, manifolds, before, island.prepare_on_the_ground(world, state, motors, manifolds)
+
+    def finish(
+        state: WorldState, edges: jax.Array, manifolds: Manifold, before: jax.Array, task: Any, moving: Any
+    ) -> WorldState:
+        solved, impulse = island.finish_on_the_ground(world, state, task, moving)
         solved = island.solve_positions(world, state.pairs, manifolds, solved, 0)
         state = island.rest(state.replace(pairs=dataclasses.replace(state.pairs, impulse=impulse)), solved)
         state, has_left = _fat_boxes(world, state, before)
@@ -137,7 +139,9 @@ def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravit
         return _add_and_stop(world, state, before, edges, found)
 
     edges, gravity = jnp.asarray(edges, jnp.float32), jnp.asarray(gravity, jnp.float32)
-    moved: WorldState = lane_by_lane(move)(state, edges, gravity, _motors(world, motors))
+    state, manifolds, before, task = lane_by_lane(begin)(state, edges, gravity, _motors(world, motors))
+    moving = in_blocks(lambda task: island.iterate_on_the_ground(world, task), lanes_last=True)(task)
+    moved: WorldState = lane_by_lane(finish)(state, edges, manifolds, before, task, moving)
     return moved
 
 
