@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.physics2d.geometry import Frame, Number, Vector, clamp, frame, row
+from jaxenvs.physics2d.broad_phase import number_of
+from jaxenvs.physics2d.geometry import Frame, Number, Vector, clamp, frame, row, with_row
 from jaxenvs.physics2d.kernels import once
 from jaxenvs.physics2d.narrow_phase import Manifold
 from jaxenvs.physics2d.settings import LINEAR_SLOP, MAX_CONDITION, MAX_LINEAR_CORRECTION, RADIUS
-from jaxenvs.physics2d.world import World
+from jaxenvs.physics2d.world import Pairs, World
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves
 
@@ -185,3 +186,101 @@ def solve_position(
     position, least0 = once(partial(correct, 0))(*position)
     position, least1 = once(partial(correct, 1))(*position)
     return position, jnp.minimum(jnp.minimum(least0, least1), 0)
+
+
+# --- All contacts of a world, one after the other ---------------------------------------------------------------------
+
+
+def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
+    """The pairs that touch, in the order of the island: their numbers int32 (P,), and how many they are."""
+    number = number_of(pairs)
+    order = np.array(world.body_order, np.int32)
+
+    def visit(step: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        found, many = carry
+        pair, body = step % number, row(order, step // number)
+        is_one = (row(pairs.count, pair) > 0) & (row(pairs.key, pair) % len(world.bodies) == body)
+        return jnp.where(is_one, with_row(found, many, pair), found), many + is_one.astype(jnp.int32)
+
+    start = jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
+    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(jnp.int32(0), number * len(order), visit, start)
+    return result
+
+
+def prepare_all(
+    world: World, pairs: Pairs, manifolds: Manifold, order: jax.Array, number: jax.Array, positions: jax.Array
+) -> tuple[Contact, Impulses]:
+    """The constraints of the pairs `order`, of which `number` are there, and their impulses: tables of P rows."""
+
+    def of_slot(slot: Any) -> tuple[Contact, Impulses]:
+        pair = row(order, slot)
+        key, impulse = row(pairs.key, pair), row(pairs.impulse, pair)
+        body = key % len(world.bodies)
+        place = row(positions, body)
+        contact = prepare(world, row(manifolds, pair), body, key // len(world.bodies), place[:2], place[2])
+        second = jnp.where(contact.is_block, impulse[1], 0)  # what is not solved keeps its impulse, in the table
+        return contact, Impulses((impulse[0, 0], second[0]), (impulse[0, 1], second[1]))
+
+    shapes = jax.eval_shape(of_slot, jnp.int32(0))
+    table = jax.tree.map(lambda leaf: jnp.zeros((world.pairs, *leaf.shape), leaf.dtype), shapes)
+
+    def add(slot: Any, table: Any) -> Any:
+        return with_row(table, slot, of_slot(slot))
+
+    result: tuple[Contact, Impulses] = jax.lax.fori_loop(0, number, add, table)
+    return result
+
+
+def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, pushes: Impulses) -> jax.Array:
+    """The velocities (B, 3) after the impulses that the first `number` contacts begin with."""
+
+    def start(slot: Any, velocities: jax.Array) -> jax.Array:
+        contact = row(prepared, slot)
+        moved = push(contact, _row3(velocities, contact.body), row(pushes, slot))
+        pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
+        return pushed
+
+    started: jax.Array = jax.lax.fori_loop(0, number, start, velocities)
+    return started
+
+
+def solve_all_velocities(
+    prepared: Contact, number: jax.Array, velocities: jax.Array, pushes: Impulses
+) -> tuple[jax.Array, Impulses]:
+    """One iteration of the first `number` contacts, one after the other."""
+
+    def solve(slot: Any, carry: Any) -> Any:
+        velocities, pushes = carry
+        contact = row(prepared, slot)
+        moved, pushed = solve_velocity(contact, _row3(velocities, contact.body), row(pushes, slot))
+        return with_row(velocities, contact.body, jnp.stack(moved)), with_row(pushes, slot, pushed)
+
+    result: tuple[jax.Array, Impulses] = jax.lax.fori_loop(0, number, solve, (velocities, pushes))
+    return result
+
+
+def solve_all_positions(
+    world: World,
+    pairs: Pairs,
+    manifolds: Manifold,
+    order: jax.Array,
+    number: jax.Array,
+    positions: jax.Array,
+    share: np.float32,
+) -> tuple[jax.Array, jax.Array]:
+    """One iteration of the pairs `order`, and the least separation [m]."""
+
+    def solve(slot: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        positions, least = carry
+        pair = row(order, slot)
+        body = row(pairs.key, pair) % len(world.bodies)
+        moved, separation = solve_position(world, row(manifolds, pair), body, _row3(positions, body), share)
+        return with_row(positions, body, jnp.stack(moved)), jnp.minimum(least, separation)
+
+    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, number, solve, (positions, jnp.float32(0)))
+    return result
+
+
+def _row3(table: jax.Array, number: Any) -> Any:
+    values = row(table, number)
+    return values[0], values[1], values[2]

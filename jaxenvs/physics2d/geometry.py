@@ -67,3 +67,16 @@ def with_row(table: Any, number: Any, values: Any) -> Any:
         table,
         values,
     )
+
+
+def rows(table: Any) -> Any:
+    """The rows of a table as tuples of numbers; of one axis, the numbers."""
+    table = jnp.asarray(table)
+    if table.ndim == 1:
+        return tuple(table[i] for i in range(table.shape[0]))
+    return tuple(tuple(table[i, j] for j in range(table.shape[1])) for i in range(table.shape[0]))
+
+
+def table(rows: Any) -> jax.Array:
+    """The table of which these are the rows."""
+    return jnp.stack([jnp.stack(row) for row in rows])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import struct
-from jaxenvs.physics2d import broad_phase, island
+from jaxenvs.physics2d import broad_phase, contacts, island
 from jaxenvs.physics2d.geometry import frame, row, with_row
 from jaxenvs.physics2d.listing import update_pair
 from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
@@ -235,7 +235,7 @@ def _go_on(
 
     def push_apart(carry: Any) -> Any:
         rounds, places, _ = carry
-        places, least = island.solve_contact_positions(
+        places, least = contacts.solve_all_positions(
             world, state.pairs, manifolds, order, number, places, BAUMGARTE_OF_IMPACT
         )
         return rounds + 1, places, least >= LEAST_SEPARATION_OF_IMPACT
@@ -245,11 +245,11 @@ def _go_on(
         push_apart,
         (jnp.int32(0), island.positions_of(state), jnp.zeros((), bool)),
     )
-    prepared, pushes = island.prepare_contacts(world, state.pairs, manifolds, order, number, places)
+    prepared, pushes = contacts.prepare_all(world, state.pairs, manifolds, order, number, places)
     velocities, _ = jax.lax.fori_loop(
         0,
         VELOCITY_ITERATIONS,
-        lambda _, carry: island.solve_contacts(prepared, number, *carry),
+        lambda _, carry: contacts.solve_all_velocities(prepared, number, *carry),
         (island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)),  # from nothing, and kept nowhere
     )
     start = row(places, body)

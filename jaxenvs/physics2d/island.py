@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.physics2d import contacts, joints
-from jaxenvs.physics2d.broad_phase import number_of
-from jaxenvs.physics2d.geometry import row, with_row
+from jaxenvs.physics2d.geometry import row, rows, table, with_row
 from jaxenvs.physics2d.kernels import in_blocks
 from jaxenvs.physics2d.narrow_phase import Manifold
 from jaxenvs.physics2d.settings import (
@@ -92,23 +91,23 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
     In numbers without axes, which `vmap` makes to rows of lanes.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    velocities = _rows(velocities_of(state))
-    prepared, impulses, limits = _prepare_joints(world, fixed, state)
-    velocities = _warm_start_joints(world, fixed, prepared, velocities, impulses)
-    speeds, most = _rows(motors.speed), _rows(TIMESTEP * jnp.asarray(motors.max_torque))
+    velocities = rows(velocities_of(state))
+    prepared, impulses, limits = joints.prepare_all(fixed, state)
+    velocities = joints.warm_start_all(world, fixed, prepared, velocities, impulses)
+    speeds, most = rows(motors.speed), rows(TIMESTEP * jnp.asarray(motors.max_torque))
 
     def iterate(prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any) -> Any:
         def once_more(_: Any, carry: Any) -> Any:
             velocities, impulses = carry
-            return _solve_joints(world, fixed, prepared, velocities, impulses, speeds, most)
+            return joints.solve_all_velocities(world, fixed, prepared, velocities, impulses, speeds, most)
 
         return jax.lax.fori_loop(0, VELOCITY_ITERATIONS, once_more, (velocities, impulses))
 
     velocities, impulses = in_blocks(iterate)(prepared, velocities, impulses, speeds, most)
-    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(_rows(positions_of(state)), velocities, strict=True)]
+    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), velocities, strict=True)]
     positions, velocities = [p for p, _ in bodies], [v for _, v in bodies]
-    positions, is_solved = _solve_joint_positions(world, fixed, limits, positions)
-    return Solved(_table(positions), _table(velocities), _table(impulses), jnp.stack(limits), jnp.asarray(is_solved))
+    positions, is_solved = joints.solve_all_positions(world, fixed, limits, positions)
+    return Solved(table(positions), table(velocities), table(impulses), jnp.stack(limits), jnp.asarray(is_solved))
 
 
 # --- With contacts ----------------------------------------------------------------------------------------------------
@@ -142,19 +141,13 @@ def prepare_on_the_ground(world: World, state: WorldState, motors: Motors, manif
       state: its pairs are the rows of `manifolds`.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    order, number = touching(world, state.pairs)
-    prepared, pushes = prepare_contacts(world, state.pairs, manifolds, order, number, positions_of(state))
+    order, number = contacts.touching(world, state.pairs)
+    prepared, pushes = contacts.prepare_all(world, state.pairs, manifolds, order, number, positions_of(state))
 
-    def warm_start(slot: Any, velocities: jax.Array) -> jax.Array:
-        contact = row(prepared, slot)
-        moved = contacts.push(contact, _row3(velocities, contact.body), row(pushes, slot))
-        pushed: jax.Array = with_row(velocities, contact.body, jnp.stack(moved))
-        return pushed
-
-    velocities = jax.lax.fori_loop(0, number, warm_start, velocities_of(state))
-    joint, impulses, limits = _prepare_joints(world, fixed, state)
-    start = Moving(_warm_start_joints(world, fixed, joint, _rows(velocities), impulses), impulses, pushes)
-    speeds, most = _rows(motors.speed), _rows(TIMESTEP * jnp.asarray(motors.max_torque))
+    velocities = contacts.warm_start_all(prepared, number, velocities_of(state), pushes)
+    joint, impulses, limits = joints.prepare_all(fixed, state)
+    start = Moving(joints.warm_start_all(world, fixed, joint, rows(velocities), impulses), impulses, pushes)
+    speeds, most = rows(motors.speed), rows(TIMESTEP * jnp.asarray(motors.max_torque))
     return Task(prepared, number, order, joint, limits, speeds, most, start)
 
 
@@ -178,7 +171,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
         return velocities, with_row(pushes, slot, push)
 
     def iterate(_: Any, moving: Moving) -> Moving:
-        velocities, impulses = _solve_joints(
+        velocities, impulses = joints.solve_all_velocities(
             world, fixed, task.joints, moving.velocities, moving.impulses, task.speeds, task.most
         )
         velocities, pushes = jax.lax.fori_loop(0, slots, solve, (velocities, moving.pushes))
@@ -192,20 +185,20 @@ def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Mo
     """The island after the last iteration, but for positions. Also the impulses of pairs, (P, 2, 2)."""
     order, prepared, pushes = task.order, task.contacts, moving.pushes
 
-    def store(slot: Any, table: jax.Array) -> jax.Array:
+    def store(slot: Any, impulses: jax.Array) -> jax.Array:
         (n0, n1), (t0, t1) = row(pushes, slot)
         new = jnp.stack([jnp.stack([n0, t0]), jnp.stack([n1, t1])])
         pair = row(order, slot)
         keeps = (np.arange(2) > 0)[:, None] & ~row(prepared.is_block, slot)
-        stored: jax.Array = with_row(table, pair, jnp.where(keeps, row(table, pair), new))
+        stored: jax.Array = with_row(impulses, pair, jnp.where(keeps, row(impulses, pair), new))
         return stored
 
     stored = jax.lax.fori_loop(0, task.number, store, state.pairs.impulse)
-    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(_rows(positions_of(state)), moving.velocities, strict=True)]
+    bodies = [integrate(p, v, TIMESTEP) for p, v in zip(rows(positions_of(state)), moving.velocities, strict=True)]
     solved = Solved(
-        _table([p for p, _ in bodies]),
-        _table([v for _, v in bodies]),
-        _table(moving.impulses),
+        table([p for p, _ in bodies]),
+        table([v for _, v in bodies]),
+        table(moving.impulses),
         jnp.stack(task.limits),
         jnp.zeros((), bool),
     )
@@ -220,86 +213,6 @@ def solve_on_the_ground(
     return finish_on_the_ground(world, state, task, iterate_on_the_ground(world, task))
 
 
-def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
-    """The pairs that touch, in the order of the island: their numbers int32 (P,), and how many they are."""
-    number = number_of(pairs)
-    order = np.array(world.body_order, np.int32)
-
-    def visit(step: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        found, many = carry
-        pair = (step % world.pairs).astype(jnp.int32)
-        body = row(order, step // world.pairs)
-        is_one = (pair < number) & (row(pairs.count, pair) > 0) & (row(pairs.key, pair) % len(world.bodies) == body)
-        return jnp.where(is_one, with_row(found, many, pair), found), many + is_one.astype(jnp.int32)
-
-    start = jnp.zeros(world.pairs, jnp.int32), jnp.int32(0)
-    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(
-        jnp.int32(0), jnp.int32(world.pairs * len(order)), visit, start
-    )
-    return result
-
-
-def prepare_contacts(
-    world: World, pairs: Pairs, manifolds: Manifold, order: jax.Array, number: jax.Array, positions: jax.Array
-) -> tuple[contacts.Contact, contacts.Impulses]:
-    """The constraints of the pairs `order`, of which `number` are there, and their impulses: tables of P rows."""
-
-    def prepare(slot: Any) -> tuple[contacts.Contact, contacts.Impulses]:
-        pair = row(order, slot)
-        key, impulse = row(pairs.key, pair), row(pairs.impulse, pair)
-        body = key % len(world.bodies)
-        place = row(positions, body)
-        contact = contacts.prepare(world, row(manifolds, pair), body, key // len(world.bodies), place[:2], place[2])
-        second = jnp.where(contact.is_block, impulse[1], 0)  # what is not solved keeps its impulse, in the table
-        return contact, contacts.Impulses((impulse[0, 0], second[0]), (impulse[0, 1], second[1]))
-
-    shapes = jax.eval_shape(prepare, jnp.int32(0))
-    table = jax.tree.map(lambda leaf: jnp.zeros((world.pairs, *leaf.shape), leaf.dtype), shapes)
-
-    def add(slot: Any, table: Any) -> Any:
-        return with_row(table, slot, prepare(slot))
-
-    result: tuple[contacts.Contact, contacts.Impulses] = jax.lax.fori_loop(0, number, add, table)
-    return result
-
-
-def solve_contacts(
-    prepared: contacts.Contact, number: jax.Array, velocities: jax.Array, pushes: contacts.Impulses
-) -> tuple[jax.Array, contacts.Impulses]:
-    """One iteration of the first `number` contacts, one after the other."""
-
-    def solve(slot: Any, carry: Any) -> Any:
-        velocities, pushes = carry
-        contact = row(prepared, slot)
-        moved, push = contacts.solve_velocity(contact, _row3(velocities, contact.body), row(pushes, slot))
-        return with_row(velocities, contact.body, jnp.stack(moved)), with_row(pushes, slot, push)
-
-    result: tuple[jax.Array, contacts.Impulses] = jax.lax.fori_loop(0, number, solve, (velocities, pushes))
-    return result
-
-
-def solve_contact_positions(
-    world: World,
-    pairs: Pairs,
-    manifolds: Manifold,
-    order: jax.Array,
-    number: jax.Array,
-    positions: jax.Array,
-    share: np.float32,
-) -> tuple[jax.Array, jax.Array]:
-    """One iteration of the pairs `order`, and the least separation [m]."""
-
-    def solve(slot: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        positions, least = carry
-        pair = row(order, slot)
-        body = row(pairs.key, pair) % len(world.bodies)
-        moved, separation = contacts.solve_position(world, row(manifolds, pair), body, _row3(positions, body), share)
-        return with_row(positions, body, jnp.stack(moved)), jnp.minimum(least, separation)
-
-    result: tuple[jax.Array, jax.Array] = jax.lax.fori_loop(0, number, solve, (positions, jnp.float32(0)))
-    return result
-
-
 def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: Any) -> Solved:
     """Further rounds, until errors are small.
 
@@ -307,29 +220,42 @@ def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Sol
       rounds: how many there were.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    order, number = touching(world, pairs)
-    limits = _rows(solved.limit)
+    order, number = contacts.touching(world, pairs)
+    limits = rows(solved.limit)
 
     def iterate(carry: Any) -> Any:
         rounds, positions, _ = carry
-        positions, least = solve_contact_positions(world, pairs, manifolds, order, number, positions, BAUMGARTE)
-        rows, is_solved = _solve_joint_positions(world, fixed, limits, _rows(positions))
-        return rounds + 1, _table(rows), is_solved & (least >= LEAST_SEPARATION)
+        positions, least = contacts.solve_all_positions(world, pairs, manifolds, order, number, positions, BAUMGARTE)
+        moved, is_solved = joints.solve_all_positions(world, fixed, limits, rows(positions))
+        return rounds + 1, table(moved), is_solved & (least >= LEAST_SEPARATION)
 
     return _iterate_positions(iterate, solved, rounds)
 
 
-def solve_joint_positions(world: World, solved: Solved, rounds: Any) -> Solved:
-    """As `solve_positions`, without contacts."""
+def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradient: bool = False) -> Solved:
+    """As `solve_positions`, without contacts.
+
+    Args:
+      has_gradient: compute all rounds, and leave out those that are not needed: what reverse mode can go back through.
+    """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    limits = _rows(solved.limit)
+    limits = rows(solved.limit)
 
     def iterate(carry: Any) -> Any:
         rounds, positions, _ = carry
-        rows, is_solved = _solve_joint_positions(world, fixed, limits, _rows(positions))
-        return rounds + 1, _table(rows), is_solved
+        moved, is_solved = joints.solve_all_positions(world, fixed, limits, rows(positions))
+        return rounds + 1, table(moved), is_solved
 
-    return _iterate_positions(iterate, solved, rounds)
+    if not has_gradient:
+        return _iterate_positions(iterate, solved, rounds)
+
+    def iterate_or_not(_: Any, carry: Any) -> Any:
+        goes_on = (carry[0] < POSITION_ITERATIONS) & ~carry[2]
+        return jax.tree.map(lambda new, old: jnp.where(goes_on, new, old), iterate(carry), carry)
+
+    start = jnp.asarray(rounds, jnp.int32), solved.position, solved.is_solved
+    _, positions, is_solved = jax.lax.fori_loop(0, POSITION_ITERATIONS, iterate_or_not, start)
+    return solved._replace(position=positions, is_solved=is_solved)
 
 
 def _iterate_positions(iterate: Any, solved: Solved, rounds: Any) -> Solved:
@@ -359,63 +285,3 @@ def rest(state: WorldState, solved: Solved) -> WorldState:
         joint_limit=solved.limit,
         awake=~sleeps,
     )
-
-
-# --- Joints of a world, one after the other ---------------------------------------------------------------------------
-
-
-def _rows(table: Any) -> Any:
-    """The rows of a table as tuples of numbers; of one axis, the numbers."""
-    table = jnp.asarray(table)
-    if table.ndim == 1:
-        return tuple(table[i] for i in range(table.shape[0]))
-    return tuple(tuple(table[i, j] for j in range(table.shape[1])) for i in range(table.shape[0]))
-
-
-def _table(rows: Any) -> jax.Array:
-    return jnp.stack([jnp.stack(row) for row in rows])
-
-
-def _row3(table: jax.Array, number: Any) -> Any:
-    values = row(table, number)
-    return values[0], values[1], values[2]
-
-
-def _prepare_joints(world: World, fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
-    angles = _rows(state.angle)
-    impulses, limits = _rows(state.joint_impulse), _rows(state.joint_limit)
-    found = [
-        joints.prepare(each, angles[each.body_a], angles[each.body_b], impulse, limit)
-        for each, impulse, limit in zip(fixed, impulses, limits, strict=True)
-    ]
-    return tuple(map(tuple, zip(*found, strict=True)))  # type: ignore[return-value]
-
-
-def _warm_start_joints(world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any) -> Any:
-    velocities = list(velocities)
-    for j in world.joint_order:
-        a, b, (x, y, limit, motor) = fixed[j].body_a, fixed[j].body_b, impulses[j]
-        pushed = joints.push(fixed[j], prepared[j], velocities[a], velocities[b], x, y, motor + limit)
-        velocities[a], velocities[b] = pushed
-    return tuple(velocities)
-
-
-def _solve_joints(
-    world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any
-) -> tuple[Any, Any]:
-    velocities, impulses = list(velocities), list(impulses)
-    for j in world.joint_order:
-        a, b = fixed[j].body_a, fixed[j].body_b
-        velocities[a], velocities[b], impulses[j] = joints.solve_velocity(
-            fixed[j], prepared[j], velocities[a], velocities[b], impulses[j], speeds[j], most[j]
-        )
-    return tuple(velocities), tuple(impulses)
-
-
-def _solve_joint_positions(world: World, fixed: Any, limits: Any, positions: Any) -> tuple[Any, Any]:
-    positions, is_solved = list(positions), np.True_
-    for j in world.joint_order:
-        a, b = fixed[j].body_a, fixed[j].body_b
-        positions[a], positions[b], is_small = joints.solve_position(fixed[j], limits[j], positions[a], positions[b])
-        is_solved = is_solved & is_small
-    return tuple(positions), is_solved

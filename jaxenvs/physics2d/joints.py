@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.physics2d.geometry import Number, Vector, clamp
+from jaxenvs.physics2d.geometry import Number, Vector, clamp, rows
 from jaxenvs.physics2d.kernels import once
 from jaxenvs.physics2d.settings import ANGULAR_SLOP, LINEAR_SLOP, MAX_ANGULAR_CORRECTION
-from jaxenvs.physics2d.world import World
+from jaxenvs.physics2d.world import World, WorldState
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves
 Impulse: TypeAlias = tuple[Number, Number, Number, Number]  # x, y, of the limit, of the motor
@@ -206,3 +206,50 @@ def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) ->
         angle_b + inertia_b * (arm_b[0] * y - arm_b[1] * x),
     )
     return moved_a, moved_b, is_small
+
+
+# --- All joints of a world, one after the other -----------------------------------------------------------------------
+
+
+def prepare_all(fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
+    """The constraints, the impulses that are left, and at which limits the joints are; `fixed` are their constants."""
+    angles = rows(state.angle)
+    impulses, limits = rows(state.joint_impulse), rows(state.joint_limit)
+    found = [
+        prepare(each, angles[each.body_a], angles[each.body_b], impulse, limit)
+        for each, impulse, limit in zip(fixed, impulses, limits, strict=True)
+    ]
+    return tuple(map(tuple, zip(*found, strict=True)))  # type: ignore[return-value]
+
+
+def warm_start_all(world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any) -> Any:
+    """The velocities of all bodies after the impulses that the joints begin with."""
+    velocities = list(velocities)
+    for j in world.joint_order:
+        a, b, (x, y, limit, motor) = fixed[j].body_a, fixed[j].body_b, impulses[j]
+        pushed = push(fixed[j], prepared[j], velocities[a], velocities[b], x, y, motor + limit)
+        velocities[a], velocities[b] = pushed
+    return tuple(velocities)
+
+
+def solve_all_velocities(
+    world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any
+) -> tuple[Any, Any]:
+    """One iteration: velocities and impulses after it."""
+    velocities, impulses = list(velocities), list(impulses)
+    for j in world.joint_order:
+        a, b = fixed[j].body_a, fixed[j].body_b
+        velocities[a], velocities[b], impulses[j] = solve_velocity(
+            fixed[j], prepared[j], velocities[a], velocities[b], impulses[j], speeds[j], most[j]
+        )
+    return tuple(velocities), tuple(impulses)
+
+
+def solve_all_positions(world: World, fixed: Any, limits: Any, positions: Any) -> tuple[Any, Any]:
+    """One iteration: x, y and angle of all bodies, and whether all errors before it were small."""
+    positions, is_solved = list(positions), np.True_
+    for j in world.joint_order:
+        a, b = fixed[j].body_a, fixed[j].body_b
+        positions[a], positions[b], is_small = solve_position(fixed[j], limits[j], positions[a], positions[b])
+        is_solved = is_solved & is_small
+    return tuple(positions), is_solved

@@ -37,9 +37,13 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
 
 
-def lane_by_lane(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which `vmap` calls for lane after lane."""
-    return _batched(function, None, jax.vmap(function))
+def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """`function`, which `vmap` calls for lane after lane.
+
+    Args:
+      tangents: the same function, where it is differentiated: `while_loop` has no gradient.
+    """
+    return _differentiable(_batched(function, None, jax.vmap(function)), tangents or function)
 
 
 def in_blocks(function: Callable[..., Any], lanes_last: bool = False) -> Callable[..., Any]:
@@ -49,7 +53,15 @@ def in_blocks(function: Callable[..., Any], lanes_last: bool = False) -> Callabl
       lanes_last: it can be called for many lanes itself, whose axis is the last of each array: where a loop is as long
         as that of the lane that needs most, `vmap` would look up a place of its own for each lane.
     """
-    return _batched(function, BLOCK, _lanes_last(function) if lanes_last else jax.vmap(function))
+    of_lanes = _lanes_last(function) if lanes_last else jax.vmap(function)
+    return _differentiable(_batched(function, BLOCK, of_lanes), function)
+
+
+def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, whose derivatives are those of `function`, as `custom_vmap` has no gradient."""
+    wrapped = jax.custom_jvp(call)
+    wrapped.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
+    return wrapped
 
 
 def _lanes_last(function: Callable[..., Any]) -> Callable[..., Any]:

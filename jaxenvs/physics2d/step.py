@@ -158,11 +158,14 @@ def _add_and_stop(world: World, state: WorldState, before: jax.Array, edges: jax
 def step_in_the_air(
     world: World, state: WorldState, gravity: Any, motors: Motors, force: jax.Array, torque: jax.Array
 ) -> WorldState:
-    """As `step`, of a world far from all edges: a smaller program."""
+    """As `step`, of a world far from all edges: a smaller program, and one that `jax.grad` can go back through."""
     before = island.positions_of(state)
     state = island.accelerate(world, state, gravity, force, torque)
     solved = island.solve_in_the_air(world, state, _motors(world, motors))
-    solved = lane_by_lane(lambda solved: island.solve_joint_positions(world, solved, 1))(solved)
+    solved = lane_by_lane(
+        lambda solved: island.solve_joint_positions(world, solved, 1),
+        tangents=lambda solved: island.solve_joint_positions(world, solved, 1, has_gradient=True),
+    )(solved)
     return _fat_boxes(world, island.rest(state, solved), before)[0]
 
 
