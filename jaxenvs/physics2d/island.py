@@ -163,7 +163,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
         velocity = list(velocities[0])
         for here, other in zip(is_here[1:], velocities[1:], strict=True):
             velocity = [jnp.where(here, new, old) for new, old in zip(other, velocity, strict=True)]
-        moved, push = contacts.solve_velocity(contact, tuple(velocity), row(pushes, slot))  # type: ignore[arg-type]
+        moved, push = contacts.solve_velocity(contact, tuple(velocity), row(pushes, slot))
         velocities = tuple(
             tuple(jnp.where(here, new, old) for new, old in zip(moved, other, strict=True))
             for here, other in zip(is_here, velocities, strict=True)
