@@ -18,7 +18,7 @@ from jaxenvs.envs.box2d.lunar_lander import WORLD
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 30  # of 1/50 s
 GRAVITY, LEGS = -10.0, (-0.3, 0.3)  # m/s², and rad/s that the motors of the legs aim at
 TARGET = jnp.array([11.0, 9.0])  # m
-ITERATIONS = 40
+ITERATIONS = 80
 motors = physics2d.Motors(speed=np.array(LEGS, np.float32), max_torque=np.full(2, 40, np.float32))
 
 # Far above the ground: edges matter to a start alone. The legs hang in their joints.
@@ -44,7 +44,7 @@ def miss(thrust):
 
 
 if __name__ == "__main__":
-    optimizer = optax.adam(1.0)
+    optimizer = optax.adam(optax.cosine_decay_schedule(1.0, ITERATIONS))
 
     @jax.jit
     def improve(thrust, moments):
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     for iteration in range(ITERATIONS + 1):
         used = thrust
         thrust, moments, loss, world = improve(used, moments)
-        if iteration % 10 == 0:
+        if iteration % 20 == 0:
             (x, y), angle = world.position[0], world.angle[0]
             print(
                 f"{iteration:3}: {10 * used[0]:6.1f} N, {10 * used[1]:6.1f} N, {10 * used[2]:6.1f} N m lead to "
