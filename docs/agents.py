@@ -2,7 +2,7 @@
 
     python docs/agents.py [--only CartPole-v1 Taxi-v4 ...]
 
-All of them take some ten minutes. With --only the other films stay as they are, with none after it too; docs/agents.gif
+All of them take some twenty minutes. With --only the other films stay as they are, with none after it too; docs/agents.gif
 is put together anew each time. It needs Pillow.
 """
 
@@ -27,7 +27,7 @@ from bridge.app.hyperparameters import TUNED, to_schedule
 README_FILM = Path(__file__).with_name("agents.gif")
 FOLDER = Path(__file__).parent / "environments" / "films"
 
-MOST_STEPS = 300_000  # of the Zoo's budgets, some of which are for the last per cent
+MOST_STEPS = 1_000_000  # of the Zoo's budgets, some of which are for the last per cent
 MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 64
 EPISODES, HELD_SECONDS = 8, 1.0  # in a film at most; how long the last picture of each is shown
 MOST_EVALUATED = 5000  # of an episode, as some have no limit
@@ -65,7 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 IN_README = (
     ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Taxi-v4"),
-    ("MinAtar/Breakout-v1", "MinAtar/SpaceInvaders-v1", "MinAtar/Seaquest-v1", "FrozenLake8x8-v1"),
+    ("MinAtar/Breakout-v1", "MinAtar/SpaceInvaders-v1", "MinAtar/Seaquest-v1", "LunarLander-v3"),
 )
 README_SIZE, README_FRAMES, README_MS = (160, 120), 80, 100
 

@@ -16,7 +16,7 @@ from tests.differential.settings import ALGORITHMS, Setting
 from tests.tiers import tiered
 
 ENVS = ("jax", "gymnasium")
-PROGRAMS = 25  # of each algorithm and kind of environments
+PROGRAMS = -(-320 // (len(ALGORITHMS) * len(ENVS)))  # of each algorithm and kind of environments
 
 
 def _numbers(algorithm, env):
