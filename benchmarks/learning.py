@@ -3,14 +3,15 @@
     python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 10] [--stock-seeds 10] [--quick]
     python -m benchmarks.learning --off-policy [--envs "sac Pendulum-v1" ...] ...
 
-PPO; or DQN, SAC and TD3, whose results are a file of their own, learning_off_policy.json. Each training is a process of
-its own. What has ended is kept in runs/learning.jsonl, so that a run that was interrupted goes on where it was; --fresh
-starts anew.
+PPO; or off-policy algorithms, whose results are a file of their own, learning_off_policy.json. Each training is a
+process of its own. What has ended is kept in runs/learning.jsonl, so that a run that was interrupted goes on where it
+was; --fresh starts anew.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import json
 import multiprocessing
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sb3_contrib
 import stable_baselines3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -55,6 +57,11 @@ OFF_POLICY_TASKS = {
     "sac MountainCarContinuous-v0": (50_000, 94.7),
     "td3 Pendulum-v1": (20_000, -152.0),
     "td3 MountainCarContinuous-v0": (300_000, 93.5),
+    "qrdqn CartPole-v1": (50_000, 500.0),
+    "qrdqn Acrobot-v1": (100_000, -69.1),
+    "tqc Pendulum-v1": (20_000, -151.0),
+    # The Zoo tells of no training of it: what TQC reaches.
+    "crossq Pendulum-v1": (20_000, -151.0),
 }
 OURS, STOCK = "bridge.PPO", "stock SB3"
 OURS_OFF_POLICY = "bridge"
@@ -155,7 +162,7 @@ def train(run: Run) -> dict[str, Any]:
 
 def make_model(run: Run) -> BaseAlgorithm:
     """The model with the Zoo's hyper-parameters and environments."""
-    settings = dict(TUNED[run.algorithm][run.env_id])
+    settings = copy.deepcopy(TUNED[run.algorithm][run.env_id])  # constructors write into them
     n_envs, normalize = settings.pop("n_envs", 1), settings.pop("normalize", False)
     del settings["n_timesteps"]
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
@@ -171,7 +178,8 @@ def make_model(run: Run) -> BaseAlgorithm:
     arguments = {**settings, "seed": run.seed, "device": "cpu"}
     name = ALGORITHMS[run.algorithm]
     if run.side == STOCK:
-        stock: BaseAlgorithm = getattr(stable_baselines3, name)("MlpPolicy", env, **arguments)
+        package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
+        stock: BaseAlgorithm = getattr(package, name)("MlpPolicy", env, **arguments)
         return stock
     model: BaseAlgorithm = getattr(bridge, name)("MlpPolicy", env, engine="xla", **arguments)
     return model

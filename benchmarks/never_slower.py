@@ -31,7 +31,12 @@ OFF_POLICY_FLAT = {
     "SAC": ("MlpPolicy 256-256, Pendulum-v1",),
     "TD3": ("MlpPolicy 400-300, Pendulum-v1",),
     "DDPG": ("MlpPolicy 400-300, Pendulum-v1",),
+    "QRDQN": ("MlpPolicy 64-64",),
+    "TQC": ("MlpPolicy 256-256, Pendulum-v1",),
+    "CrossQ": ("MlpPolicy 256-256, 1024-1024, Pendulum-v1",),
 }
+# Those that are measured on pictures: the others' are no larger.
+OFF_POLICY_OF_PICTURES = ("DQN", "SAC", "TD3", "DDPG")
 OFF_POLICY_PICTURES = ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")
 
 A2C_STEPS, PPO_STEPS = 5, 2048
@@ -115,7 +120,7 @@ def all_cells() -> list[Cell]:
     ]
     cells += [
         make_cell(algorithm, network, environments, 1)
-        for algorithm in OFF_POLICY
+        for algorithm in OFF_POLICY_OF_PICTURES
         for network in (PICTURES if algorithm == "DQN" else OFF_POLICY_PICTURES)
         for environments in (GYMNASIUM, JAX)
     ]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.off_policy [--parts steps images on_policy memory] [--rounds 5] [--quick]
 
-steps: SAC, TD3 and DQN on JAX environments and on Gymnasium's. images: DQN's CnnPolicy. on_policy: A2C and MaskablePPO
-beside stock SB3, PPO beside jaxenvs.learn. memory: a training with a million transitions. Many seeds of SAC:
-benchmarks.sweep. What is learnt: benchmarks.learning --off-policy.
+steps: SAC, TD3, DQN and sb3-contrib's QR-DQN, TQC and CrossQ on JAX environments and on Gymnasium's. images: DQN's
+CnnPolicy. on_policy: A2C and MaskablePPO beside stock SB3, PPO beside jaxenvs.learn. memory: a training with a million
+transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning --off-policy.
 
 A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
 """
@@ -36,6 +36,7 @@ DEFAULTS, ZOO = "SB3's defaults", "RL-Zoo's setting"
 # Of the Zoo's: what belongs to the run, and what the name of a network says.
 NOT_SETTINGS = ("n_timesteps", "policy_kwargs")
 ZOO_DQN = {name: value for name, value in TUNED["dqn"]["CartPole-v1"].items() if name not in NOT_SETTINGS}
+CROSSQ_NETWORK = "MlpPolicy 256-256, 1024-1024, Pendulum-v1"
 # Of SBX's defaults, that one which is not SB3's.
 DQN_TARGETS = {"target_update_interval": 10_000}
 # 56 GB of pictures with SB3's.
@@ -66,6 +67,9 @@ STEPS = (
     Comparison(_cell("SAC", "MlpPolicy 256-256, Pendulum-v1", 128), DEFAULTS, {JAX: (4, 2), HOST: (3, 1.5)}),
     Comparison(_cell("TD3", "MlpPolicy 400-300, Pendulum-v1", 128), DEFAULTS, {JAX: (4, 2), HOST: (3, 1.5)}),
     Comparison(_cell("DQN", "MlpPolicy 64-64", 1024, **DQN_TARGETS), DEFAULTS, {JAX: (15, None), HOST: (5, None)}),
+    Comparison(_cell("QRDQN", "MlpPolicy 64-64", 512), DEFAULTS, {JAX: (12, None), HOST: (1.7, None)}),
+    Comparison(_cell("TQC", "MlpPolicy 256-256, Pendulum-v1", 128), DEFAULTS, {JAX: (1.8, None), HOST: (1.4, None)}),
+    Comparison(_cell("CrossQ", CROSSQ_NETWORK, 128), DEFAULTS, {JAX: (1.8, 1), HOST: (1.4, 1)}),
     Comparison(_cell("DQN", "MlpPolicy 256-256", 1280, **ZOO_DQN), ZOO, {JAX: (4, 1.8)}),
 )
 IMAGES = (Comparison(_cell("DQN", "CnnPolicy 4x84x84", 128, **IMAGES_BUFFER), DEFAULTS, {JAX: (1.2, None)}),)
@@ -202,7 +206,7 @@ def _peak(side: str, kind: str, capacity: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = common.Command(__doc__, parts=PARTS, rounds=5)
-    parser.add_argument("--only", metavar="TEXT", default="", help="comparisons of steps whose algorithm it is")
+    parser.add_argument("--only", metavar="TEXT", default="", help="comparisons of algorithms with it in their names")
     arguments = parser.options(argv)
     quick, parts = arguments.quick, arguments.parts
     if not quick:

@@ -70,6 +70,7 @@ __all__ = [
 
 # Subclasses of sb3-contrib's algorithms, which are imported when they are asked for, and where each is.
 CONTRIB = {
+    "CrossQ": "bridge.algorithms.crossq",
     "MaskablePPO": "bridge.algorithms.maskable_ppo",
     "QRDQN": "bridge.algorithms.qrdqn",
     "TQC": "bridge.algorithms.tqc",

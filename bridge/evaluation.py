@@ -27,7 +27,7 @@ from bridge.evaluation_on_host import run_episodes, with_statistics
 from bridge.evaluation_program import Network, program
 from bridge.sb3 import Space
 from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy import acting_part, export_acting
+from bridge.translate.off_policy import acting_tensors, export_acting
 from bridge.translate.off_policy_networks import ExportedQNetwork
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
@@ -152,7 +152,7 @@ def evaluate(
 
     # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
     num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
-    parameters = read_parameters(acting_part(policy).parameters())
+    parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
     _require_numbers(parameters, chain)
     if masks := is_maskable(policy):

@@ -209,7 +209,7 @@ def test_images_are_the_same_in_both_worlds(kind):
 
 def test_both_sides_of_a_cell_have_sb3s_defaults_but_for_rollouts():
     cells = never_slower.all_cells()
-    assert len({str(cell) for cell in cells}) == len(cells) == 88
+    assert len({str(cell) for cell in cells}) == len(cells) == 100
     assert {cell.n_steps for cell in cells if cell.algorithm == "A2C"} == {5}
     assert [cell.n_steps for cell in cells if str(cell) == "PPO MlpPolicy 64-64; 1 Gymnasium"] == [2048]
     pictures_off_policy = [cell for cell in cells if cell.algorithm in OFF_POLICY and cell.has_images]

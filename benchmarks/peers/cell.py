@@ -21,13 +21,13 @@ from benchmarks.peers.worker import answer
 
 STOCK, OURS, SBX = "stock SB3", "bridge", "SBX"
 PACKAGES = {STOCK: "stable_baselines3", OURS: "bridge", SBX: "sbx"}
-OFF_POLICY = ("DQN", "SAC", "TD3", "DDPG")
+OFF_POLICY = ("DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "CrossQ")
 GYMNASIUM, JAX, HOST = "Gymnasium", "JAX", "Gymnasium by each side's make_vec_env"
 MEMORY_ITERATIONS = 3
 TRIAL_SECONDS = 0.2
 
 # Name -> policy, layers, and the environment: an id, or a kind of `images`. No layers: SB3's for this policy.
-NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
+NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = {
     "MlpPolicy 64-64": ("MlpPolicy", [64, 64], "CartPole-v1"),
     "MlpPolicy 256-256": ("MlpPolicy", [256, 256], "CartPole-v1"),
     "CnnPolicy 4x84x84": ("CnnPolicy", None, "channels_first"),
@@ -36,6 +36,7 @@ NETWORKS: dict[str, tuple[str, list[int] | None, str]] = {
     "MlpPolicy Pendulum-v1": ("MlpPolicy", [64, 64], "Pendulum-v1"),
     "MlpPolicy 256-256, Pendulum-v1": ("MlpPolicy", [256, 256], "Pendulum-v1"),
     "MlpPolicy 400-300, Pendulum-v1": ("MlpPolicy", [400, 300], "Pendulum-v1"),
+    "MlpPolicy 256-256, 1024-1024, Pendulum-v1": ("MlpPolicy", {"pi": [256, 256], "qf": [1024, 1024]}, "Pendulum-v1"),
     "CnnPolicy 4x84x84, Box actions": ("CnnPolicy", None, "channels_first, Box"),
     "MultiInputPolicy, Box actions": ("MultiInputPolicy", None, "image_and_vector, Box"),
     "MlpPolicy 64-64, legal actions": ("MlpPolicy", [64, 64], "four_numbers"),

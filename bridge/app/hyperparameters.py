@@ -13,11 +13,27 @@ from jaxenvs import learn
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
 ON_POLICY = {"a2c": "A2C", "ppo": "PPO", "maskable_ppo": "MaskablePPO"}
-OFF_POLICY = {"ddpg": "DDPG", "dqn": "DQN", "qrdqn": "QRDQN", "sac": "SAC", "td3": "TD3", "tqc": "TQC"}
+OFF_POLICY = {
+    "crossq": "CrossQ",
+    "ddpg": "DDPG",
+    "dqn": "DQN",
+    "qrdqn": "QRDQN",
+    "sac": "SAC",
+    "td3": "TD3",
+    "tqc": "TQC",
+}
 ALGORITHMS = ON_POLICY | OFF_POLICY
 
 # The one kind of actions of those that do not take all.
-ACTIONS = {"ddpg": "Box", "dqn": "Discrete", "qrdqn": "Discrete", "sac": "Box", "td3": "Box", "tqc": "Box"}
+ACTIONS = {
+    "crossq": "Box",
+    "ddpg": "Box",
+    "dqn": "Discrete",
+    "qrdqn": "Discrete",
+    "sac": "Box",
+    "td3": "Box",
+    "tqc": "Box",
+}
 
 # The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
 LUNAR_LANDER: dict[str, Any] = {

@@ -61,6 +61,17 @@ def _td3(robot: str) -> dict[str, Any]:
     } | _discount(robot)
 
 
+def _crossq(robot: str) -> dict[str, Any]:
+    return {
+        "n_timesteps": 5_000_000,
+        "buffer_size": 1_000_000,
+        "learning_rate": 1e-3,
+        "learning_starts": 5000,
+        "policy_delay": 3,
+        "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [2048, 2048]}},
+    } | ({"gamma": 0.999} if robot == "Swimmer" else {})
+
+
 def _off_policy_steps(robot: str) -> int:
     return 2_000_000 if robot == "Humanoid" else 1_000_000
 
@@ -78,6 +89,7 @@ MUJOCO: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": _versions({robot: _ppo(robot) for robot in (*_PPO_ROWS, "Ant", "Swimmer")}),
     "sac": _versions({robot: _sac(robot) for robot in _ROBOTS}),
     "td3": _versions({robot: _td3(robot) for robot in _ROBOTS}),
+    "crossq": _versions({robot: _crossq(robot) for robot in (*_ROBOTS, "HumanoidStandup")}),
     "tqc": _versions({robot: _sac(robot) for robot in _ROBOTS}),
 }
 

@@ -148,6 +148,35 @@ QRDQN: Settings = {
     },
 }
 
+# SAC's, but for the hardcore walker, whose worlds it may see for a fifth of the steps, with an entropy that is learned.
+TQC = SAC | {
+    "BipedalWalkerHardcore-v3": SAC["BipedalWalkerHardcore-v3"] | {"n_timesteps": 2_000_000, "ent_coef": "auto"}
+}
+
+CROSSQ: Settings = {
+    "MountainCarContinuous-v0": {
+        "n_timesteps": 50_000,
+        "learning_rate": 7e-4,
+        "buffer_size": 50_000,
+        "train_freq": 32,
+        "gradient_steps": 32,
+        "gamma": 0.9999,
+        "learning_starts": 100,
+        "use_sde": True,
+        "policy_delay": 2,
+        "policy_kwargs": {"use_expln": True, "log_std_init": -1, "net_arch": [64, 64]},
+    },
+    "Pendulum-v1": {"n_timesteps": 20_000, "policy_delay": 2, "policy_kwargs": {"net_arch": [256, 256]}},
+    "LunarLanderContinuous-v3": {"n_timesteps": 200_000, "buffer_size": 1_000_000, "learning_starts": 10_000},
+    "BipedalWalker-v3": {
+        "n_timesteps": 200_000,
+        "buffer_size": 300_000,
+        "gamma": 0.98,
+        "learning_starts": 10_000,
+        "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [1024, 1024]}},
+    },
+}
+
 TD3: Settings = {
     "Pendulum-v1": {
         "n_timesteps": 20_000,
@@ -161,12 +190,13 @@ TD3: Settings = {
     "MountainCarContinuous-v0": {"n_timesteps": 300_000, "noise_type": "ornstein-uhlenbeck", "noise_std": 0.5},
 }
 
-# Algorithm -> environment -> settings. TQC has those of SAC, and DDPG those of TD3.
+# Algorithm -> environment -> settings. DDPG has those of TD3.
 OFF_POLICY_TUNED: dict[str, Settings] = {
     "dqn": DQN,
     "qrdqn": QRDQN,
     "sac": SAC,
-    "tqc": SAC,
+    "tqc": TQC,
+    "crossq": CROSSQ,
     "td3": TD3,
     "ddpg": TD3,
 }

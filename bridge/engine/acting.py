@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +37,7 @@ class Actor:
 
     network: ExportedPolicy | ExportedActor
 
-    def __init__(self, network: ExportedPolicy | ExportedActor, parameters: list[torch.nn.Parameter]) -> None:
+    def __init__(self, network: ExportedPolicy | ExportedActor, parameters: Sequence[torch.Tensor]) -> None:
         self.network = network
         self._parameters = parameters
         self.programs = _programs(network)
@@ -49,7 +50,7 @@ class Actor:
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if self._is_shared and addresses == self._addresses:
             return
-        shapes = dict(self.network.module.parameters)
+        shapes = dict(self.network.module.inputs)
         if not all(is_where_jax_computes(parameter) for parameter in self._parameters):
             parts = np.split(read_parameters(self._parameters), np.cumsum([math.prod(s) for s in shapes.values()])[:-1])
             self.params: dict[str, np.ndarray] | dict[str, jax.Array] = {

@@ -55,7 +55,7 @@ class Learner:
         """
         Args:
           params: lists of the tensors that are trained, by the names of their vectors.
-          targets: lists of further tensors.
+          targets: lists of further tensors. The first network acts with those of its "_statistics", if there are any.
           optimizers: those of the params, by the same names.
 
         Raises:
@@ -129,14 +129,16 @@ class Learner:
             self._kept = None
             return
         acting = next(iter(self.optimizers))
-        vector = np.asarray(params[acting])
-        require_numbers({acting: vector})
+        require_numbers({acting: np.asarray(params[acting])})
         self._kept = params, targets, states
-        if not self._is_at_hand():
-            return write_parameters(self._lists[acting], vector)
-        index = self._params.index(acting)
-        for at, view in zip(self._slices[index], self._views[index]):
-            view[...] = vector[at]
+        is_at_hand, names = self._is_at_hand(), list(self._lists)
+        for name in [acting] + [name for name in self._targets if name == f"{acting}_statistics"]:
+            index, vector = names.index(name), np.asarray({**params, **targets}[name])
+            if not is_at_hand:
+                write_parameters(self._lists[name], vector)
+                continue
+            for at, view in zip(self._slices[index], self._views[index]):
+                view[...] = vector[at]
 
     def hand_over(self) -> None:
         """Leave all where PyTorch has it, because somebody else's code may run, and read all of it afterwards."""

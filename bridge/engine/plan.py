@@ -22,7 +22,7 @@ from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import acting_part, export_actor, export_off_policy, learned_tensors
+from bridge.translate.off_policy import acting_tensors, export_actor, export_off_policy, learned_tensors
 from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot
@@ -195,7 +195,8 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = Snapshot(policy)
     try:
         _require_faster(algorithm)
-        plan.actor = Actor(export_actor(policy), list(acting_part(policy).parameters()))
+        network = export_actor(policy)
+        plan.actor = Actor(network, acting_tensors(policy, network))
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in NETWORKS:

@@ -21,7 +21,7 @@ from bridge.errors import NotCompilable
 from bridge.observations import map_parts
 from bridge.sb3 import Space
 from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import acting_part, export_acting
+from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn import Masked
@@ -42,7 +42,7 @@ class Predictor:
     def __init__(self, policy: BasePolicy, compiles: bool) -> None:
         self._policy = policy
         self._snapshot = Snapshot(policy, [acting_part(policy)])
-        self._actor = _actor_of(policy, self._snapshot) if compiles else None
+        self._actor = _actor_of(policy) if compiles else None
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[object]] = {}
         self._compiled: set[Any] = set()
@@ -164,13 +164,14 @@ class Predictor:
         return low + 0.5 * (action + 1) * (high - low) if policy.squash_output else torch.clamp(action, low, high)
 
 
-def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
+def _actor_of(policy: BasePolicy) -> Actor | None:
     """None where the policy has no translation, or is slower compiled."""
     try:
         require_usable()
         if is_slower_compiled(policy) or keeps_changing(policy):
             return None
-        return Actor(export_acting(policy), snapshot.parameters)
+        network = export_acting(policy)
+        return Actor(network, acting_tensors(policy, network))
     except (NotCompilable, RuntimeError):
         return None
 

@@ -97,20 +97,15 @@ class ExportedNetwork:
     encoding: Encoding | tuple[tuple[str, Encoding], ...]
     module: ExportedModule
 
-    @property
-    def num_parameters(self) -> int:
-        """The length of the vector of parameters."""
-        return self.module.num_parameters
-
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """All parameters by name, in PyTorch's layout, from one vector."""
+        """All parameters by name, in PyTorch's layout, from one vector, in which the statistics may follow them."""
         return self.module.unravel(vector)
 
     def named(self, params: Params) -> Mapping[str, jax.Array]:
         """Parameters by name, given so or as a vector."""
         return params if isinstance(params, Mapping) else self.unravel(params)
 
-    def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array) -> Any:
+    def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array, **options: Any) -> Any:
         """What the module gives for a batch of observations, computed in the dtype of the parameters.
 
         Args:
@@ -118,13 +113,14 @@ class ExportedNetwork:
           observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
             (batch, 1).
           further: arrays that the module takes after the observations.
+          options: see Computation.
         """
         dtype = next(iter(params.values())).dtype
         if isinstance(self.encoding, Encoding):
             encoded: Observation = self.encoding(observation, dtype)
         else:
             encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
-        return self.module(params, encoded, *(array.astype(dtype) for array in further))
+        return self.module(params, encoded, *(array.astype(dtype) for array in further), **options)
 
     def two_observations(self, dtype: str) -> Any:
         """A batch of zeros, to try what the network gives."""
@@ -157,11 +153,14 @@ class Parts(nn.Module):
         self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
 
 
-def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, ExportedModule]:
+def export_parts(
+    network: BaseModel, parts: Parts, *further: int, has_statistics: bool = False
+) -> tuple[Any, ExportedModule]:
     """The encoding of a network's observations, and the module that its parts are.
 
     Args:
       further: sizes of the vectors that the forward of `parts` takes after the observations.
+      has_statistics: see `export_module`.
 
     Raises:
       NotCompilable: something has no translation.
@@ -175,7 +174,7 @@ def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, 
         encoded: Encoded = example(*encoding.encoded_shape)
     else:
         encoded = {key: example(*part.encoded_shape) for key, part in encoding}
-    module = export_module(parts, encoded, *map(example, further))
+    module = export_module(parts, encoded, *map(example, further), has_statistics=has_statistics)
     _COMPUTATIONS.setdefault(network, set()).add(module.computation)
     return encoding, module
 
@@ -183,16 +182,15 @@ def export_parts(network: BaseModel, parts: Parts, *further: int) -> tuple[Any, 
 def shapes_given(
     network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int
 ) -> list[tuple[int, ...]]:
-    """The shapes of what `apply(vector, observations, ...)` gives for two observations.
+    """The shapes of what `apply(params, observations, ...)` gives for two observations.
 
     Raises:
       NotCompilable: it fails.
     """
     vectors = [np.zeros((2, size), dtype) for size in further]
     try:
-        given = jax.eval_shape(
-            apply, np.zeros(network.num_parameters, dtype), network.two_observations(dtype), *vectors
-        )
+        params = {name: np.zeros(shape, dtype) for name, shape in network.module.inputs}
+        given = jax.eval_shape(apply, params, network.two_observations(dtype), *vectors)
     except Exception as error:
         raise NotCompilable(f"The networks do not fit the actions: {first_line(error)}") from error
     return [leaf.shape for leaf in jax.tree.leaves(given)]

@@ -30,11 +30,18 @@ class ExportedModule:
       parameters: names and shapes, in the order of `module.named_parameters()`.
       computation: what it computes.
       depends_on_training: whether PyTorch computes something else in training mode, as with dropout.
+      statistics: names and shapes of the buffers that it computes with, in the order of `module.named_buffers()`.
     """
 
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     computation: Computation
     depends_on_training: bool
+    statistics: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Parameters and statistics: all that it computes with beside its arguments."""
+        return *self.parameters, *self.statistics
 
     @property
     def num_parameters(self) -> int:
@@ -42,26 +49,33 @@ class ExportedModule:
         return sum(math.prod(shape) for _, shape in self.parameters)
 
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """All parameters by name, in PyTorch's layout, from one vector."""
-        parts = split(vector, tuple(math.prod(shape) for _, shape in self.parameters))
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.parameters, parts)}
+        """All parameters by name, in PyTorch's layout, from one vector, in which the statistics may follow them."""
+        return unravel(self.parameters if vector.shape == (self.num_parameters,) else self.inputs, vector)
 
-    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object) -> Any:
+    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object, **options: Any) -> Any:
         """What `module(*inputs)` gives for a batch: an array, or a tuple of arrays.
 
         Args:
           params: by name, or as one vector.
           inputs: as the examples of `export_module`, in the dtype of the parameters.
+          options: see Computation.
         """
-        return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs)
+        return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs, **options)
 
 
-def export_module(module: nn.Module, *examples: object) -> ExportedModule:
+def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: jax.Array) -> dict[str, jax.Array]:
+    """Arrays by name, given the names and shapes of those that are end to end in a vector."""
+    parts = split(vector, tuple(math.prod(shape) for _, shape in shapes))
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts)}
+
+
+def export_module(module: nn.Module, *examples: object, has_statistics: bool = False) -> ExportedModule:
     """A module as a pure function. Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
 
     Args:
       module: it must treat the rows of a batch one by one.
       examples: of its inputs, each a batch of any size: a tensor, or a dict of tensors.
+      has_statistics: whether the caller knows of running statistics, which are others in training mode.
 
     Raises:
       NotCompilable: it computes something that has no translation.
@@ -72,10 +86,15 @@ def export_module(module: nn.Module, *examples: object) -> ExportedModule:
     try:
         graph = record(module, *examples)
         computation = translate(graph)
+        read = set(computation.read)
+        statistics = {name: buffer for name, buffer in module.named_buffers() if name in read}
+        if statistics and not has_statistics:
+            raise NotCompilable(f"The networks have running statistics, as {next(iter(statistics))}.")
         exported = ExportedModule(
             tuple((name, tuple(parameter.shape)) for name, parameter in parameters.items()),
             computation,
             depends_on_training=computation != _in_training(module, examples),
+            statistics=tuple((name, tuple(buffer.shape)) for name, buffer in statistics.items()),
         )
         _require_same_results(module, graph, exported, examples)
     except NotCompilable:
@@ -222,7 +241,7 @@ def _result_shapes(
 ) -> list[tuple[int, ...]]:
     """The shapes of what a translation gives, for which every operation is tried out."""
     arrays = jax.tree.unflatten(structure, [np.zeros(*leaf) for leaf in inputs])
-    results = jax.eval_shape(exported, np.zeros(exported.num_parameters, dtype), *arrays)
+    results = jax.eval_shape(exported, {name: np.zeros(shape, dtype) for name, shape in exported.inputs}, *arrays)
     return [result.shape for result in jax.tree.leaves(results)]
 
 

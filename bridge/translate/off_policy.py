@@ -47,6 +47,7 @@ class Kind:
       networks: names of those that learn, that which acts first; targets: of those that follow them.
       actor: exports the network that acts.
       whole: from a policy and its exported actor to all that it learns.
+      statistics: of a network, the tensors of its running statistics, by the ends of their names.
     """
 
     policy: type[BasePolicy]
@@ -54,6 +55,7 @@ class Kind:
     targets: tuple[str, ...]
     actor: Callable[[Any], Any]
     whole: Callable[[Any, Any], Any]
+    statistics: Callable[[nn.Module], Tensors] = lambda network: {}
 
 
 def _kind_of(policy: BasePolicy) -> Kind | None:
@@ -98,6 +100,13 @@ def acting_part(policy: BasePolicy) -> nn.Module:
     kind = _kind_of(policy)
     part: nn.Module = policy if kind is None else getattr(policy, kind.networks[0])
     return part
+
+
+def acting_tensors(policy: BasePolicy, network: ExportedNetwork) -> list[torch.Tensor]:
+    """What a policy's `export_acting` computes with, in its order: parameters and running statistics."""
+    part = acting_part(policy)
+    tensors = {**dict(part.named_parameters()), **dict(part.named_buffers())}
+    return [tensors[name] for name, _ in network.module.inputs]
 
 
 def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) -> ExportedOffPolicy:
@@ -146,7 +155,7 @@ def soft_actor_critic(make_critic: Callable[[Any], ExportedCritic]) -> Callable[
     def whole(policy: Any, actor: Any) -> ExportedSACPolicy:
         critic = export_actor_critic(policy, actor, make_critic)
         _require_equal("critic_target", make_critic(policy.critic_target), critic)
-        _require_apart(_trained(policy), policy.critic_target.parameters())
+        require_apart(policy, policy.critic_target.parameters())
         return ExportedSACPolicy(actor, critic, actor.head)
 
     return whole
@@ -157,18 +166,20 @@ def _td3_whole(policy: TD3Policy, actor: Any) -> ExportedTD3Policy:
     _require_equal("critic_target", critic_of(policy.critic_target), critic)
     _require_equal("actor_target", td3_actor(policy.actor_target), actor)
     _require_sharing(policy.actor_target, policy.critic_target, critic.shares)
-    _require_apart(_trained(policy), policy.actor_target.parameters(), own_parameters(policy.critic_target))
+    require_apart(policy, policy.actor_target.parameters(), own_parameters(policy.critic_target))
     return ExportedTD3Policy(actor, critic, actor.head)
 
 
-def _trained(policy: Any) -> tuple[nn.Parameter, ...]:
-    return (*policy.actor.parameters(), *own_parameters(policy.critic))
+def require_apart(policy: Any, *targets: Iterable[nn.Parameter]) -> None:
+    """Refuse an actor and critics whose parameters, or those of their targets, are in two vectors."""
+    _require_apart(policy.actor.parameters(), own_parameters(policy.critic), *targets)
 
 
 def learned_tensors(
     policy: BasePolicy, entropy: tuple[torch.Tensor, torch.optim.Optimizer] | None = None
 ) -> tuple[Tensors, Tensors, dict[str, torch.optim.Optimizer]]:
-    """The tensors that learning changes, the targets and the optimisers of a policy, by the names of OffPolicyState.
+    """The tensors that optimisers change, others that learning changes, and the optimisers of a policy, by the names of
+    OffPolicyState.
 
     Args:
       entropy: SAC's `log_ent_coef` and its optimiser, if it is learned.
@@ -187,7 +198,10 @@ def learned_tensors(
         params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
     # The target of a critic has an extractor of its own, or shares that of the actor's.
     own = own_parameters if "actor_target" in targets else nn.Module.parameters
-    return params, {name: list(own(target)) for name, target in targets.items()}, optimizers
+    further: Tensors = {name: list(own(target)) for name, target in targets.items()}
+    for name, network in networks.items():
+        further |= {f"{name}_{part}": tensors for part, tensors in kind.statistics(network).items() if tensors}
+    return params, further, optimizers
 
 
 def own_parameters(network: nn.Module) -> list[nn.Parameter]:

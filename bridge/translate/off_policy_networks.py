@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -123,6 +123,7 @@ class ExportedSACActor(ExportedNetwork):
       exploration: None, or that it is state-dependent.
     """
 
+    has_statistics: ClassVar[bool] = False
     head: ActionHead
     exploration: Exploration | None
 
@@ -133,8 +134,12 @@ class ExportedSACActor(ExportedNetwork):
           params: by name, or as a vector. All is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
-        params = self.named(params)
-        mean, other = self.numbers(params, observation)
+        return self._distribution(self.named(params), observation)
+
+    def _distribution(
+        self, params: Mapping[str, jax.Array], observation: Observation, **options: Any
+    ) -> SquashedGaussian | StateDependentGaussian:
+        mean, other = self.numbers(params, observation, **options)
         if self.exploration is None:
             return SquashedGaussian(mean, other)
         return StateDependentGaussian(mean, other, params["log_std"], **dataclasses.asdict(self.exploration))
@@ -173,10 +178,12 @@ class ExportedCritic(ExportedNetwork):
         """
         return jnp.stack([value[:, 0] for value in self.outputs(params, observation, action)])
 
-    def outputs(self, params: Params, observation: Observation, action: jax.Array) -> tuple[jax.Array, ...]:
+    def outputs(
+        self, params: Params, observation: Observation, action: jax.Array, **options: Any
+    ) -> tuple[jax.Array, ...]:
         """What each of them gives, (batch, n)."""
         given: tuple[jax.Array, ...]
-        given = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1))
+        given = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1), **options)
         return given
 
     def shape(self, batch: int) -> tuple[int, ...]:

@@ -48,15 +48,17 @@ def q_network(network: QNetwork) -> ExportedQNetwork:
     return checked(ExportedQNetwork(*export_parts(network, _QNetwork(network)), head_of(network, "discrete")), network)
 
 
-def sac_actor(actor: Any, base: type[nn.Module] = SACActor) -> ExportedSACActor:
+def sac_actor(
+    actor: Any, base: type[nn.Module] = SACActor, exported: type[ExportedSACActor] = ExportedSACActor
+) -> ExportedSACActor:
     """An actor as SAC's.
 
     Args:
-      base: the class whose methods are translated.
+      base: the class whose methods are translated; exported: what to.
     """
     require_methods(actor, base, SAC_ACTOR)
-    parts = export_parts(actor, _SACActor(actor))
-    return checked(ExportedSACActor(*parts, head_of(actor, "box"), _exploration(actor)), actor)
+    parts = export_parts(actor, _SACActor(actor), has_statistics=exported.has_statistics)
+    return checked(exported(*parts, head_of(actor, "box"), _exploration(actor)), actor)
 
 
 def td3_actor(actor: TD3Actor) -> ExportedTD3Actor:
@@ -69,12 +71,12 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
     return checked(ExportedCritic(*critic_parts(critic)), critic)
 
 
-def critic_parts(critic: Any) -> tuple[Any, Any, ActionHead, int, bool]:
+def critic_parts(critic: Any, has_statistics: bool = False) -> tuple[Any, Any, ActionHead, int, bool]:
     """What an ExportedCritic is made of."""
     if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
         raise NotCompilable(f"The {critic.n_critics} q_networks of the critic must be its qf0, qf1 and so on.")
     head, shares = head_of(critic, "box"), critic.share_features_extractor
-    encoding, module = export_parts(critic, _Critic(critic), head.size)
+    encoding, module = export_parts(critic, _Critic(critic), head.size, has_statistics=has_statistics)
     return encoding, module, head, critic.n_critics, shares
 
 

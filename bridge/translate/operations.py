@@ -15,6 +15,7 @@ from torch import nn
 from bridge.errors import NotCompilable
 from bridge.translate.convolution import conv
 from jaxenvs.learn.networks import times_transposed
+from jaxenvs.learn.off_policy.batch_renorm import renormalize
 
 Pair = int | tuple[int, int]
 
@@ -234,6 +235,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "avg_pool2d": _avg_pool2d,
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
     "dropout": _dropout,
+    # In training, CrossQ has another in its place.
+    "batch_renorm": renormalize,
 }
 
 # Whose results may share memory with their input.

@@ -55,12 +55,18 @@ class Computation:
     operations: tuple[Operation, ...]
     result: object
 
-    def __call__(self, params: Mapping[str, jax.Array], *inputs: object) -> Any:
+    def __call__(
+        self,
+        params: Mapping[str, jax.Array],
+        *inputs: object,
+        instead: Mapping[str, Callable[..., Any]] = types.MappingProxyType({}),
+    ) -> Any:
         """The results for a batch.
 
         Args:
           params: by name.
           inputs: each an array, or a dict of arrays.
+          instead: of some of OPERATIONS, others.
         """
         values: list[Any] = list(inputs)
 
@@ -73,8 +79,15 @@ class Computation:
 
         for operation in self.operations:
             kwargs = {name: resolve(argument) for name, argument in operation.kwargs}
-            values.append(OPERATIONS[operation.name](*resolve(operation.args), **kwargs))
+            run = instead.get(operation.name) or OPERATIONS[operation.name]
+            values.append(run(*resolve(operation.args), **kwargs))
         return resolve(self.result)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the parameters that operations take, in the order of these."""
+        args = [each for operation in self.operations for each in operation.args]
+        return tuple(each.name for each in args if isinstance(each, Parameter))
 
     @property
     def differentiated(self) -> frozenset[str]:
@@ -206,8 +219,8 @@ class _Recorder(GraphAppendingTracer):
     def _forward(self, path: str, part: nn.Module, *args: object, **kwargs: object) -> object:
         if type(part) in MODULES:
             name, *attributes = MODULES[type(part)]
+            further = tuple(self._attribute(path, part, attribute) for attribute in attributes)
             node = self.create_node("call_module", path, self.create_arg(args), self.create_arg(kwargs))
-            further = tuple(self.create_arg(getattr(part, attribute)) for attribute in attributes)
             node.meta["operation"] = name, further, getattr(part, "inplace", False)
             return self._differentiable(self.proxy(node))
         if type(part).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(part, nn.Sequential):
@@ -219,6 +232,11 @@ class _Recorder(GraphAppendingTracer):
         except Exception as error:
             where = describe(path, part)
             raise NotCompilable(f"torch.fx cannot trace the forward of {where}: {first_line(error)}") from error
+
+    def _attribute(self, path: str, part: nn.Module, name: str) -> Any:
+        if name in part._buffers:  # as running statistics
+            return self.create_node("get_attr", f"{path}.{name}", (), {})
+        return self.create_arg(getattr(part, name))
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
         """What torch.fx makes of a call."""

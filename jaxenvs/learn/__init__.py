@@ -11,6 +11,7 @@ from jaxenvs.learn.distributions import (
 )
 from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
+from jaxenvs.learn.off_policy.crossq import CrossQ, CrossQPolicy
 from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
@@ -44,6 +45,8 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "CollectorState",
+    "CrossQ",
+    "CrossQPolicy",
     "DQNPolicy",
     "DiagonalGaussian",
     "Distribution",

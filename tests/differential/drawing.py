@@ -12,7 +12,7 @@ from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT,
 # With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
 OBSERVATIONS = {
     **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box"},
-    **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict"},
+    **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict", "CrossQ": "box"},
 }
 LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")
 WRAPPED = {
@@ -64,7 +64,8 @@ class Drawer:
             settings["num_envs"] = 1 if exact else 2
             settings["frequency"] = "step" if exact else "third"
         else:
-            settings["observations"] = pick(["box", "box", "discrete", "dict"])
+            # CrossQ has no MultiInputPolicy.
+            settings["observations"] = pick(["box", "box", "discrete", "box" if algorithm == "CrossQ" else "dict"])
             settings["num_envs"] = pick([1, 2])
             settings["frequency"] = pick(["step", "step", "third", "episode" if settings["num_envs"] == 1 else "third"])
             settings["noise"] = "" if algorithm in (*ON_POLICY, *Q_LEARNING) else pick(["", "", "", "normal", "own"])

@@ -16,6 +16,8 @@ TIMES = ("time/fps", "time/time_elapsed")
 # PPO's loss of actions that are certain is the mean of normalised advantages, 0. Where these are all the same, rounding
 # is what is left of them to normalise, and any number up to 1 comes of it; which is in the sum of all losses too.
 MEAN_ADVANTAGE, LOSS = "train/policy_gradient_loss", "train/loss"
+# The ends of the names of running statistics.
+STATISTICS = ("ra_mean", "ra_var")
 COUNTERS = (
     "num_timesteps",
     "_total_timesteps",
@@ -57,16 +59,24 @@ def plain(value: Any, is_drawn: bool = False) -> Any:
 
 
 def weights(model: Any, setting: Setting) -> dict[str, Any]:
-    found = {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
+    found = {f"policy.{name}": value for name, value in state(model.policy, setting).items()}
     for name in writing.networks(model):
         # What the model has under a name of its own is the policy's, unless somebody has put another there.
         if hasattr(model, name) and getattr(model, name) is not getattr(model.policy, name):
-            found |= {f"model.{name}.{key}": value for key, value in getattr(model, name).state_dict().items()}
+            found |= {f"model.{name}.{key}": value for key, value in state(getattr(model, name), setting).items()}
     entropy = getattr(model, "log_ent_coef", None)
     if entropy is not None:
         found["log_ent_coef"] = entropy
     learns = {f"{name} learns": parameter.requires_grad for name, parameter in model.policy.named_parameters()}
-    return plain(found | learns | {"training": model.policy.training})
+    return {name: each if isinstance(each, Drawn) else plain(each) for name, each in (found | learns).items()} | {
+        "training": model.policy.training
+    }
+
+
+def state(module: Any, setting: Setting) -> dict[str, Any]:
+    """A state dict. What was drawn from a replay buffer is what running statistics are of."""
+    drawn = () if setting.exact else STATISTICS
+    return {name: Drawn(value) if name.endswith(drawn) else value for name, value in module.state_dict().items()}
 
 
 def moments(model: Any, setting: Setting) -> dict[str, Any]:
@@ -160,7 +170,11 @@ def sample(model: Any, setting: Setting) -> dict[str, Any]:
 
 def parameters(model: Any, setting: Setting) -> dict[str, Any]:
     """Of `get_parameters`, but for moments."""
-    return {name: plain(value) for name, value in model.get_parameters().items() if "optimizer" not in name}
+    found = {name: plain(value) for name, value in model.get_parameters().items() if "optimizer" not in name}
+    for name, value in found["policy"].items():
+        if name.endswith(STATISTICS) and not setting.exact:
+            found["policy"][name] = Drawn(value)
+    return found
 
 
 def predicted(model: Any, setting: Setting) -> dict[str, Any]:
@@ -170,7 +184,8 @@ def predicted(model: Any, setting: Setting) -> dict[str, Any]:
     observation = seen[setting.observations] if observation is None else observation
     actions, state = model.predict(observation, deterministic=True)
     one, _ = model.predict(space.sample() if setting.observations == "discrete" else _first(observation))
-    return {"actions": plain(actions), "state": plain(state), "one": plain(one, True)}
+    acts_on_drawn = setting.algorithm == "CrossQ" and not setting.exact
+    return {"actions": plain(actions, acts_on_drawn), "state": plain(state), "one": plain(one, True)}
 
 
 def _first(observation: Any) -> Any:

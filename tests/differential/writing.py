@@ -18,11 +18,13 @@ NETWORKS = {
     "QRDQN": ("quantile_net", "quantile_net_target"),
     "SAC": ("actor", "critic", "critic_target"),
     "TQC": ("actor", "critic", "critic_target"),
+    "CrossQ": ("actor", "critic"),
     "TD3": ("actor", "critic", "actor_target", "critic_target"),
     "DDPG": ("actor", "critic", "actor_target", "critic_target"),
 }
-# Biases and weights that make actions the same whatever is drawn: nothing may be written into them.
-CERTAIN = ("action_net.bias", "log_std")
+# Biases and weights that make actions the same whatever is drawn, and what may not be any number: nothing may be
+# written into them.
+CERTAIN = ("action_net.bias", "log_std", "ra_var", "steps")
 
 
 def networks(model: Any) -> tuple[str, ...]:

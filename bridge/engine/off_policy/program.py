@@ -225,7 +225,7 @@ def update_program(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, in
         key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
         num = batches.reward.shape[0]
         example = jax.tree.map(lambda leaf: leaf[0], batches)
-        noise = settings.noise(policy, learner.params, example, draw, num)
+        noise = settings.noise(policy, settings.acting_params(learner), example, draw, num)
         of_each = transformations(optimizers, optimizer_settings)
         learner, metrics = settings.updates(policy, of_each, learner, batches, noise, first=first)
         return learner, jax.random.key_data(key), metrics

@@ -105,7 +105,8 @@ def run(
 
     def draw(iteration: jax.Array) -> Noise:
         observation = exploration.collector.observation
-        return Noise.draw(settings, policy, learner.params, observation, jax.random.fold_in(key, iteration))
+        params = settings.acting_params(learner)
+        return Noise.draw(settings, policy, params, observation, jax.random.fold_in(key, iteration))
 
     def learn(carry: Run, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
         now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
@@ -130,7 +131,8 @@ def run(
 
     def step_once(carry: Run, noise: Noise) -> tuple[Run, jax.Array, Any]:
         progress, now = carry.progress, settings.with_exploration_rate(exploration_rate[carry.count].astype(dtype))
-        row, params, no_progress = carry.exploration.replay.position, carry.learner.params, jnp.zeros((), dtype)
+        row, params = carry.exploration.replay.position, settings.acting_params(carry.learner)
+        no_progress = jnp.zeros((), dtype)
         exploration, (done, outputs) = take_step(
             now, policy, params, step, carry.exploration, noise, progress.step, progress.num_timesteps, no_progress
         )

@@ -225,18 +225,19 @@ def advance(
     def draw(iteration: jax.Array) -> Noise:
         # Of the number of the iteration, not of the key before it, so that many may draw at once.
         key = jax.random.fold_in(state.key, iteration)
-        return Noise.draw(training.algorithm, policy, learner.params, state.collector.observation, key)  # type: ignore[arg-type]
+        params = training.algorithm.acting_params(learner)  # type: ignore[attr-defined]
+        return Noise.draw(training.algorithm, policy, params, state.collector.observation, key)  # type: ignore[arg-type]
 
     def iterate(
         iteration: jax.Array, learner: OffPolicyState, exploration: ExplorationState, noise: Noise
     ) -> tuple[OffPolicyState, ExplorationState, dict[str, jax.Array]]:
         settings: Any = training.algorithm.at(iteration, learner.params)
-        before = iteration * num_timesteps
+        before, params = iteration * num_timesteps, settings.acting_params(learner)
 
         def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
             now = before + index * venv.num_envs
             progress = now / training.total_timesteps
-            return take_step(settings, policy, learner.params, step, state, noise, index, now, progress, see)
+            return take_step(settings, policy, params, step, state, noise, index, now, progress, see)
 
         index = jnp.arange(settings.train_freq, dtype=jnp.int32)
         exploration, timestep = jax.lax.scan(act, exploration, index)

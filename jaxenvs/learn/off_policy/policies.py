@@ -140,7 +140,10 @@ class SquashedActor:
         return self.latent_pi.init(keys[2]) | mu | log_std
 
     def apply(self, params: Params, observation: Any) -> SquashedGaussian:
-        latent = self.latent_pi.apply(params, self.extractor(observation, _dtype(params)))
+        return self.distribution(params, self.latent_pi.apply(params, self.extractor(observation, _dtype(params))))
+
+    def distribution(self, params: Params, latent: jax.Array) -> SquashedGaussian:
+        """Given the last hidden layer."""
         log_std = jnp.clip(linear(params, "log_std", latent), LOG_STD_MIN, LOG_STD_MAX)
         return SquashedGaussian(linear(params, "mu", latent), log_std)
 

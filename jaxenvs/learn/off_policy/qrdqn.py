@@ -89,19 +89,19 @@ class QRDQN(DQN):
         gradient_step: jax.Array,
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         def chosen(quantiles: jax.Array, action: jax.Array) -> jax.Array:
-            """Those of one action, (batch, n_quantiles)."""
+            """Those of one action, (n_quantiles, batch)."""
             # A comparison with every action rather than an index, whose gradient would be a scatter.
             is_chosen = action[:, None, None].astype(jnp.int32) == jnp.arange(quantiles.shape[2], dtype=jnp.int32)
-            return jnp.sum(jnp.where(is_chosen, quantiles, 0), axis=2)
+            return jnp.sum(jnp.where(is_chosen, quantiles, 0), axis=2).T
 
         following = policy.quantile_net.apply(state.targets["quantile_net_target"], batch.next_observation)
         following = chosen(following, jnp.argmax(following.mean(1), axis=1))
-        target = batch.reward[:, None] + batch.discount[:, None] * following
+        target = batch.reward + batch.discount * following
 
         def loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             quantiles = chosen(policy.quantile_net.apply(params, batch.observation), batch.action)
-            losses = quantile_huber_loss(quantiles, target) * quantiles.shape[1]  # their sum over the quantiles
-            return jnp.mean(batch.weighted(losses)), quantiles.mean(1) - target.mean(1)
+            losses = quantile_huber_loss(quantiles, target) * len(quantiles)  # their sum over the quantiles
+            return jnp.mean(batch.weighted(losses)), quantiles.mean(0) - target.mean(0)
 
         (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params["quantile_net"])
         state = self._descend(optimizers, state, "quantile_net", gradient, self.max_grad_norm)

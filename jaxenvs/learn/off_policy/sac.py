@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -65,7 +66,7 @@ class SAC(OffPolicySettings):
 
     def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
         """See OffPolicySettings. A pair: of the actions after `observation`, and after `next_observation`."""
-        distribution = jax.eval_shape(policy.actor.apply, params["actor"], batch.observation)
+        distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, batch.observation)
         if isinstance(distribution, StateDependentGaussian):  # one matrix for both, and for the whole batch
             matrices = distribution.matrix_noise(key, num)
             return matrices, matrices
@@ -74,7 +75,7 @@ class SAC(OffPolicySettings):
 
     def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
         """See OffPolicySettings."""
-        distribution = jax.eval_shape(policy.actor.apply, params["actor"], observation)
+        distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, observation)
         repeat = 1
         if isinstance(distribution, StateDependentGaussian):
             repeat = num if self.sde_sample_freq <= 0 else self.sde_sample_freq
@@ -85,8 +86,21 @@ class SAC(OffPolicySettings):
         self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
         """See OffPolicySettings."""
-        action: jax.Array = policy.actor.apply(params["actor"], observation).sample(noise)
+        action: jax.Array = self._distribution(policy, params, observation).sample(noise)
         return action
+
+    def _distribution(self, policy: Any, params: Any, observation: Any) -> Any:
+        """Of actions, given what `acting_params` gives."""
+        return policy.actor.apply(params["actor"], observation)
+
+    def _descend_entropy(
+        self, optimizers: Optimizers, state: OffPolicyState, log_prob: jax.Array, size: int
+    ) -> tuple[jax.Array, OffPolicyState]:
+        """The loss of the entropy coefficient, and the state after a step of it, given the size of an action."""
+        log_ent_coef = state.params["log_ent_coef"]
+        excess = jnp.mean(log_prob + (-size if self.target_entropy is None else self.target_entropy))
+        loss = -log_ent_coef[0] * excess
+        return loss, self._descend(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
 
     # What TQC does in another way, given what the critics say: (n_critics, batch).
 
@@ -127,12 +141,8 @@ class SAC(OffPolicySettings):
         metrics: dict[str, jax.Array] = {}
         ent_coef: Any = jnp.asarray(self.ent_coef, log_prob.dtype)
         if self.auto_ent_coef:
-            log_ent_coef = state.params["log_ent_coef"]
-            target_entropy = -action.shape[1] if self.target_entropy is None else self.target_entropy
-            excess = jnp.mean(log_prob + target_entropy)
-            ent_coef = jnp.exp(log_ent_coef[0])
-            metrics["ent_coef_loss"] = -log_ent_coef[0] * excess
-            state = self._descend(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
+            ent_coef = jnp.exp(state.params["log_ent_coef"][0])
+            metrics["ent_coef_loss"], state = self._descend_entropy(optimizers, state, log_prob, action.shape[1])
 
         distribution = policy.actor.apply(actor_params, batch.next_observation)
         next_action, next_log_prob = distribution.sample_and_log_prob(next_noise)

@@ -32,7 +32,8 @@ class OffPolicyState:
     Attributes:
       params: by the name of a network: "q_net", "quantile_net", or "actor" and "critic". Also "log_ent_coef", (1,), if
         it is learned.
-      targets: "q_net_target" and so on, of those networks that have one.
+      targets: "q_net_target" and so on, of those networks that have one; and of CrossQ the running statistics of both
+        networks, "actor_statistics", and how many batches they are of, "actor_steps".
       optimizer_states: by the same names as `params`; arrays are vectors, as `ravel` orders them.
       num_updates: int32, gradient steps so far.
     """
@@ -66,6 +67,8 @@ class OffPolicySettings(Settings):
     POLICY: ClassVar[type[OffPolicyPolicy]] = OffPolicyPolicy
     NETWORKS: ClassVar[tuple[str, ...]] = ()
     TARGETS: ClassVar[tuple[str, ...]] = ()
+    # Names of running statistics, vectors that follow batches: a policy makes them among its parameters.
+    STATISTICS: ClassVar[tuple[str, ...]] = ()
 
     learning_rate: Any = 3e-4
     buffer_size: int = static(default=1_000_000)
@@ -115,13 +118,20 @@ class OffPolicySettings(Settings):
         return {name: ADAM if optimizer is None else optimizer for name in self.NETWORKS}
 
     def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> OffPolicyState:
-        """The state of parameters, by the name of a network, before their first update."""
+        """The state of parameters, by the name of a network, and of running statistics, before their first update."""
+        targets = {f"{name}_target": jax.tree.map(jnp.copy, params[name]) for name in self.TARGETS}
+        statistics = {name: params[name] for name in self.STATISTICS if name in params}
+        params = {name: params[name] for name in params if name not in statistics}
         return OffPolicyState(
-            params=dict(params),
-            targets={f"{name}_target": jax.tree.map(jnp.copy, params[name]) for name in self.TARGETS},
+            params=params,
+            targets=targets | statistics,
             optimizer_states={name: optimizers[name].init(ravel(params[name])[0]) for name in params},
             num_updates=jnp.zeros((), jnp.int32),
         )
+
+    def acting_params(self, state: OffPolicyState) -> dict[str, Any]:
+        """What `explore` and the draws of noise take: parameters and running statistics, by name."""
+        return state.params | {name: state.targets[name] for name in self.STATISTICS if name in state.targets}
 
     def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
         """What `num` updates draw, in one draw: a pytree with the leading axis `num`, or None.

@@ -13,7 +13,7 @@ from jaxenvs import arguments
 from jaxenvs.environment import Environment, static, struct
 from jaxenvs.learn.networks import Activation
 from jaxenvs.learn.off_policy.policies import ActorCriticPolicy, ContinuousCritic, OffPolicyPolicy, Params, SACPolicy
-from jaxenvs.learn.off_policy.quantiles import quantile_huber_loss
+from jaxenvs.learn.off_policy.quantiles import quantile_huber_loss, without_largest
 from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.sac import SAC
 
@@ -69,13 +69,13 @@ class TQC(SAC):
 
     def _next_value(self, values: jax.Array) -> jax.Array:
         n_critics, n_quantiles, batch = values.shape
-        if (kept := n_critics * (n_quantiles - self.top_quantiles_to_drop_per_net)) < 1:
+        if self.top_quantiles_to_drop_per_net >= n_quantiles:
             raise ValueError(
                 f"top_quantiles_to_drop_per_net must be less than the {n_quantiles} quantiles of a critic, got "
                 f"{self.top_quantiles_to_drop_per_net}."
             )
-        return jnp.sort(values.reshape(-1, batch), axis=0)[:kept]
+        return without_largest(values.reshape(-1, batch), n_critics * self.top_quantiles_to_drop_per_net)
 
     def _critic_loss(self, values: jax.Array, target: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
-        losses = quantile_huber_loss(values.swapaxes(1, 2), target.T)  # (n_critics, batch)
+        losses = quantile_huber_loss(values, target)  # (n_critics, batch)
         return jnp.mean(batch.weighted(losses)), values.mean(1) - target.mean(0)

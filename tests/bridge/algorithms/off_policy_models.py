@@ -22,9 +22,11 @@ OWN = {
     "QRDQN": {"learning_starts": 10, "gradient_steps": 2, "target_update_interval": 12, "learning_rate": 1e-3},
 }
 OWN["TQC"] = OWN["SAC"] | {"top_quantiles_to_drop_per_net": 3}
+OWN["CrossQ"] = OWN["SAC"] | {"policy_delay": 2, "policy_kwargs": {"net_arch": [8], "renorm_warmup_steps": 20}}
 if "n_steps" not in inspect.signature(stable_baselines3.SAC).parameters:  # before 2.7
-    del OWN["SAC"]["n_steps"], OWN["TQC"]["n_steps"]
-KINDS = {"DQN": "discrete", "QRDQN": "discrete", "SAC": "box", "TQC": "box", "TD3": "box"}
+    for name in ("SAC", "TQC", "CrossQ"):
+        del OWN[name]["n_steps"]
+KINDS = {"DQN": "discrete", "QRDQN": "discrete", "SAC": "box", "TQC": "box", "CrossQ": "box", "TD3": "box"}
 
 
 def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):

@@ -50,7 +50,7 @@ def in_one_program(model):
 # --- Programs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3", "QRDQN", "TQC"], "DQN", "SAC"))
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"], "DQN", "SAC", "CrossQ"))
 def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     states = []
     for next_ in (lambda self, most: 1, lambda self, most: min(7, most), lambda self, most: most):

@@ -25,7 +25,7 @@ def learnt(model):
     return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "QRDQN", "TQC"])
+@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"])
 def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name, tmp_path):
     ours, stock = getattr(bridge, name), getattr(STOCK, name)
     first = make(name, package=STOCK).learn(48)

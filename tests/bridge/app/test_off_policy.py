@@ -28,6 +28,7 @@ DQN_SETTINGS = ["--hyperparameters", *SMALL, "train_freq=8", "gradient_steps=2",
 
 CONTRIB = {
     "qrdqn": ("CartPole-v1", "QRDQN", ()),
+    "crossq": ("Pendulum-v1", "CrossQ", ("policy_delay=2",)),
     "tqc": ("Pendulum-v1", "TQC", ("top_quantiles_to_drop_per_net=3",)),
 }
 
@@ -69,7 +70,7 @@ def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
     assert (model.num_timesteps, model._n_updates) == (160, 2 * 18)  # from the 24th step on, after every eighth
 
 
-@pytest.mark.parametrize("name", tiered(CONTRIB))
+@pytest.mark.parametrize("name", tiered(CONTRIB, "crossq"))
 def test_algorithms_of_sb3_contrib_leave_zips_that_it_loads(name, tmp_path):
     env_id, stock, settings = CONTRIB[name]
     arguments = ["train", name, env_id, "--total-timesteps", "40", "--out", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Policies of DQN, SAC and TD3 as one program a step, and in `predict`: SB3's actions."""
+"""Policies of off-policy algorithms as one program a step, and in `predict`: SB3's actions."""
 
 from concurrent.futures import Future
 
@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from sb3_contrib.qrdqn.policies import QRDQNPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
@@ -13,12 +14,13 @@ from stable_baselines3.td3.policies import TD3Policy
 from bridge.engine import predicting
 from bridge.engine.acting import Actor
 from bridge.engine.predicting import Predictor
-from bridge.translate.off_policy import acting_part, export_acting
+from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
 from tests.bridge.translate.networks import VECTOR, batch
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make
 from tests.tiers import tiered
 
 KINDS = ["dqn", "dqn on discrete", "sac on a dict", "sac on discrete", "gsde", "td3", "td3 of one critic"]
+KINDS += ["qrdqn", "tqc", "crossq"]
 
 
 @pytest.fixture
@@ -32,7 +34,8 @@ def at_once(monkeypatch):
 
 
 def actor_of(policy):
-    return Actor(export_acting(policy), list(acting_part(policy).parameters()))
+    network = export_acting(policy)
+    return Actor(network, acting_tensors(policy, network))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,11 +45,11 @@ def test_greedy_actions_are_sb3s(kind):
     expected, _ = policy.predict(observation, deterministic=True)
     action, to_env = actor_of(policy).act(observation, None)
     np.testing.assert_allclose(to_env, expected, rtol=1e-5, atol=1e-5)
-    if not isinstance(policy, DQNPolicy):
+    if not isinstance(policy, DQNPolicy | QRDQNPolicy):
         np.testing.assert_allclose(action.reshape(expected.shape), policy.scale_action(expected), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", tiered(KINDS, "dqn", "sac on a dict", "td3"))
+@pytest.mark.parametrize("kind", tiered(KINDS, "dqn", "sac on a dict", "td3", "crossq"))
 def test_predict_gives_sb3s_actions(kind, at_once, monkeypatch):
     policy = POLICIES[kind]()
     several = batch(policy.observation_space)

@@ -22,6 +22,7 @@ ALGORITHMS = {
     "DDPG": ("Pendulum-v1", OFF_POLICY),
     "QRDQN": ("CartPole-v1", {**OFF_POLICY, "train_freq": 4}),
     "TQC": ("Pendulum-v1", OFF_POLICY),
+    "CrossQ": ("Pendulum-v1", OFF_POLICY),
 }
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from gymnasium import spaces
+from sb3_contrib.crossq.policies import CrossQPolicy
 from sb3_contrib.qrdqn.policies import QRDQNPolicy
 from sb3_contrib.tqc.policies import TQCPolicy
 from stable_baselines3.common import policies
@@ -29,6 +30,9 @@ def make(cls=SACPolicy, observation=VECTOR, action=None, net_arch=(8,), **settin
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
+        for buffer in policy.buffers():  # running statistics of CrossQ
+            if buffer.is_floating_point():
+                buffer.add_(0.5 * torch.rand(buffer.shape))
     return policy
 
 
@@ -58,6 +62,11 @@ POLICIES = {
         TQCPolicy, n_quantiles=5, features_extractor_class=Extractor, share_features_extractor=True
     ),
     "tqc on a dict": lambda: make(TQCPolicy, DICT, n_quantiles=5, **COMBINED),
+    "crossq": lambda: make(CrossQPolicy),
+    "crossq with a shared extractor": lambda: make(
+        CrossQPolicy, features_extractor_class=Extractor, share_features_extractor=True
+    ),
+    "crossq on a dict": lambda: make(CrossQPolicy, DICT, **COMBINED),
     "td3": lambda: make(TD3Policy),
     "td3 of one critic": lambda: make(TD3Policy, action=MATRIX, n_critics=1),
     "td3 with a shared extractor": lambda: make(

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sb3_contrib.common.torch_layers import BatchRenorm1d
+from sb3_contrib.crossq.policies import CrossQPolicy
 from sb3_contrib.tqc.policies import TQCPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import polyak_update
@@ -28,13 +30,14 @@ from tests.tiers import tiered
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 # SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
 SHARED_OR_NOT = [f"{name}{shared}" for name in ("sac", "td3") for shared in ("", " with a shared extractor")]
-MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict")
+MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict")
 every_policy = pytest.mark.parametrize("kind", POLICIES)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def results(exported, params, observation, action, noise):
+def results(exported, params, targets, observation, action, noise):
     weights = jnp.linspace(1, 2, BATCH)
+    seen = {name: [targets[each] for each in targets if each == f"{name}_statistics"] for name in ("actor", "critic")}
     if len(params) == 1:
         [(name, vector)] = params.items()
 
@@ -46,16 +49,18 @@ def results(exported, params, observation, action, noise):
         return {"values": values, "network": gradient}
 
     def critic_loss(vector):
-        values = exported.critic.apply(exported.critic_params({**params, "critic": vector}), observation, action)
+        full = exported.critic_params({**params, "critic": vector})
+        values = exported.critic.apply(full, observation, action, *seen["critic"])
         return (values**2 @ weights).sum(), values
 
     def actor_loss(vector):
-        given = exported.actor.apply(vector, observation)
+        given = exported.actor.apply(vector, observation, *seen["actor"])
         critic = jax.lax.stop_gradient(exported.critic_params(params))
         if isinstance(exported, ExportedTD3Policy):
             return -(exported.critic.apply(critic, observation, given)[0] @ weights), {"actions": given}
         actions, log_prob = given.sample_and_log_prob(noise)
-        least = exported.critic.apply(critic, observation, actions).reshape(-1, BATCH).min(axis=0)
+        values = exported.critic.apply(critic, observation, actions, *seen["critic"])
+        least = values.reshape(-1, BATCH).min(axis=0)
         return (0.3 * log_prob - least) @ weights, {"actions": actions, "log_prob": log_prob}
 
     critic, values = jax.grad(critic_loss, has_aux=True)(params["critic"])
@@ -68,9 +73,9 @@ def test_equals_torch(kind, monkeypatch):
     policy = POLICIES[kind]()
     observation, action = batch(policy.observation_space), batch(policy.action_space).reshape(BATCH, -1)
     exported = export_off_policy(policy)
-    params = Learner(*learned_tensors(policy)).vectors()[0]
-    noise = standard_normal(policy) if isinstance(policy, SACPolicy | TQCPolicy) else None
-    got = results(exported, params, observation, action, noise)
+    params, targets, _ = Learner(*learned_tensors(policy)).vectors()
+    noise = standard_normal(policy) if isinstance(policy, SACPolicy | TQCPolicy | CrossQPolicy) else None
+    got = results(exported, params, targets, observation, action, noise)
     expected = results_in_torch(policy, observation, action, monkeypatch)
     assert got.keys() == expected.keys()
     for name, ours in got.items():
@@ -197,6 +202,17 @@ NO_ACTING = {
     ),
     "integers": (lambda: make(action=spaces.Box(0, 5, (2,), np.int32)), "No distribution for the action space"),
     "observations from 1": (lambda: make(DQNPolicy, spaces.Discrete(3, start=1)), "observations of Discrete"),
+}
+RENORMALIZED = network_of(nn.Linear(6, 6), BatchRenorm1d(6))
+NO_ACTING |= {
+    "batch renormalisation elsewhere": (
+        lambda: make(DQNPolicy, features_extractor_class=RENORMALIZED),
+        "have running statistics, as features_extractor",
+    ),
+    "batch renormalisation of an extractor": (
+        lambda: make(CrossQPolicy, features_extractor_class=RENORMALIZED),
+        "no translation to JAX of features_extractor",
+    ),
 }
 NO_TRAINING = {
     "frozen": (

@@ -20,6 +20,8 @@ from jaxenvs.learn import (
     SAC,
     TD3,
     TQC,
+    CrossQ,
+    CrossQPolicy,
     DQNPolicy,
     QRDQNPolicy,
     SACPolicy,
@@ -45,6 +47,7 @@ OURS = {
     "QRDQN": (QRDQN, QRDQNPolicy),
     "SAC": (SAC, SACPolicy),
     "TQC": (TQC, TQCPolicy),
+    "CrossQ": (CrossQ, CrossQPolicy),
     "TD3": (TD3, TD3Policy),
     "DDPG": (DDPG, TD3Policy),
 }
@@ -67,8 +70,21 @@ CASES = {
         {"top_quantiles_to_drop_per_net": 10, "ent_coef": 0.2},
         {"top_quantiles_to_drop_per_net": 10, "ent_coef": 0.2, "auto_ent_coef": False},
     ),
+    "CrossQ": ({}, {}),
+    "CrossQ, fixed": (
+        {"ent_coef": 0.2, "policy_delay": 1},
+        {"ent_coef": 0.2, "auto_ent_coef": False, "policy_delay": 1},
+    ),
     "TD3": ({}, {}),
     "DDPG": ({}, {}),
+}
+# Of the policies, there and here: where updates begin, the critics of CrossQ have seen so many batches, its actor not.
+OF_POLICY = {
+    "CrossQ": (
+        {"renorm_warmup_steps": 2, "batch_norm_momentum": 0.1},
+        {"warmup_steps": 2, "momentum": 0.1},
+    ),
+    "DDPG": ({}, {"n_critics": 1}),
 }
 
 
@@ -93,7 +109,7 @@ def make_stock(name, settings, dtype):
     model = getattr(STOCK, name)(
         "MlpPolicy",
         bridge.JaxVecEnv(ENV[kind], 1),
-        policy_kwargs={"net_arch": list(ARCH)},
+        policy_kwargs={"net_arch": list(ARCH), **OF_POLICY.get(name, ({}, {}))[0]},
         buffer_size=10,
         seed=0,
         device="cpu",
@@ -169,11 +185,12 @@ def read(model):
 def as_state(settings, model):
     """What `read` gives as the state of our learner."""
     params, moments = read(model)
-    targets = {name: tree for name, tree in params.items() if name.endswith("_target")}
-    params = {name: tree for name, tree in params.items() if not name.endswith("_target")}
+    targets = {name: tree for name, tree in params.items() if name.endswith("_target")} | read_statistics(model)
+    params = {name: tree for name, tree in params.items() if name not in targets}
     if "log_ent_coef" in params:
         params["log_ent_coef"] = params["log_ent_coef"]["log_ent_coef"]
-    state = settings.create(jax.tree.map(jnp.asarray, params), settings.optimizers())
+    params = jax.tree.map(jnp.asarray, params)
+    state = settings.create(params | read_statistics(model), settings.optimizers())
     states = {
         name: state.optimizer_states[name]._replace(
             count=jnp.asarray(int(next(iter(step.values()))), jnp.int32), mu=ravel(mean)[0], nu=ravel(square)[0]
@@ -182,11 +199,24 @@ def as_state(settings, model):
     }
     return dataclasses.replace(
         state,
-        params=jax.tree.map(jnp.asarray, params),
+        params=params,
         targets=jax.tree.map(jnp.asarray, targets),
         optimizer_states=states,
         num_updates=jnp.asarray(model._n_updates, jnp.int32),
     )
+
+
+def read_statistics(model):
+    """Those of CrossQ's networks: means and variances layer by layer, and how many batches they are of."""
+    statistics = {}
+    for name in ("actor", "critic"):
+        buffers = dict(getattr(model.policy, name, torch.nn.Identity()).named_buffers())
+        parts = [buffer for key, buffer in buffers.items() if not key.endswith("steps")]
+        if parts:
+            statistics[f"{name}_statistics"] = torch.cat(parts)
+            steps = torch.stack([buffer for key, buffer in buffers.items() if key.endswith("steps")])
+            statistics[f"{name}_steps"] = steps.to(torch.int32)
+    return {name: jnp.asarray(leaf.numpy().copy()) for name, leaf in statistics.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +245,7 @@ def updated_by_both(case, num, dtype, monkeypatch):
     algorithm, policy_class = OURS[name]
     settings = algorithm(**SHARED | of_ours)
     kind = "discrete" if name in DISCRETE else "box"
-    policy = policy_class.of(ENV[kind], net_arch=ARCH, **({"n_critics": 1} if name == "DDPG" else {}))
+    policy = policy_class.of(ENV[kind], net_arch=ARCH, **OF_POLICY.get(name, ({}, {}))[1])
     if "use_sde" in of_sb3:
         policy = dataclasses.replace(policy, actor=StateDependentActor(policy.actor.latent_pi))
     in_dtype = np.float64 if dtype is torch.float64 else np.float32
@@ -232,12 +262,18 @@ def updated_by_both(case, num, dtype, monkeypatch):
         )
         in_order = noise if isinstance(noise, tuple) else () if noise is None else (noise,)
         state = as_state(settings, model) if model._n_updates else None
-        teach(model, batches, list(itertools.chain(*zip(*in_order))), monkeypatch, dtype)
+        drawn = [each for one in zip(*in_order) for each in one]
+        if name == "CrossQ":  # which draws the next action first, and that of the actor where it is due
+            is_due = [(model._n_updates + 1 + step) % settings.policy_delay == 0 for step in range(num)]
+            drawn = [each for (own, following), due in zip(zip(*noise), is_due) for each in [following] + [own] * due]
+        teach(model, batches, drawn, monkeypatch, dtype)
         return state, batches, noise
 
     one_round(3)
+    model.logger.name_to_value.clear()
     state, metrics = learn(settings, policy, *one_round(num))
-    return settings, state, metrics, model
+    logged = {key: each for key, each in metrics.items() if settings.num_averaged(key, 3, 3 + num)}
+    return settings, state, logged, model
 
 
 def assert_same(settings, state, metrics, model, tolerance):
@@ -259,13 +295,16 @@ def assert_same(settings, state, metrics, model, tolerance):
     compare(metrics, {name: np.asarray(logged[name]) for name in metrics}, "metrics")
 
 
-@pytest.mark.parametrize("case", tiered(CASES, "DQN", "QRDQN", "SAC", "TQC", "TD3"))
+@pytest.mark.parametrize("case", tiered(CASES, "DQN", "QRDQN", "SAC", "TQC", "CrossQ, fixed", "TD3"))
 def test_an_update_is_sb3s(case, monkeypatch):
-    assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=1e-5)
+    # Of a bias before a renormalisation, which takes it away again, the gradient is hardly more than rounding, and Adam
+    # makes a whole step of it. With a larger epsilon: tests/bridge/translate/test_off_policy_updates.py.
+    tolerance = 5e-5 if case == "CrossQ, fixed" else 1e-5
+    assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=tolerance)
 
 
 @pytest.mark.parametrize(
-    "case", tiered(CASES, "DQN", "QRDQN, scaled down", "SAC, state-dependent", "TQC, many dropped", "TD3")
+    "case", tiered(CASES, "DQN", "QRDQN, scaled down", "SAC, state-dependent", "TQC, many dropped", "CrossQ", "TD3")
 )
 def test_a_hundred_updates_are_sb3s(case, monkeypatch, float64):
     assert_same(*updated_by_both(case, 100, torch.float64, monkeypatch), tolerance=1e-8)
@@ -308,12 +347,19 @@ def test_exploration_falls_as_sb3s(fraction):
 @pytest.mark.parametrize("name", OURS)
 def test_networks_have_the_names_shapes_and_initialisation_of_sb3s(name):
     model = make_stock(name, {}, torch.float32)
-    policy = OURS[name][1].of(
-        ENV["discrete" if name in DISCRETE else "box"], net_arch=ARCH, **({"n_critics": 1} if name == "DDPG" else {})
-    )
-    for network, params in policy.init(jax.random.key(0)).items():
+    kind = "discrete" if name in DISCRETE else "box"
+    policy = OURS[name][1].of(ENV[kind], net_arch=ARCH, **OF_POLICY.get(name, ({}, {}))[1])
+    begun, statistics = policy.init(jax.random.key(0)), read_statistics(model)
+    for each, theirs in statistics.items():
+        np.testing.assert_array_equal(begun.pop(each), theirs)
+    for network, params in begun.items():
         theirs = read_parameters(getattr(model, network))
         assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, theirs)
         for key, leaf in params.items():
-            bound = params[key.replace("bias", "weight")].shape[1] ** -0.5
+            if (
+                weight := params.get(key.replace("bias", "weight"))
+            ) is None or weight.ndim == 1:  # of a renormalisation
+                np.testing.assert_array_equal(leaf, theirs[key])
+                continue
+            bound = weight.shape[1] ** -0.5
             assert 0.5 * bound < np.abs(leaf).max() <= bound or leaf.size < 4, key

@@ -15,6 +15,8 @@ from jaxenvs.learn import (
     SAC,
     TD3,
     ActorCritic,
+    CrossQ,
+    CrossQPolicy,
     DQNPolicy,
     NormalActionNoise,
     OrnsteinUhlenbeckActionNoise,
@@ -44,6 +46,12 @@ TRAININGS = {
         SAC(**SMALL, gradient_steps=-1, n_steps=2),
         total_timesteps=60,
         normalize=True,
+    ),
+    "CrossQ": Training(
+        PENDULUM,
+        CrossQPolicy.of(PENDULUM.env, (8,), warmup_steps=10),
+        CrossQ(**SMALL, gradient_steps=2, policy_delay=2),
+        total_timesteps=60,
     ),
     "TD3": Training(
         PENDULUM,
@@ -93,8 +101,19 @@ def test_nothing_is_learned_before_learning_starts(name):
     np.testing.assert_array_equal(timesteps, TRAIN_FREQ * NUM_ENVS * np.arange(1, 11))
     loss = metrics["loss" if name == "DQN" else "critic_loss"]
     np.testing.assert_array_equal(loss != 0, timesteps > STARTS)
-    per_iteration = {"DQN": 2, "SAC": TRAIN_FREQ * NUM_ENVS, "TD3": 1}[name]
+    per_iteration = {"DQN": 2, "SAC": TRAIN_FREQ * NUM_ENVS, "CrossQ": 2, "TD3": 1}[name]
     assert end.learner.num_updates == per_iteration * (timesteps > STARTS).sum()
+
+
+def test_running_statistics_of_crossq_follow_and_act():
+    start, end, _ = trained("CrossQ")
+    steps, num = end.learner.targets, end.learner.num_updates
+    assert (steps["critic_steps"] == num).all()
+    assert (steps["actor_steps"] == num // 2).all()
+    policy, acting = TRAININGS["CrossQ"].network, TRAININGS["CrossQ"].algorithm.acting_params(end.learner)
+    moved = {name: np.abs(acting[name] - start.learner.targets[name]).max() for name in ("actor_statistics",)}
+    assert min(moved.values()) > 0.01
+    assert acting.keys() == policy.init(jax.random.key(0)).keys() | {"log_ent_coef"}  # so that it can begin another
 
 
 def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():

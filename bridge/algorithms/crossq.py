@@ -1,0 +1,21 @@
+"""CrossQ: sb3-contrib's, compiled."""
+
+from __future__ import annotations
+
+import sb3_contrib
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.sac import entropy_settings
+from bridge.engine.trust import compiled
+from jaxenvs import learn
+
+
+@compiled
+class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
+    """`sb3_contrib.CrossQ` with the same arguments, and `engine`."""
+
+    __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ)
+
+    def _settings_now(self) -> learn.CrossQ:
+        return learn.CrossQ(**self._shared_settings(), **entropy_settings(self), policy_delay=self.policy_delay)

@@ -1,0 +1,88 @@
+"""Batch renormalisation (Ioffe 2017, https://arxiv.org/abs/1702.03275), as sb3-contrib's.
+
+Features are normalised by running means and variances, which follow those of the batches of a training. There a batch
+is normalised by its own at first, and after `warmup_steps` of them nearly by the running ones: what differs is clipped,
+and no gradient goes through it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def renormalize(
+    x: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    momentum: Any,
+    eps: Any,
+    warmup_steps: Any,
+    rmax: Any,
+    dmax: Any,
+) -> jax.Array:
+    """In evaluation: by the running statistics.
+
+    Args:
+      x: (batch, n).
+      mean, variance: running, (n,); scale, bias: learned, (n,).
+      momentum: the share of a batch in the next running statistics.
+      eps: added to variances.
+      warmup_steps: so many batches, and one more, are normalised by their own statistics alone.
+      rmax, dmax: bounds of how much wider, and how many deviations away, the statistics of a batch count as.
+    """
+    return (x - mean) / jnp.sqrt(variance + eps) * scale + bias
+
+
+class BatchStatistics:
+    """Normalises in training, a layer a call, and keeps what the running statistics become.
+
+    Attributes:
+      steps: (layers,), how many batches each has seen.
+    """
+
+    def __init__(self, steps: jax.Array) -> None:
+        self.steps, self._new = steps, list[jax.Array]()
+
+    def renormalize(
+        self,
+        x: jax.Array,
+        mean: jax.Array,
+        variance: jax.Array,
+        scale: jax.Array,
+        bias: jax.Array,
+        momentum: Any,
+        eps: Any,
+        warmup_steps: Any,
+        rmax: Any,
+        dmax: Any,
+    ) -> jax.Array:
+        """See the function of this name."""
+        is_warm = self.steps[len(self._new) // 2] > warmup_steps
+        # As products, which XLA's CPU backend computes in less time than sums over rows, and their gradients too.
+        ones = jnp.ones((1, len(x)), x.dtype)
+        product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        batch_mean = product(ones, x)[0] / len(x)
+        centred = x - batch_mean
+        batch_variance = product(ones, centred**2)[0] / (len(x) - 1)
+        deviation, running = jnp.sqrt(batch_variance + eps), jnp.sqrt(variance + eps)
+        r = jnp.where(is_warm, jnp.clip(deviation / running, 1 / rmax, rmax), 1)
+        d = jnp.where(is_warm, jnp.clip((batch_mean - mean) / running, -dmax, dmax), 0)
+        r, d = jax.lax.stop_gradient((r, d))
+        # Where a feature is the same in the whole batch, the root has no slope.
+        varies = batch_variance > 0
+        root = jnp.where(varies, jnp.sqrt(jnp.where(varies, batch_variance, 1)), 0)
+        normal = (centred + d * root / r) * (1 / jnp.sqrt(batch_variance / r**2 + eps))
+        following = mean + momentum * (batch_mean - mean), variance + momentum * (batch_variance - variance)
+        self._new.extend(jax.lax.stop_gradient(following))
+        return normal * scale + bias
+
+    @property
+    def new(self) -> jax.Array:
+        """Means and variances of all layers, in the order of the calls, end to end."""
+        return jnp.concatenate(self._new) if self._new else jnp.zeros(0)
