@@ -1,4 +1,4 @@
-"""Draws docs/environments/pictures/: our picture of a state beside the reference's. python docs/pictures.py
+"""Draws docs/environments/pictures/: our picture of a state beside the reference's, if it has one. python docs/pictures.py
 
 It needs Pillow, pygame, minatar and seaborn.
 """
@@ -33,6 +33,7 @@ STATES: dict[str, list[float]] = {
     "CliffWalking-v1": [26],
     "Taxi-v4": [((2 * 5 + 2) * 5 + 0) * 4 + 1],
 }
+ALONE = {"BitFlipping-v0": 0, "ArmReach-v0": 3}  # whose reference has no picture, and the seed of a start
 GAMES = {"Asterix": 20, "Breakout": 12, "Freeway": 30, "Seaquest": 30, "SpaceInvaders": 25}  # after so many steps
 
 
@@ -85,6 +86,13 @@ def games() -> np.ndarray:
     return np.concatenate([part for pair in pairs for part in (pair, gap(height, GAP))][:-1], axis=1)
 
 
+def alone(id: str, seed: int) -> np.ndarray:
+    """Our picture of a start, half as large."""
+    env = jaxenvs.make(id)
+    height, width = env.render_size
+    return np.asarray(env.draw(env.reset(jax.random.key(seed))[0], height // SCALE, width // SCALE))
+
+
 def gap(height: int, width: int) -> np.ndarray:
     """What lies between two pictures."""
     return np.full((height, width, 3), 200, np.uint8)
@@ -114,4 +122,6 @@ if __name__ == "__main__":
     for id, numbers in STATES.items():
         side_by_side(id, ours(id, numbers), reference(id, numbers))
     side_by_side("Blackjack-v1", *cards())
+    for id, seed in ALONE.items():
+        write(id, alone(id, seed))
     write("MinAtar", games())

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from jaxenvs.envs.classic_control.mountain_car import MountainCar
     from jaxenvs.envs.classic_control.mountain_car_continuous import MountainCarContinuous
     from jaxenvs.envs.classic_control.pendulum import Pendulum
+    from jaxenvs.envs.goals.arm_reach import ArmReach
+    from jaxenvs.envs.goals.bit_flipping import BitFlipping
     from jaxenvs.envs.minatar.asterix import Asterix
     from jaxenvs.envs.minatar.breakout import Breakout
     from jaxenvs.envs.minatar.freeway import Freeway
@@ -51,8 +53,10 @@ __all__ = [
     "Acrobot",
     "ActionMasker",
     "ActionRepeat",
+    "ArmReach",
     "Asterix",
     "AutoresetMode",
+    "BitFlipping",
     "Blackjack",
     "Breakout",
     "CartPole",

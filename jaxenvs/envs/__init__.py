@@ -3,6 +3,6 @@
 The tables name the classes, so that a suite is imported when one of its environments is made.
 """
 
-from jaxenvs.envs import box2d, classic_control, minatar, toy_text
+from jaxenvs.envs import box2d, classic_control, goals, minatar, toy_text
 
-SUITES = (classic_control, toy_text, minatar, box2d)
+SUITES = (classic_control, toy_text, minatar, box2d, goals)

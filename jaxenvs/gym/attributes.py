@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from jaxenvs.environment import Environment, Wrapper
 
 
@@ -11,7 +13,7 @@ class ParameterAttributes:
     """A mixin: what is no attribute of the object itself is a parameter of its environment, to read and to set.
 
     So is it with Gymnasium's own environments, `env.unwrapped.gravity = 5.0`, and so `get_wrapper_attr` and
-    `set_wrapper_attr` find it through any wrappers.
+    `set_wrapper_attr` find it through any wrappers. `compute_reward` of an environment with goals is there too.
     """
 
     def _environment(self) -> Environment[Any] | None:
@@ -31,6 +33,9 @@ class ParameterAttributes:
 
     def __getattr__(self, name: str) -> Any:
         env = self._environment()
+        if name == "compute_reward" and env is not None:
+            method = env.parameter(name)
+            return lambda *args, **kwargs: np.asarray(method(*args, **kwargs))
         if env is None or not self.is_parameter(name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return env.parameter(name)
