@@ -1,4 +1,6 @@
-"""Draws docs/environments/pictures/: our picture of a state beside the reference's, if it has one. python docs/pictures.py
+"""Draws docs/environments/pictures/: our picture of a state beside the reference's, if there is one.
+
+    python docs/pictures.py
 
 It needs Pillow, pygame, minatar and seaborn.
 """

@@ -71,7 +71,8 @@ class ArmReach(GoalEnvironment[ArmReachState]):
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> jax.Array:
         """0 where the tip is within `distance_threshold` of the goal, else -1."""
         distance = jnp.linalg.norm(jnp.asarray(achieved_goal) - jnp.asarray(desired_goal), axis=-1)
-        return -(distance > self.distance_threshold).astype(float)
+        reward: jax.Array = -(distance > self.distance_threshold).astype(float)
+        return reward
 
     def _timestep(self, state: ArmReachState, reward: float | None = None) -> TimeStep:
         tip = jnp.stack(self._tip(state)).astype(jnp.float32)
