@@ -27,7 +27,7 @@ import bridge
 from benchmarks import common, training
 from benchmarks.never_slower import SHORTEST_RUN_SECONDS
 from benchmarks.peers import client
-from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
+from benchmarks.peers.cell import GYMNASIUM, HINDSIGHT, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
 from bridge.app.hyperparameters import TUNED
 
 PARTS = ("steps", "images", "on_policy", "memory")
@@ -71,6 +71,11 @@ STEPS = (
     Comparison(_cell("TQC", "MlpPolicy 256-256, Pendulum-v1", 128), DEFAULTS, {JAX: (1.8, None), HOST: (1.4, None)}),
     Comparison(_cell("CrossQ", CROSSQ_NETWORK, 128), DEFAULTS, {JAX: (1.8, 1), HOST: (1.4, 1)}),
     Comparison(_cell("DQN", "MlpPolicy 256-256", 1280, **ZOO_DQN), ZOO, {JAX: (4, 1.8)}),
+    Comparison(
+        _cell("SAC", "MultiInputPolicy 256-256, BitFlipping(15)", 128, **HINDSIGHT),
+        "SB3's defaults, HerReplayBuffer",
+        {JAX: (3, None), HOST: (1.4, None)},
+    ),
 )
 IMAGES = (Comparison(_cell("DQN", "CnnPolicy 4x84x84", 128, **IMAGES_BUFFER), DEFAULTS, {JAX: (1.2, None)}),)
 # sb3-contrib's defaults, but for the rollout.

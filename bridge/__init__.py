@@ -29,7 +29,7 @@ from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_handle import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
-from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
+from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from bridge.seeds import train_seeds
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
@@ -45,6 +45,7 @@ __all__ = [
     "CompiledWrapper",
     "Evaluation",
     "GymVecEnv",
+    "HerReplayBuffer",
     "JaxVecEnv",
     "NativeVecEnv",
     "NativeVectorEnv",

@@ -17,6 +17,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import Schedule, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -26,8 +27,9 @@ Infos = list[dict[str, Any]]
 
 # Of later versions of SB3.
 NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
-# In the place of which bridge.ReplayBuffer holds the same in less memory, and gives it faster.
-SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer)
+# In the place of which bridge.ReplayBuffer, or bridge.HerReplayBuffer, holds the same in less memory, and gives it
+# faster.
+SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer, SB3sHerReplayBuffer)
 
 
 class Algorithm(Protocol):

@@ -110,6 +110,12 @@ class VectorEnv:
         env: Environment[Any] = jax.tree.map(lambda leaf: leaf[lane].item() if leaf.ndim == 1 else leaf[lane], self.env)
         return env
 
+    @property
+    def first_env(self) -> Environment[Any]:
+        """The environment of the first lane, also in traced code."""
+        env: Environment[Any] = self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[0], self.env)
+        return env
+
     def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:
         """Start an episode in every lane.
 

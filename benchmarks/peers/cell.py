@@ -42,7 +42,10 @@ NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = 
     "MlpPolicy 64-64, legal actions": ("MlpPolicy", [64, 64], "four_numbers"),
     "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
+    "MultiInputPolicy 256-256, BitFlipping(15)": ("MultiInputPolicy", [256, 256], "bits"),
 }
+# A name among settings, which are sent as JSON.
+HINDSIGHT = {"replay_buffer_class": "HerReplayBuffer"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Side:
             policy_kwargs=None if layers is None else {"net_arch": layers},
             seed=0,
             device="cpu",
-            **self.cell.arguments,
+            **self._arguments(),
         )
         self._learn(1)
         first_seconds = time.perf_counter() - start
@@ -157,6 +160,13 @@ class Side:
     def _learn(self, iterations: int) -> None:
         self.model.learn(iterations * self.cell.rollout, reset_num_timesteps=False)
 
+    def _arguments(self) -> dict[str, Any]:
+        if self.cell.settings.get("replay_buffer_class") != HINDSIGHT["replay_buffer_class"]:
+            return self.cell.arguments
+        from stable_baselines3 import HerReplayBuffer
+
+        return {**self.cell.arguments, "replay_buffer_class": HerReplayBuffer}
+
     def _environments(self) -> Any:
         from stable_baselines3.common.env_util import make_vec_env
         from stable_baselines3.common.vec_env import VecNormalize
@@ -167,7 +177,8 @@ class Side:
         # An id in both worlds, or a class of the same name in both modules.
         if self.cell.environments == HOST and self.side == OURS:
             make = functools.partial(importlib.import_module("bridge").make_vec_env, backend="serial")
-        venv = make(env if "-v" in env else functools.partial(module.Images, env), self.cell.n_envs, seed=0)
+        one: Any = env if "-v" in env else module.bits if env == "bits" else functools.partial(module.Images, env)
+        venv = make(one, self.cell.n_envs, seed=0)
         return VecNormalize(venv) if self.cell.normalize else venv
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.envs import BitFlippingEnv
 
 PHASES, ACTIONS, LENGTH = 16, 4, 100
 BOX = ", Box"
@@ -85,3 +86,8 @@ class Images(gymnasium.Env[Any, Any]):
         if isinstance(self.film, dict):
             return {name: shots[self.phase].copy() for name, shots in self.film.items()}
         return self.film[self.phase].copy()
+
+
+def bits() -> gymnasium.Env[Any, Any]:
+    """15 bits, any of which an action flips."""
+    return BitFlippingEnv(n_bits=15, continuous=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gymnasium import spaces
 
 from benchmarks.peers import images
-from jaxenvs import Environment, TimeStep, environment, static, struct
+from jaxenvs import Environment, TimeStep, environment, make, static, struct
 
 
 @struct
@@ -48,3 +48,8 @@ class Images(Environment[ImagesState]):
 
     def _observe(self, state: ImagesState) -> Any:
         return jax.tree.map(lambda shots: jnp.asarray(shots)[state.phase], images.film(self.kind))
+
+
+def bits() -> Environment[Any]:
+    """As `images.bits`."""
+    return make("BitFlippingContinuous-v0", n_bits=15)

@@ -19,6 +19,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.algorithms.base import CompiledAlgorithm, SavePath
 from bridge.engine.acting import Actor
@@ -32,7 +33,7 @@ from bridge.engine.steps import Ran
 from bridge.engine.watching import Pace, looks_at_each_step, looks_at_rollouts, looks_at_steps, quiet_steps
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
-from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
+from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from bridge.sb3 import SB3S_BUFFERS, Infos, NStepReplayBuffer
 from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
 from jaxenvs.learn.off_policy.driver import Progress
@@ -73,6 +74,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
             "train_freq": self._frequency.frequency,
             "gradient_steps": self.gradient_steps,
             "n_steps": n_steps,
+            "hindsight": self.replay_buffer.hindsight if isinstance(self.replay_buffer, HerReplayBuffer) else None,
             "action_noise": export_noise_if_known(self.action_noise, self.action_space.shape or ()),
         }
 
@@ -108,14 +110,20 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         # Before SB3 makes one of its own; it still names the class, so that a zip says nothing of this package.
-        if self.engine != "torch" and self.replay_buffer is None and self.replay_buffer_class in SB3S_BUFFERS:
-            arguments = {}
+        # A HerReplayBuffer without environments is refused, by SB3.
+        is_hindsight = self.replay_buffer_class is SB3sHerReplayBuffer
+        knows_class = self.replay_buffer_class in SB3S_BUFFERS and (self.env is not None or not is_hindsight)
+        if self.engine != "torch" and self.replay_buffer is None and knows_class:
+            arguments: dict[str, Any] = {}
+            ours: type[Any] = ReplayBuffer
+            if is_hindsight:
+                ours, arguments = HerReplayBuffer, {"env": self.env}
             if self.replay_buffer_class is None and getattr(self, "n_steps", 1) > 1:
                 arguments = {"n_steps": self.n_steps, "gamma": self.gamma}
             elif self.replay_buffer_class is not None and self.replay_buffer_class is NStepReplayBuffer:
                 parameters = inspect.signature(NStepReplayBuffer).parameters
                 arguments = {name: parameters[name].default for name in ("n_steps", "gamma")}
-            self.replay_buffer = ReplayBuffer(
+            self.replay_buffer = ours(
                 self.buffer_size,
                 self.observation_space,
                 self.action_space,
@@ -127,11 +135,12 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, OffPolicyAlgorithm):
         super()._setup_model()
 
     def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
-        """SB3's. Where one of SB3's own buffers was saved, there is a bridge.ReplayBuffer that holds the same."""
+        """SB3's. Where one of SB3's own buffers was saved, there is one of bridge's that holds the same."""
         super().load_replay_buffer(path, truncate_last_traj)
         assert self.replay_buffer is not None
         if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
-            self.replay_buffer = ReplayBuffer.from_sb3(self.replay_buffer)
+            ours: Any = HerReplayBuffer if type(self.replay_buffer) is SB3sHerReplayBuffer else ReplayBuffer
+            self.replay_buffer = ours.from_sb3(self.replay_buffer)
 
     # --- In one program -----------------------------------------------------------------------------------------
 

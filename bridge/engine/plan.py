@@ -18,6 +18,7 @@ from bridge.engine.learner import Learner
 from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
 from bridge.engine.trust import has_own_methods, inner_environments, of_others
 from bridge.errors import NotCompilable
+from bridge.replay import HerReplayBuffer
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
@@ -28,7 +29,10 @@ from bridge.translate.policies import export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
+from bridge.wrappers.vec_check_nan import CompiledCheckNan
+from bridge.wrappers.vec_monitor import CompiledMonitor
 from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.learn.off_policy.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 
@@ -212,6 +216,8 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         return
     try:
         _require_in_program(algorithm, plan.others)
+        if isinstance(algorithm.replay_buffer, HerReplayBuffer):
+            _require_goals(algorithm, chain)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
@@ -250,6 +256,22 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
         raise NotCompilable("train_freq is in episodes, and a program counts steps.")
     if algorithm.action_noise is not None:
         export_noise(algorithm.action_noise, algorithm.action_space.shape or ())
+
+
+def _require_goals(algorithm: Any, chain: Chain) -> None:
+    """Refuse environments whose reward of any goal a program cannot have.
+
+    Raises:
+      NotCompilable: it cannot.
+    """
+    if not {*chain.types} <= {CompiledMonitor, CompiledCheckNan}:
+        raise NotCompilable("The goals of a HerReplayBuffer are those of wrappers around the environments.")
+    if algorithm.replay_buffer.env is not algorithm.env:
+        raise NotCompilable("The HerReplayBuffer asks other environments for rewards than those that are stepped.")
+    try:
+        require_goals(chain.base.venv.first_env)
+    except TypeError as error:
+        raise NotCompilable(f"{str(error)[0].upper()}{str(error)[1:]}") from error
 
 
 def _require_faster(algorithm: Any) -> None:

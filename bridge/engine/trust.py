@@ -26,7 +26,6 @@ from stable_baselines3.common.logger import (
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
-from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
@@ -57,7 +56,6 @@ BETWEEN_ROLLOUTS = frozenset(
 _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
-BUFFERS = (*SB3S_BUFFERS, HerReplayBuffer)
 NOISES = (NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
 HOST_WRAPPERS = (VecVideoRecorder,)
 SCHEDULES = tuple(
@@ -93,7 +91,7 @@ def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
         if not _is_known_schedule(vars(algorithm).get(name)):
             names.append(name)
     buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
-    if not (buffer is None or ((is_known(buffer) or type(buffer) in BUFFERS) and not has_own_methods(buffer))):
+    if not (buffer is None or ((is_known(buffer) or type(buffer) in SB3S_BUFFERS) and not has_own_methods(buffer))):
         names.append("replay_buffer")
     noises = [] if noise is None else [noise, *getattr(noise, "noises", ())]
     if not all(type(each) in NOISES and not has_own_methods(each) for each in noises):

@@ -28,6 +28,8 @@ def in_larger_store(like: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, np
     # It had room for the budget, so if it was full, it had just become so.
     was_full = (old[f"{REPLAY}.position"] == 0) & (grown[".iteration"] > 0)
     old[f"{REPLAY}.position"] = np.where(was_full, np.int32(rows), old[f"{REPLAY}.position"])
+    if (begin := old.get(f"{REPLAY}.episodes.begin")) is not None:
+        old[f"{REPLAY}.episodes.begin"] = np.where(was_full[:, None] & (begin == 0), np.int32(rows), begin)
     for path, leaf in jax.tree_util.tree_leaves_with_path(replay):
         name = f"{REPLAY}{jax.tree_util.keystr(path)}"
         more = [(0, new - each) for new, each in zip(leaf.shape, old[name].shape)]

@@ -13,6 +13,7 @@ from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Ma
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy.crossq import CrossQ, CrossQPolicy
 from jaxenvs.learn.off_policy.dqn import DQN
+from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
@@ -51,6 +52,7 @@ __all__ = [
     "DiagonalGaussian",
     "Distribution",
     "FlattenExtractor",
+    "Hindsight",
     "LearnerState",
     "MaskablePPO",
     "Masked",

@@ -15,6 +15,7 @@ from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.off_policy import loop as off_policy
+from jaxenvs.learn.off_policy.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.on_policy import loop as on_policy
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
@@ -79,6 +80,10 @@ class Training:
             if not all(isinstance(part, spaces.Box) for part in parts):
                 raise ValueError(f"normalize takes observations of a Box or of a Dict of them, got {space}.")
         self.algorithm.check()
+        if isinstance(self.algorithm, OffPolicySettings) and self.algorithm.hindsight is not None:
+            require_goals(self.venv.first_env)
+            if (found := spaces_in_traced_code(self.venv.env)) is not None:
+                require_goal_space(found[0])
         self.algorithm.check_schedules(self.num_iterations)
 
     def init(self, key: jax.Array, params: Any = None) -> TrainingState:

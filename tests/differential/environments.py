@@ -21,8 +21,9 @@ LONGEST = 8  # steps of an episode
 
 def observation_space(kind: str) -> spaces.Space[Any]:
     box, number = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(LONGEST + 1)
+    goal = spaces.Dict({"observation": box, "achieved_goal": box, "desired_goal": box})
     # Not in the order of the alphabet, which is JAX's.
-    return {"box": box, "discrete": number, "dict": spaces.Dict(OrderedDict(z=box, a=number))}[kind]
+    return {"box": box, "discrete": number, "dict": spaces.Dict(OrderedDict(z=box, a=number)), "goal": goal}[kind]
 
 
 def action_space(kind: str) -> spaces.Space[Any]:
@@ -31,7 +32,12 @@ def action_space(kind: str) -> spaces.Space[Any]:
 
 def observe(kind: str, time: Any, np: Any) -> Any:
     box = np.stack([time / 8, 1 - time / 4]).astype(np.float32)
-    return {"box": box, "discrete": time, "dict": {"z": box, "a": time}}[kind]
+    goal = {"observation": box, "achieved_goal": box, "desired_goal": 0 * box}
+    return {"box": box, "discrete": time, "dict": {"z": box, "a": time}, "goal": goal}[kind]
+
+
+def compute_reward(achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+    return (abs(achieved_goal - desired_goal).sum(-1) < 0.5) * 1.0
 
 
 def legal(time: Any, np: Any) -> Any:
@@ -64,6 +70,9 @@ class Clock(Environment[ClockState]):
     def action_masks(self, state: ClockState) -> jax.Array:
         return legal(state.time, jnp)
 
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return compute_reward(achieved_goal, desired_goal, info)
+
     def reset(self, key: jax.Array) -> tuple[ClockState, TimeStep]:
         state = ClockState(jnp.zeros((), jnp.int32))
         return state, TimeStep.create(observe(self.observations, state.time, jnp))
@@ -84,6 +93,9 @@ class GymnasiumClock(gymnasium.Env[Any, Any]):
 
     def action_masks(self) -> np.ndarray:
         return legal(np.int64(self._time), np)
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return compute_reward(achieved_goal, desired_goal, info)
 
     def _observe(self) -> Any:
         return observe(self.observations, np.int64(self._time), np)

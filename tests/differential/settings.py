@@ -12,9 +12,10 @@ import torch
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import nn
 
-from tests.differential.environments import make_env
+from tests.differential.environments import LONGEST, make_env
 from tests.differential.overriding import subclass
 
 ON_POLICY = ("PPO", "A2C", "MaskablePPO")
@@ -34,7 +35,7 @@ class Setting:
     Attributes:
       algorithm: one of ALGORITHMS.
       env: "jax" or "gymnasium".
-      observations: "box", "discrete" or "dict".
+      observations: "box", "discrete" or "dict"; "goal" with a HerReplayBuffer, which on the host draws what SB3's does.
       exact: nothing that is drawn has an effect: actions are certain, and a replay buffer has one row, or a rollout one
         minibatch; so models learn, and all their numbers are the same. Otherwise they draw, and the learning rate is 0.
       num_envs, length, truncates: of the environments.
@@ -157,7 +158,7 @@ def make(library: Any, setting: Setting, number: int) -> Any:
     arguments |= _on_policy(setting) if setting.is_on_policy else _off_policy(setting)
     if setting.algorithm == "A2C":
         arguments["use_rms_prop"] = not setting.optimizer
-    policy = "MultiInputPolicy" if setting.observations == "dict" else "MlpPolicy"
+    policy = "MultiInputPolicy" if setting.observations in ("dict", "goal") else "MlpPolicy"
     cls = subclass(getattr(library, setting.algorithm), setting.overrides)
     model = cls(policy, env, policy_kwargs=policy_kwargs, **arguments)
     begin(model, setting, number)
@@ -180,7 +181,7 @@ def sizes(setting: Setting, num_envs: int) -> dict[str, int]:
     """Of a rollout one minibatch; of a replay buffer one row, where nothing drawn may have an effect."""
     if setting.is_on_policy:
         return {"batch_size": 4 * num_envs} if setting.algorithm in PPOS else {}
-    return {"buffer_size": num_envs if setting.exact else 16}
+    return {"buffer_size": num_envs if setting.exact and setting.observations != "goal" else 16}
 
 
 def _on_policy(setting: Setting) -> dict[str, Any]:
@@ -195,6 +196,8 @@ def _off_policy(setting: Setting) -> dict[str, Any]:
         "gradient_steps": {"step": 1, "third": 2, "episode": -1}[setting.frequency],
         **sizes(setting, setting.num_envs),
     }
+    if setting.observations == "goal":
+        arguments |= {"replay_buffer_class": HerReplayBuffer, "learning_starts": LONGEST * setting.num_envs}
     if setting.noise:
         given = np.full(1, 0.25), np.zeros(1)
         arguments["action_noise"] = OwnNoise(*given) if setting.noise == "own" else NormalActionNoise(*given)

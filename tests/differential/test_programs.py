@@ -203,6 +203,33 @@ def test_what_was_found_ends_where_stable_baselines3_does(name):
     assert compare(FOUND[name]) is None
 
 
+@pytest.mark.parametrize("algorithm", tiered(["DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC"], "DQN", "SAC"))
+def test_hindsight_ends_where_stable_baselines3_does(algorithm):
+    """On the host, where goals come from NumPy's generator: learning, by hand too, files, and the other library."""
+    program = Program(
+        Setting(algorithm, env="gymnasium", observations="goal"),
+        (
+            ("learn", 24, True, None, 4),
+            ("look", "weights"),
+            ("look", "sample"),
+            ("train", 2),
+            ("learn", 12, False, "each", 4),
+            ("replay", "other"),
+            ("look", "weights"),
+            ("learn", 12, False, None, 4),
+            ("look", "moments"),
+            ("save",),
+            ("travel", "saved"),
+            ("learn", 6, False, None, 4),
+            ("travel", "own", 1),
+            ("look", "buffer"),
+            ("learn", 30, False, None, 4),
+            ("look", "buffer"),
+        ),
+    )
+    assert compare(program) is None
+
+
 def test_documents_say_which_differences_are_known():
     text = Path(bridge.__file__).parent.parent.joinpath("docs", "stable-baselines3.md").read_text()
     section = " ".join(text.partition("## What differs")[2].partition("\n## ")[0].split())

@@ -25,6 +25,7 @@ from bridge.translate.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, Replay, Transitions
 from jaxenvs.learn.off_policy import driver
+from jaxenvs.learn.off_policy.hindsight import require_goals
 from jaxenvs.learn.off_policy.loop import ExplorationState
 from jaxenvs.learn.off_policy.replay import TD_ERRORS
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
@@ -100,6 +101,7 @@ def _train(
         *rates,
         keep,
         empty,
+        None if settings.hindsight is None else require_goals(environments.venv.first_env),
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
     end = environments.end(run.exploration.collector)
@@ -174,6 +176,8 @@ def run_steps(
     # Last, because it raises if something is NaN.
     learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     algorithm._n_updates = int(run.learner.num_updates)
+    if settings.hindsight is not None and host.progress.num_timesteps > settings.learning_starts:
+        buffer.require_whole_episode()  # as SB3, where the first update is due
     if is_watched:
         taken = jax.tree.map(lambda leaf: leaf[:count], taken)
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))

@@ -263,12 +263,17 @@ class Ring:
             broken.append(differs.any(axis=1).nonzero()[0])
         return np.unique(np.concatenate(broken)) if broken else np.zeros(0, np.int64)
 
-    def _break(self, lanes: np.ndarray) -> None:
-        """Let the newest slots of some lanes end their episodes, by truncation."""
+    def end(self, lanes: np.ndarray, is_terminal: bool) -> None:
+        """Let the newest slots of some lanes end their episodes, in a terminal state or by truncation."""
+        lanes = lanes[~replay_tags.is_end(self.tag[self.newest])[lanes]]
+        self._make_room(len(lanes))
+        self._break(lanes, is_terminal)
+
+    def _break(self, lanes: np.ndarray, is_terminal: bool = False) -> None:
         if len(lanes):
             final = columns.at(self.last_observation, lanes)
-            no = np.zeros(len(lanes), bool)
-            self._write_ends(self.newest * self.num_envs + lanes, final, no, ~no)
+            terminated = np.full(len(lanes), is_terminal)
+            self._write_ends(self.newest * self.num_envs + lanes, final, terminated, ~terminated)
 
     def _write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
         first = self.num_ended % len(self.end_slot)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.off_policy.hindsight import ComputeReward
 from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
 from jaxenvs.learn.rollout import Step
@@ -87,6 +88,7 @@ def run(
     exploration_rate: jax.Array,
     keep: Callable[[Any, Any, Any], Any],
     empty: Callable[[Any], Any],
+    compute_reward: ComputeReward | None = None,
 ) -> Run:
     """Go on until a limit is reached. However a training is cut into runs, its bits are the same.
 
@@ -98,6 +100,7 @@ def run(
         may be taken.
       keep: from what was kept, the number of a step, and what it gave: the stored action, and the anything.
       empty: what is kept before the first step, from the shapes of what one gives.
+      compute_reward: that of the environments, for hindsight.
     """
     num_envs = exploration.replay.num_envs
     dtype = jax.tree.leaves(learner.params)[0].dtype
@@ -108,16 +111,19 @@ def run(
         params = settings.acting_params(learner)
         return Noise.draw(settings, policy, params, observation, jax.random.fold_in(key, iteration))
 
+    def is_due(carry: Run) -> Any:
+        return carry.progress.is_due & carry.exploration.replay.is_ready
+
     def learn(carry: Run, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
         now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
         # None rather than a branch around them, which would copy what they change.
-        num = jnp.where(carry.progress.is_due, num_updates, 0)
-        return update(now, policy, optimizers, carry.learner, carry.exploration.replay, noise, num)
+        num = jnp.where(is_due(carry), num_updates, 0)
+        replay = carry.exploration.replay
+        return update(now, policy, optimizers, carry.learner, replay, noise, num, compute_reward=compute_reward)
 
     def update_if_due(carry: Run, noise: Noise) -> Run:
         if not num_updates:
             return carry
-        is_due = carry.progress.is_due
         learner, metrics = learn(carry, noise)
         before, after = carry.learner.num_updates, learner.num_updates
         there = {name: settings.num_averaged(name, before, after) > 0 for name in metrics}
@@ -125,7 +131,7 @@ def run(
             carry,
             learner=learner,
             metrics={name: jnp.where(there[name], new, carry.metrics[name]) for name, new in metrics.items()},
-            num_updated=carry.num_updated + is_due,
+            num_updated=carry.num_updated + is_due(carry),
             progress=dataclasses.replace(carry.progress, is_due=jnp.asarray(False)),
         )
 

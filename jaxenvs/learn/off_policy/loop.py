@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.normalization import Normalizer
+from jaxenvs.learn.off_policy.hindsight import ComputeReward, require_goals
 from jaxenvs.learn.off_policy.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
 from jaxenvs.learn.rollout import CollectorState, Step
@@ -49,7 +50,8 @@ class Noise:
     Attributes:
       exploration, random, normal: (train_freq, ...), of the policy; a random action, for each environment; standard
         normal numbers for the action noise, or None.
-      bits: uint32 (gradient_steps, batch_size), from which slots of the store are drawn.
+      bits: uint32 (gradient_steps, batch_size), from which slots of the store are drawn; with hindsight
+        (gradient_steps, 2, batch_size), and goals.
       updates: (gradient_steps, ...), of the updates.
     """
 
@@ -88,7 +90,7 @@ class Noise:
             exploration=settings.exploration_noise(policy, params, observation, keys[2], num),
             random=random,
             normal=normal,
-            bits=jax.random.bits(keys[3], (gradient_steps, batch_size)),
+            bits=jax.random.bits(keys[3], (gradient_steps, *(2,) * (settings.hindsight is not None), batch_size)),
             updates=settings.noise(policy, params, transitions, keys[4], gradient_steps) if gradient_steps else None,
         )
 
@@ -153,20 +155,29 @@ def update(
     noise: Noise,
     num: Any = None,
     normalizer: Normalizer | None = None,
+    compute_reward: ComputeReward | None = None,
 ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
     """The updates after a collection, on what the store holds.
 
     Args:
       num: how many of those that `noise` is for; may be traced. If not given, all.
       normalizer: of what the networks see of the store.
+      compute_reward: that of the environments, for hindsight.
     """
 
     def batch_of(bits: jax.Array) -> Transitions:
-        if normalizer is None:
+        if settings.hindsight is not None:
+            assert compute_reward is not None
+            batch: Transitions = settings.hindsight.transitions(replay, bits, settings.gamma, compute_reward)
+            if normalizer is None:
+                return batch
+            batch = dataclasses.replace(batch, reward=normalizer.normalize_reward(batch.reward))
+        elif normalizer is None:
             return replay.transitions(*replay.draw(bits), settings.gamma, settings.n_steps)
-        batch = replay.transitions(
-            *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
-        )
+        else:
+            batch = replay.transitions(
+                *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
+            )
         observation, next_observation = (
             normalizer.normalize_observation(leaf) for leaf in (batch.observation, batch.next_observation)
         )
@@ -201,7 +212,12 @@ def init(training: Training, key: jax.Array, params: Any = None) -> OffPolicyTra
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
-        replay=Replay.create(max(settings.buffer_size // venv.num_envs, 1), collector.observation, like),
+        replay=Replay.create(
+            max(settings.buffer_size // venv.num_envs, 1),
+            collector.observation,
+            like,
+            whole=settings.hindsight is not None,
+        ),
         action_noise=None if action_noise is None else action_noise.init(like),
     )
 
@@ -214,6 +230,8 @@ def advance(
     optimizers = training.algorithm.optimizers(training.optimizer)  # type: ignore[attr-defined]
     policy, learner, back = on_vectors(training.network, state.learner)
     num_timesteps = training.algorithm.steps_per_iteration * venv.num_envs
+    # Of all environments that of the first, as with SB3: that lanes differ in it is not meant.
+    compute_reward = None if training.algorithm.hindsight is None else require_goals(venv.first_env)  # type: ignore[attr-defined]
 
     def see(env_state: tuple[Any, Normalizer | None], observation: Any) -> Any:
         return observation if env_state[1] is None else env_state[1].normalize_observation(observation)
@@ -251,9 +269,12 @@ def advance(
         metrics: dict[str, jax.Array] = {}
         if settings.gradient_steps:
             # None rather than a branch around them, which would copy what they change.
-            is_learning = before + num_timesteps > settings.learning_starts
+            is_learning = (before + num_timesteps > settings.learning_starts) & exploration.replay.is_ready
             num = jnp.where(is_learning, settings.num_updates(venv.num_envs), 0)
-            learner, metrics = update(settings, policy, optimizers, learner, exploration.replay, noise, num, normalizer)
+            replay = exploration.replay
+            learner, metrics = update(
+                settings, policy, optimizers, learner, replay, noise, num, normalizer, compute_reward
+            )
         return learner, exploration, metrics | episodes(timestep)
 
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)

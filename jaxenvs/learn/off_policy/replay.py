@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.hindsight import Episodes
 
 # Last observations of episodes have a row for each slot as long as all of them take no more bytes.
 END_BYTES = 2**24
@@ -69,6 +70,7 @@ class Replay:
       end_slot: int32 (num_ends,), the slot that each belongs to, row * num_envs + lane; -1 before the first.
       num_ended: int32, the episodes that ended so far.
       position, size: int32, the row written next, and how many rows there are to sample from.
+      episodes: where whole episodes are, of which alone hindsight draws; None: all steps are drawn.
     """
 
     observation: Any
@@ -81,9 +83,12 @@ class Replay:
     num_ended: jax.Array
     position: jax.Array
     size: jax.Array
+    episodes: Episodes | None = None
 
     @classmethod
-    def create(cls, capacity: int, observation: Any, action: jax.Array, num_ends: int | None = None) -> Self:
+    def create(
+        cls, capacity: int, observation: Any, action: jax.Array, num_ends: int | None = None, whole: bool = False
+    ) -> Self:
         """An empty store.
 
         Args:
@@ -92,12 +97,15 @@ class Replay:
           num_ends: last observations kept, at least `num_envs`. If not given, one for each slot where these take at
             most 16 MiB, else as many as do, at least an eighth of the slots: of episodes shorter than eight steps on
             average, and so large observations, fewer than `capacity` steps may stay.
+          whole: whether only whole episodes are drawn, as for hindsight. There is a row for each slot's end then.
 
         Raises:
           ValueError: a number is too small, or there are more slots than an int32 counts.
         """
         num_envs = action.shape[0]
         capacity = arguments.positive_int("capacity", capacity, arguments.MOST // num_envs)
+        if whole:
+            num_ends = capacity * num_envs
         if num_ends is None:
             row = sum(leaf.size // num_envs * leaf.dtype.itemsize for leaf in jax.tree.leaves(observation))
             slots = capacity * num_envs
@@ -119,6 +127,7 @@ class Replay:
             num_ended=jnp.zeros((), jnp.int32),
             position=jnp.zeros((), jnp.int32),
             size=jnp.zeros((), jnp.int32),
+            episodes=Episodes.create(capacity, num_envs) if whole else None,
         )
 
     @property
@@ -138,6 +147,16 @@ class Replay:
         """How many lanes there are."""
         num_envs: int = self.tag.shape[1]
         return num_envs
+
+    @property
+    def is_ready(self) -> jax.Array:
+        """Whether there is anything to draw, once something was added."""
+        return jnp.asarray(True) if self.episodes is None else self.episodes.count.sum() > 0
+
+    def part(self, name: str) -> Self:
+        """The same steps, of which one entry of the observations is all that is observed."""
+        names = ("observation", "last_observation", "end_observation")
+        return dataclasses.replace(self, **{each: getattr(self, each)[name] for each in names})
 
     def add(
         self,
@@ -196,6 +215,7 @@ class Replay:
             num_ended=self.num_ended + done.sum(dtype=jnp.int32),
             position=(self.position + 1) % capacity,
             size=size,
+            episodes=None if self.episodes is None else self.episodes.add(self.position, done),
         )
 
     def free_ends(self) -> jax.Array:

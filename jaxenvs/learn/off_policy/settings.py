@@ -13,6 +13,7 @@ import optax
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.replay import TD_ERRORS, Transitions
@@ -59,6 +60,8 @@ class OffPolicySettings(Settings):
       gradient_steps: after them; -1: as many as steps of all environments together.
       n_steps: of the returns.
       action_noise: added to the actions of a Box, see `jaxenvs.learn.off_policy.noise`; or None.
+      hindsight: a Hindsight, for environments with goals: whole episodes are drawn, most of them with goals that they
+        achieved; there are no updates before one has ended. Or None.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {"tau": (0, 1)}
@@ -80,6 +83,7 @@ class OffPolicySettings(Settings):
     gradient_steps: int = static(default=1)
     n_steps: int = static(default=1)
     action_noise: Any = None
+    hindsight: Any = None
 
     @property
     def steps_per_iteration(self) -> int:
@@ -104,6 +108,10 @@ class OffPolicySettings(Settings):
             kinds = (NormalActionNoise, OrnsteinUhlenbeckActionNoise)
             expected = "None, a learn.NormalActionNoise or a learn.OrnsteinUhlenbeckActionNoise"
             arguments.instance("action_noise", self.action_noise, kinds, expected)
+        if self.hindsight is not None:
+            arguments.instance("hindsight", self.hindsight, Hindsight, "None or a learn.Hindsight")
+            if self.n_steps != 1:
+                raise ValueError(f"n_steps must be 1 with hindsight, got {self.n_steps}.")
 
     def check_network(self, network: Any) -> None:
         """See Settings. One of another class must have all that is needed, but for those that are of this package."""

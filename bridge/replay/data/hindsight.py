@@ -1,0 +1,334 @@
+"""HerReplayBuffer: SB3's, as a ring that programs can have; samples are those of SB3's from the same seed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from typing import Any, Self
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
+
+from bridge.replay.store import columns, transitions
+from bridge.replay.store.columns import map_leaves
+from bridge.replay.store.replay_buffer import RingReplayBuffer
+from bridge.replay.store.ring import Ring
+from jaxenvs.learn import Hindsight, Replay
+from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.hindsight import Episodes, require_goal_space
+
+
+class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[override]
+    """SB3's HerReplayBuffer with observations stored once, whose samples take a time that does not grow with its size.
+
+    What it draws, from NumPy's global generator, is what SB3's draws from the same seed: transitions of whole episodes
+    alone, most of them with goals that the episode achieved, and the reward that the environments give for these.
+    """
+
+    is_known = True
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        env: VecEnv,
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: GoalSelectionStrategy | str = "future",
+        copy_info_dict: bool = False,
+    ) -> None:
+        """
+        Args:
+          env: whose `compute_reward` is asked.
+          n_sampled_goal: transitions with other goals for each as it was.
+          goal_selection_strategy: "future", "final" or "episode", or SB3's enumeration of them.
+          copy_info_dict: whether `compute_reward` is given the infos of the steps.
+          The others are those of ReplayBuffer.
+
+        Raises:
+          TypeError: observations do not tell of goals.
+          ValueError: an argument is out of its range.
+        """
+        require_goal_space(observation_space)
+        if isinstance(goal_selection_strategy, str):
+            known = KEY_TO_GOAL_STRATEGY.get(goal_selection_strategy.lower())
+            if known is None:
+                names = ", ".join(map(repr, KEY_TO_GOAL_STRATEGY))
+                raise ValueError(f"goal_selection_strategy must be one of {names}, got {goal_selection_strategy!r}.")
+            goal_selection_strategy = known
+        RingReplayBuffer.__init__(
+            self, buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
+            handle_timeout_termination,
+        )  # fmt: skip
+        self.env, self.copy_info_dict = env, copy_info_dict
+        self.n_sampled_goal, self.goal_selection_strategy = n_sampled_goal, goal_selection_strategy
+        self.her_ratio = 1 - (1.0 / (self.n_sampled_goal + 1))
+        self.infos = np.empty((self.buffer_size if copy_info_dict else 0, self.n_envs), object)
+        self._begin()
+
+    def _begin(self) -> None:
+        lanes = (np.zeros(self.n_envs, np.int32) for _ in range(3))
+        self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *lanes)
+
+    @property
+    def hindsight(self) -> Hindsight:
+        """The same, as `jaxenvs.learn` takes it."""
+        return Hindsight(self.n_sampled_goal, self.goal_selection_strategy.name.lower())
+
+    # --- Storing --------------------------------------------------------------------------------------------------
+
+    def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
+        """See RingReplayBuffer."""
+        row = self.take_ring().position
+        super().add(obs, next_obs, action, reward, done, infos)
+        if self.copy_info_dict:
+            self.infos[row] = infos
+        self._write(row, np.asarray(done, bool).reshape(self.n_envs))
+
+    def add_rollout(
+        self, observations: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, final_observations: Any
+    ) -> None:
+        """See RingReplayBuffer.
+
+        Raises:
+          ValueError: infos are stored, and there are none.
+        """
+        if self.copy_info_dict:
+            raise ValueError("add_rollout has no infos, which copy_info_dict=True stores.")
+        row = self.take_ring().position
+        super().add_rollout(observations, actions, rewards, terminated, truncated, final_observations)
+        done = columns.to_host(terminated).astype(bool) | columns.to_host(truncated).astype(bool)
+        for step, ended in enumerate(done.reshape(-1, self.n_envs)):
+            self._write((row + step) % self.buffer_size, ended)
+
+    def _write(self, row: int, done: np.ndarray) -> None:
+        """What Episodes.add does, in place."""
+        episodes = self._episodes
+        lost = ((episodes.first == row) & (episodes.count > 0)).nonzero()[0]
+        if len(lost):
+            length = -episodes.extent[row, lost]
+            episodes.first[lost] = (episodes.first[lost] + length) % self.buffer_size
+            episodes.count[lost] -= length
+        episodes.extent[row] = (row - episodes.begin) % self.buffer_size
+        if done.any():
+            self._end(done.nonzero()[0], row + 1)
+
+    def _end(self, lanes: np.ndarray, row: int) -> None:
+        """The episodes of some lanes end before a row."""
+        episodes = self._episodes
+        length = (row - episodes.begin[lanes]) % self.buffer_size
+        whole = lanes[length > 0]
+        begin = episodes.begin[whole]
+        episodes.extent[begin, whole] = -length[length > 0]
+        episodes.first[whole] = np.where(episodes.count[whole] == 0, begin, episodes.first[whole])
+        episodes.count[whole] += length[length > 0]
+        episodes.begin[lanes] = row % self.buffer_size
+
+    def truncate_last_trajectory(self) -> None:
+        """As SB3's: the episodes that still run end with their newest step, and can be drawn."""
+        ring, handles = self.take_ring(), self.handle_timeout_termination
+        lanes = (self._episodes.begin != ring.position).nonzero()[0]
+        if not len(lanes):
+            return
+        warnings.warn(
+            "The last trajectory in the replay buffer will be truncated.\n"
+            "If you are in the same episode as when the replay buffer was saved,\n"
+            "you should use `truncate_last_trajectory=False` to avoid that issue.",
+            stacklevel=2,
+        )
+        ring.end(lanes, is_terminal=not handles)
+        self._end(lanes, ring.position)
+
+    def reset(self) -> None:
+        """Forget all that is stored."""
+        super().reset()
+        self._begin()
+
+    # --- Drawing --------------------------------------------------------------------------------------------------
+
+    def require_whole_episode(self) -> None:
+        """
+        Raises:
+          RuntimeError: no episode has ended yet.
+        """
+        episodes = self._episodes if self._lent is None else self._lent.episodes
+        assert episodes is not None
+        if not np.asarray(episodes.count).any():
+            raise RuntimeError(
+                "Unable to sample before the end of the first episode. We recommend choosing a value "
+                "for learning_starts that is greater than the maximum number of timesteps in the environment."
+            )
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
+        """Draw transitions of whole episodes, with replacement: first those as they were, then those with other goals.
+
+        Args:
+          env: normalises observations and rewards.
+
+        Raises:
+          RuntimeError: no episode has ended yet.
+        """
+        ring = self.take_ring()
+        self.require_whole_episode()
+        rows, lanes = self._draw(batch_size)
+        num = int(self.her_ratio * batch_size)
+        goal = self._goals(ring, rows[:num], lanes[:num]) if num else None
+        rows, lanes = np.roll(rows, -num), np.roll(lanes, -num)
+        slots = rows * self.n_envs + lanes
+        tag = transitions.tags(ring, slots)
+        observation = transitions.observations(ring, slots)
+        following = transitions.next_observations(ring, slots, tag)
+        reward = columns.take(ring.reward, slots)
+        if num:
+            observation["desired_goal"][-num:] = following["desired_goal"][-num:] = goal
+            infos: Any = [{} for _ in range(num)]
+            if self.copy_info_dict:
+                infos = copy.deepcopy(self.infos[rows[-num:], lanes[-num:]])
+            assert self.env is not None, "HerReplayBuffer.set_env must be called before it can compute rewards."
+            reward[-num:] = self.env.env_method(
+                "compute_reward", following["achieved_goal"][-num:], goal, infos, indices=[0]
+            )[0]
+        tensor = self._tensor
+        return DictReplayBufferSamples(
+            observations=map_leaves(tensor, self._normalize_obs(observation, env)),
+            actions=tensor(columns.take(ring.action, slots)),
+            next_observations=map_leaves(tensor, self._normalize_obs(following, env)),
+            dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
+            rewards=tensor(self._normalize_reward(reward.reshape(-1, 1), env)),
+        )
+
+    def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and lanes, uniformly: of all slots of whole episodes, in the order of rows, that of a random number."""
+        episodes, size = self._episodes, self.buffer_size
+        number = np.random.randint(0, episodes.count.sum(), size=batch_size)  # noqa: NPY002
+        # Between two rows in which a lane's whole episodes begin or end, each row has the same lanes.
+        first, end = episodes.first, episodes.first + episodes.count
+        edges = np.unique(np.concatenate([[0, size], first, end % size]))
+        from_first = (edges[:-1, None] - first) % size
+        lanes_in = from_first < episodes.count
+        width = lanes_in.sum(1)
+        ends = np.cumsum(width * np.diff(edges))
+        piece = np.searchsorted(ends, number, side="right")
+        number = number - (ends - width * np.diff(edges))[piece]
+        rows = edges[piece] + number // width[piece]
+        # The lanes of each piece, first those that are in it.
+        lanes = np.argsort(~lanes_in, axis=1, kind="stable")[piece, number % width[piece]]
+        return rows, lanes
+
+    def _goals(self, ring: Ring, rows: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        age = np.maximum(self._episodes.extent[rows, lanes], 0).astype(np.int64)
+        begin = (rows - age) % self.buffer_size
+        length = -self._episodes.extent[begin, lanes].astype(np.int64)
+        if self.goal_selection_strategy is GoalSelectionStrategy.FINAL:
+            step = length - 1
+        elif self.goal_selection_strategy is GoalSelectionStrategy.FUTURE:
+            step = np.random.randint(age, length)  # noqa: NPY002
+        else:
+            step = np.random.randint(0, length)  # noqa: NPY002
+        names = ("observation", "last_observation", "end_observation")
+        achieved = dataclasses.replace(ring, **{name: getattr(ring, name)["achieved_goal"] for name in names})
+        slots = (begin + step) % self.buffer_size * self.n_envs + lanes
+        goals: np.ndarray = transitions.next_observations(achieved, slots, transitions.tags(ring, slots))
+        return goals
+
+    # --- Lending to programs --------------------------------------------------------------------------------------
+
+    def why_not_lent(self) -> str | None:
+        """See RingReplayBuffer."""
+        return "copy_info_dict is True" if self.copy_info_dict else super().why_not_lent()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the environments, for which `set_env` is asked afterwards, as SB3's."""
+        state = super().__getstate__()
+        state.pop("env")
+        return state
+
+    def take_ring(self) -> Ring:
+        """See RingReplayBuffer."""
+        if self._lent is not None:
+            lent = self._lent.episodes
+            assert lent is not None
+            self._begin()
+            mine = self._episodes
+            mine.extent[: lent.capacity] = lent.extent
+            for name in ("begin", "first", "count"):
+                getattr(mine, name)[:] = getattr(lent, name)
+        return super().take_ring()
+
+    def lend(self, observation: Any, num_steps: int) -> Replay:
+        """See RingReplayBuffer."""
+        replay = super().lend(observation, num_steps)
+        if replay.episodes is None:
+            mine = self._episodes
+            extent = jnp.array(mine.extent[: replay.capacity])
+            replay = dataclasses.replace(
+                replay, episodes=Episodes(extent, *(jnp.array(each) for each in (mine.begin, mine.first, mine.count)))
+            )
+        return replay
+
+    # --- What SB3's has, too --------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_sb3(cls, buffer: SB3sHerReplayBuffer) -> Self:
+        """A buffer that holds what one of SB3's holds, row by row."""
+        made = cls(
+            buffer.buffer_size * buffer.n_envs,
+            buffer.observation_space,
+            buffer.action_space,
+            buffer.env,  # type: ignore[arg-type]
+            device=buffer.device,
+            n_envs=buffer.n_envs,
+            optimize_memory_usage=buffer.optimize_memory_usage,
+            handle_timeout_termination=buffer.handle_timeout_termination,
+            n_sampled_goal=buffer.n_sampled_goal,
+            goal_selection_strategy=buffer.goal_selection_strategy,
+        )
+        ring, rows = made.take_ring(), np.arange(buffer.size())
+        if buffer.full:
+            ring.position, rows = buffer.pos, (rows + buffer.pos) % buffer.buffer_size
+        for index in rows.tolist():
+            ended = buffer.dones[index].nonzero()[0]
+            timeout = buffer.timeouts[index, ended].astype(bool)
+            before, after = (columns.at(each, index) for each in (buffer.observations, buffer.next_observations))
+            ring.append(before, buffer.actions[index], buffer.rewards[index], after, (ended, ~timeout, timeout))
+        if buffer.copy_info_dict:
+            made.copy_info_dict, made.infos = True, buffer.infos
+        whole = buffer.ep_length > 0
+        row = np.arange(buffer.buffer_size)[:, None]
+        age = (row - buffer.ep_start) % buffer.buffer_size
+        mine = made._episodes
+        mine.extent[:] = np.where(whole & (age == 0), -buffer.ep_length, age)
+        mine.begin[:] = buffer._current_ep_start
+        mine.count[:] = whole.sum(0)
+        # The first of those that come after one that is not: from the row that is written next on, in a circle.
+        following = (buffer.pos + row[:, 0]) % buffer.buffer_size
+        mine.first[:] = np.where(mine.count > 0, following[whole[following].argmax(0)], 0)
+        return made
+
+    @property
+    def ep_length(self) -> np.ndarray:  # type: ignore[override]
+        """(buffer_size, n_envs), the length of the episode of each slot, 0 of one that is not stored whole."""
+        self.take_ring()
+        mine, row = self._episodes, np.arange(self.buffer_size)[:, None]
+        whole = (row - mine.first) % self.buffer_size < mine.count
+        length = -np.take_along_axis(mine.extent, self.ep_start, axis=0)
+        return np.where(whole, length, 0).astype(np.int64)
+
+    @property
+    def ep_start(self) -> np.ndarray:  # type: ignore[override]
+        """(buffer_size, n_envs), the row in which the episode of each slot begins."""
+        self.take_ring()
+        row = np.arange(self.buffer_size)[:, None]
+        start: np.ndarray = (row - np.maximum(self._episodes.extent, 0)) % self.buffer_size
+        return start

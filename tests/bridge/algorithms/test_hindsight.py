@@ -1,0 +1,133 @@
+"""Hindsight in trainings: what is compiled, that SB3's own models go on with it, and what is refused."""
+
+import numpy as np
+import pytest
+import stable_baselines3
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.envs import BitFlippingEnv
+
+import bridge
+import jaxenvs
+from bridge import JaxVecEnv
+from tests.bridge.algorithms.off_policy_models import state_of
+from tests.stock import STOCK
+from tests.tiers import tiered
+
+SETTINGS = {
+    "replay_buffer_class": HerReplayBuffer,
+    "buffer_size": 60,
+    "batch_size": 8,
+    "learning_starts": 12,
+    "train_freq": 1,
+    "seed": 0,
+    "device": "cpu",
+}
+KINDS = {"DQN": False, "QRDQN": False, "SAC": True, "TD3": True, "DDPG": True, "TQC": True}
+
+
+def jax_env(continuous=False, n_envs=2, n_bits=4):
+    env_id = "BitFlippingContinuous-v0" if continuous else "BitFlipping-v0"
+    return JaxVecEnv(jaxenvs.make(env_id, n_bits=n_bits), n_envs, 0)
+
+
+def make(name="DQN", env=None, library=bridge, **settings):
+    env = jax_env(KINDS[name]) if env is None else env
+    # SB3 writes into policy_kwargs.
+    return getattr(library, name)("MultiInputPolicy", env, policy_kwargs={"net_arch": [8]}, **{**SETTINGS, **settings})
+
+
+@pytest.mark.parametrize("name", tiered(KINDS, "DQN"))
+def test_on_jax_environments_all_of_a_training_is_one_program(name):
+    model = make(name).learn(120)
+    assert str(model.plan) == "collecting: compiled\nupdating: compiled"
+    assert isinstance(model.replay_buffer, HerReplayBuffer)
+    assert model._n_updates > 40
+    # What the program noted of episodes is what was stored.
+    buffer = model.replay_buffer
+    ended, start = buffer.dones, buffer.ep_start
+    for lane in range(2):
+        for row in range(30):
+            length, begin = buffer.ep_length[row, lane], start[row, lane]
+            if length:
+                rows = (begin + np.arange(length)) % 30
+                assert ended[rows[-1], lane]
+                assert not ended[rows[:-1], lane].any()
+                assert row in rows
+    assert (buffer.ep_length > 0).sum() >= 2 * (30 - 2 * 4)
+
+
+@pytest.mark.parametrize("name", tiered(KINDS, "DQN", "SAC"))
+def test_on_gymnasiums_environments_updates_are_compiled(name):
+    model = make(name, BitFlippingEnv(n_bits=4, continuous=KINDS[name])).learn(40)
+    assert str(model.plan) == "collecting: acting compiled, environments stepped from the host\nupdating: compiled"
+    assert type(model.replay_buffer) is bridge.HerReplayBuffer
+    assert model._n_updates > 10
+
+
+def test_infos_keep_a_training_on_the_host():
+    model = make(replay_buffer_kwargs={"copy_info_dict": True}).learn(40)
+    assert "not compiled: The replay buffer stays on the host: copy_info_dict is True." in str(model.plan)
+    assert model._n_updates > 10
+
+
+def test_a_program_cannot_have_the_rewards_of_other_environments():
+    model = make()
+    model.replay_buffer.env = jax_env()
+    model.learn(40)
+    assert "asks other environments for rewards than those that are stepped" in str(model.plan)
+    assert model._n_updates > 10
+
+
+def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
+    # The program of other tests; with this seed nobody gets there by chance in 7 steps.
+    endless = JaxVecEnv(jaxenvs.make("BitFlipping-v0", n_bits=4, max_episode_steps=100), 2, 0)
+    for env, starts in ((endless, 12), (BitFlippingEnv(n_bits=4), 0)):
+        with pytest.raises(RuntimeError, match="Unable to sample before the end of the first episode"):
+            make(env=env, learning_starts=starts, seed=1).learn(14)
+
+
+def test_a_watched_training_is_the_quiet_one():
+    """However it is cut into programs."""
+
+    class Watch(stable_baselines3.common.callbacks.BaseCallback):
+        def _on_step(self):
+            return True
+
+    quiet, watched = make().learn(80), make().learn(80, Watch())
+    ours, theirs = (state_of(model, with_store=False) for model in (quiet, watched))
+    for name, expected in theirs.items():
+        np.testing.assert_array_equal(ours[name], expected, err_msg=name)
+    for name in ("actions", "rewards", "dones", "ep_length"):
+        np.testing.assert_array_equal(*(getattr(model.replay_buffer, name) for model in (quiet, watched)), err_msg=name)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_zips_and_buffers_go_on_in_either_library(tmp_path, truncate):
+    for first, second in ((bridge, STOCK), (STOCK, bridge)):
+        model = make(library=first, env=BitFlippingEnv(n_bits=4)).learn(41)
+        model.save(tmp_path / "model")
+        model.save_replay_buffer(tmp_path / "buffer")
+        stored, lengths = model.replay_buffer.size(), model.replay_buffer.ep_length.copy()
+        other = second.DQN.load(tmp_path / "model", env=BitFlippingEnv(n_bits=4))
+        assert other.replay_buffer_class is HerReplayBuffer
+        other.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=truncate)
+        assert other.replay_buffer.size() == stored
+        if not truncate:
+            np.testing.assert_array_equal(other.replay_buffer.ep_length, lengths)
+        other.learn(30, reset_num_timesteps=False)
+        assert other._n_updates > model._n_updates
+        if second is bridge:
+            assert type(other.replay_buffer) is bridge.HerReplayBuffer
+            assert other.plan.updates
+
+
+def test_a_buffer_of_a_program_goes_on_in_a_program(tmp_path):
+    model = make().learn(60)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer")
+    other = bridge.DQN.load(tmp_path / "model", env=jax_env())
+    with pytest.warns(UserWarning, match="truncated"):
+        other.load_replay_buffer(tmp_path / "buffer")
+    other.learn(40, reset_num_timesteps=False)
+    assert other.plan.collects
+    assert other._n_updates > model._n_updates

@@ -1,0 +1,73 @@
+"""Trainings with hindsight as pure functions: what they refuse, and that they learn what chance never shows them."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs import learn
+from jaxenvs.learn.off_policy.hindsight import Episodes
+
+
+def training(n_bits=6, **settings):
+    env = jaxenvs.make("BitFlipping-v0", n_bits=n_bits)
+    policy = learn.DQNPolicy.of(env, (64,))
+    algorithm = learn.DQN(
+        learning_rate=1e-3, buffer_size=2000, batch_size=64, train_freq=1, target_update_interval=200, **settings
+    )
+    return learn.Training(jaxenvs.VectorEnv(env, 4), policy, algorithm, 8000)
+
+
+def test_a_strategy_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="goal_selection_strategy"):
+        learn.Hindsight(goal_selection_strategy="past")
+    with pytest.raises(ValueError, match="n_sampled_goal must be"):
+        learn.Hindsight(n_sampled_goal=-1)
+
+
+def test_what_hindsight_cannot_go_with_is_refused():
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match="n_steps must be 1 with hindsight, got 3"):
+        training(hindsight=learn.Hindsight(), n_steps=3).init(key)
+    with pytest.raises(TypeError, match=r"hindsight must be None or a learn.Hindsight, got str"):
+        training(hindsight="future").init(key)
+    env = jaxenvs.make("CartPole-v1")
+    policy = learn.DQNPolicy.of(env, (8,))
+    with pytest.raises(TypeError, match=r"compute_reward\(achieved_goal, desired_goal, info\), CartPole has none"):
+        learn.Training(jaxenvs.VectorEnv(env, 2), policy, learn.DQN(hindsight=learn.Hindsight()), 100).init(key)
+
+
+def test_of_a_ring_without_a_whole_episode_nothing_is_learned():
+    begun = training(12, hindsight=learn.Hindsight(), learning_starts=0)
+    state = begun.init(jax.random.key(0))
+    after, _ = jax.jit(learn.advance, static_argnums=2)(begun, state, 20)
+    assert int(after.learner.num_updates) == 20 - 11  # of episodes of 12 steps each
+
+
+def test_it_learns_and_without_it_does_not_know_better():
+    """BitFlipping with more states than a short training sees: success in the last fifth."""
+
+    def success(**settings):
+        result = jax.jit(learn.train)(jax.random.key(0), training(10, **settings).replace(total_timesteps=24_000))
+        metrics = jax.tree.map(np.asarray, result.metrics)
+        late = slice(-len(metrics["episodes"]) // 5, None)
+        ended = metrics["episodes"][late].sum()
+        return 1 - ((metrics["episode_return"] <= -10) * metrics["episodes"])[late].sum() / ended
+
+    assert success(hindsight=learn.Hindsight()) > 0.8
+    assert success() < 0.3
+
+
+def test_draws_are_uniform_over_whole_episodes():
+    """Of three lanes: one whose episodes have lost their first slots, one without any, one whose go round the end."""
+    episodes, ends = Episodes.create(8, 3), {0: (2, 6), 1: (), 2: (5, 10)}
+    for step in range(12):
+        done = np.array([step in ends[lane] for lane in range(3)])
+        episodes = jax.jit(Episodes.add)(episodes, np.int32(step % 8), done)
+    # Steps 4 to 11 are in the ring.
+    np.testing.assert_array_equal(episodes.count, [0, 0, 5])
+    rows, lanes = episodes.draw(jax.random.bits(jax.random.key(0), (5000,)))
+    assert {*np.asarray(lanes)} == {2}
+    counts = np.bincount(np.asarray(rows), minlength=8)
+    assert {*np.flatnonzero(counts)} == {6, 7, 0, 1, 2}
+    assert ((counts[[6, 7, 0, 1, 2]] - 1000) ** 2 / 1000).sum() < 18.5  # chi-squared of 4 degrees, 0.1 %
