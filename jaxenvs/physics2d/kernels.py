@@ -46,15 +46,19 @@ def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | No
     return _differentiable(_batched(function, None, jax.vmap(function)), tangents or function)
 
 
-def in_blocks(function: Callable[..., Any], lanes_last: bool = False) -> Callable[..., Any]:
+def in_blocks(
+    function: Callable[..., Any], lanes_last: bool = False, work: Callable[..., jax.Array] | None = None
+) -> Callable[..., Any]:
     """`function`, which `vmap` calls for block after block of lanes.
 
     Args:
       lanes_last: it can be called for many lanes itself, whose axis is the last of each array: where a loop is as long
         as that of the lane that needs most, `vmap` would look up a place of its own for each lane.
+      work: how much there is to do for each lane, of the arguments: those with as much are put into one block, which
+        takes as long as the lane that has most.
     """
     of_lanes = _lanes_last(function) if lanes_last else jax.vmap(function)
-    return _differentiable(_batched(function, BLOCK, of_lanes), function)
+    return _differentiable(_batched(function, BLOCK, of_lanes, work), function)
 
 
 def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,14 +90,25 @@ def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[...
     return call
 
 
-def _batched(function: Callable[..., Any], block: int | None, of_lanes: Callable[..., Any]) -> Callable[..., Any]:
+def _batched(
+    function: Callable[..., Any],
+    block: int | None,
+    of_lanes: Callable[..., Any],
+    work: Callable[..., jax.Array] | None = None,
+) -> Callable[..., Any]:
     def lanes(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
             return jax.vmap(function)(*arguments)
         if block is None:
             return one_kernel(lambda *lanes: jax.lax.map(lambda lane: function(*lane), lanes))(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
-        return one_kernel(lambda *lanes: _map_blocks(of_lanes, lanes, number, min(block, number)))(*arguments)
+        of_all = one_kernel(lambda *lanes: _map_blocks(of_lanes, lanes, number, min(block, number)))
+        if work is None or number <= block:
+            return of_all(*arguments)
+        order = jnp.argsort(work(*arguments))
+        results = of_all(*jax.tree.map(lambda leaf: leaf[order], arguments))
+        back = jnp.argsort(order)
+        return jax.tree.map(lambda leaf: leaf[back], results)
 
     # A batch of batches is a larger batch.
     batched: Any = custom_vmap(lanes)

@@ -140,7 +140,10 @@ def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravit
 
     edges, gravity = jnp.asarray(edges, jnp.float32), jnp.asarray(gravity, jnp.float32)
     state, manifolds, before, task = lane_by_lane(begin)(state, edges, gravity, _motors(world, motors))
-    moving = in_blocks(lambda task: island.iterate_on_the_ground(world, task), lanes_last=True)(task)
+    iterate = in_blocks(
+        lambda task: island.iterate_on_the_ground(world, task), lanes_last=True, work=lambda task: task.number
+    )
+    moving = iterate(task)
     moved: WorldState = lane_by_lane(finish)(state, edges, manifolds, before, task, moving)
     return moved
 

@@ -30,7 +30,11 @@ def truth(start: int, limit: int) -> int:
     return steps
 
 
-@pytest.mark.parametrize("batched", [in_blocks, lane_by_lane])
+def in_sorted_blocks(function: Any) -> Any:
+    return in_blocks(function, work=lambda start, unused, limit: -start)
+
+
+@pytest.mark.parametrize("batched", [in_blocks, in_sorted_blocks, lane_by_lane])
 @pytest.mark.parametrize("number", [1, 5, BLOCK, BLOCK + 3, 2 * BLOCK])
 def test_lanes_do_not_see_each_other(batched: Any, number: int) -> None:
     starts = np.arange(1, number + 1, dtype=np.int32)
