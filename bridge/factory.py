@@ -33,7 +33,12 @@ BACKENDS = ("auto", "jax", "serial", "process", "native")
 
 # Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
 # `python -m benchmarks.worlds --parts box2d`.
-FEWEST_BOX2D = {"LunarLander-v3": 4, "LunarLanderContinuous-v3": 4, "BipedalWalker-v3": 32}
+FEWEST_BOX2D = {
+    "LunarLander-v3": 4,
+    "LunarLanderContinuous-v3": 4,
+    "BipedalWalker-v3": 32,
+    "BipedalWalkerHardcore-v3": 32,
+}
 
 log = logging.getLogger("bridge")
 

@@ -2,8 +2,8 @@
 
     python docs/agents.py [--only CartPole-v1 Taxi-v4 ...]
 
-All of them take some twenty minutes. With --only the other films stay as they are, with none after it too; docs/agents.gif
-is put together anew each time. It needs Pillow.
+All of them take some twenty minutes. With --only the other films stay as they are, with none after it too;
+docs/agents.gif is put together anew each time. It needs Pillow.
 """
 
 from __future__ import annotations
