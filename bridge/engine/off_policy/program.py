@@ -176,8 +176,8 @@ def run_steps(
     # Last, because it raises if something is NaN.
     learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     algorithm._n_updates = int(run.learner.num_updates)
-    if settings.hindsight is not None and host.progress.num_timesteps > settings.learning_starts:
-        buffer.require_whole_episode()  # as SB3, where the first update is due
+    if settings.hindsight is not None and host.progress.is_due:
+        buffer.require_whole_episode()  # as SB3, before an update
     if is_watched:
         taken = jax.tree.map(lambda leaf: leaf[:count], taken)
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))

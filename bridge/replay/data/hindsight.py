@@ -78,7 +78,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
         self._begin()
 
     def _begin(self) -> None:
-        lanes = (np.zeros(self.n_envs, np.int32) for _ in range(3))
+        lanes = (np.zeros(self.n_envs, np.int32) for _ in range(4))
         self._episodes = Episodes(np.zeros((self.buffer_size, self.n_envs), np.int32), *lanes)
 
     @property
@@ -271,10 +271,9 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
         replay = super().lend(observation, num_steps)
         if replay.episodes is None:
             mine = self._episodes
-            extent = jnp.array(mine.extent[: replay.capacity])
-            replay = dataclasses.replace(
-                replay, episodes=Episodes(extent, *(jnp.array(each) for each in (mine.begin, mine.first, mine.count)))
-            )
+            oldest = -mine.extent[mine.first, np.arange(self.n_envs)]  # which is not kept up here
+            arrays = mine.extent[: replay.capacity], mine.begin, mine.first, mine.count, oldest
+            replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
         return replay
 
     # --- What SB3's has, too --------------------------------------------------------------------------------------

@@ -36,18 +36,22 @@ class Episodes:
       begin: int32 (num_envs,), the row in which the episode began that still runs.
       first: int32 (num_envs,), the row in which the oldest whole episode begins, if there is one.
       count: int32 (num_envs,), how many slots the whole ones have together.
+      oldest: int32 (num_envs,), the length of the oldest one, if there is one: of `extent`, which is read once it was
+        written alone, or XLA would write into a copy of it.
     """
 
     extent: Any
     begin: Any
     first: Any
     count: Any
+    oldest: Any
 
     @classmethod
     def create(cls, capacity: int, num_envs: int) -> Self:
         """Of an empty ring."""
-        lanes = jnp.zeros(num_envs, jnp.int32)
-        return cls(jnp.zeros((capacity, num_envs), jnp.int32), lanes, lanes, lanes)
+        # Arrays of their own, as somebody may donate them.
+        lanes = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
+        return cls(jnp.zeros((capacity, num_envs), jnp.int32), *lanes)
 
     @property
     def capacity(self) -> int:
@@ -62,24 +66,27 @@ class Episodes:
           done: (num_envs,), where an episode ended with it.
         """
         capacity = self.capacity
-        before = jax.lax.dynamic_index_in_dim(self.extent, row, keepdims=False)
         # With its first slot the whole of the oldest episode is gone.
-        lost = jnp.where((self.count > 0) & (self.first == row), -before, 0)
-        first, count = (self.first + lost) % capacity, self.count - lost
+        lost = jnp.where((self.count > 0) & (self.first == row), self.oldest, 0)
+        count = self.count - lost
         # Of one longer than the ring what is left of it counts, as with SB3.
         age, length = (row - self.begin) % capacity, (row + 1 - self.begin) % capacity
-        # It depends on what is read, or seems to: see Replay.add.
-        age = jnp.where(first >= 0, age, 0)
-        extent = jax.lax.dynamic_update_index_in_dim(self.extent, age, row, 0)
         whole = done & (length > 0)
-        lanes = jnp.arange(done.shape[0], dtype=jnp.int32)
-        extent = extent.at[jnp.where(whole, self.begin, capacity), lanes].set(-length, mode="drop")
+        first = jnp.where(whole & (count == 0), self.begin, (self.first + lost) % capacity)
+        # One write for both, or XLA would write into a copy here too.
+        num_envs = done.shape[0]
+        lanes, nowhere = jnp.arange(num_envs, dtype=jnp.int32), capacity * num_envs
+        slot = jnp.where(whole & (age == 0), nowhere, row * num_envs + lanes)
+        begun = jnp.where(whole, self.begin * num_envs + lanes, nowhere)
+        slots, values = jnp.concatenate([slot, begun]), jnp.concatenate([age, -length])
+        flat = self.extent.reshape(-1).at[slots].set(values, mode="drop")
         return dataclasses.replace(
             self,
-            extent=extent,
+            extent=flat.reshape(self.extent.shape),
             begin=jnp.where(done, (row + 1) % capacity, self.begin),
-            first=jnp.where(whole & (count == 0), self.begin, first),
+            first=first,
             count=count + jnp.where(whole, length, 0),
+            oldest=-flat.at[first * num_envs + lanes].get(mode="clip"),
         )
 
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
