@@ -3,8 +3,8 @@
     python -m benchmarks.off_policy [--parts steps images on_policy memory] [--rounds 5] [--quick]
 
 steps: SAC, TD3, DQN and sb3-contrib's QR-DQN, TQC and CrossQ on JAX environments and on Gymnasium's. images: DQN's
-CnnPolicy. on_policy: A2C and MaskablePPO beside stock SB3, PPO beside jaxenvs.learn. memory: a training with a million
-transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning --off-policy.
+CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO beside stock SB3, PPO beside jaxenvs.learn. memory: a training
+with a million transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning --off-policy.
 
 A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
 """
@@ -81,6 +81,8 @@ IMAGES = (Comparison(_cell("DQN", "CnnPolicy 4x84x84", 128, **IMAGES_BUFFER), DE
 # sb3-contrib's defaults, but for the rollout.
 MASKABLE = _cell("MaskablePPO", "MlpPolicy 64-64, legal actions", 256, n_envs=8)
 MASKABLE_PPO = Comparison(MASKABLE, DEFAULTS, {JAX: (18, None), HOST: (9, None)})
+RECURRENT = _cell("RecurrentPPO", "MlpLstmPolicy 64-64", 128, n_envs=8)
+RECURRENT_PPO = Comparison(RECURRENT, DEFAULTS, {JAX: (8, None), HOST: (5, None)})
 A2C = Comparison(_cell("A2C", "MlpPolicy 64-64", 5, n_envs=8), DEFAULTS, {JAX: (15, None)})
 QUICK = Comparison(_cell("DQN", "MlpPolicy 64-64", 128, buffer_size=1000), DEFAULTS, {JAX: (1, None)})
 PPO_TO_PURE, STORES = 0.95, 1.3
@@ -99,7 +101,8 @@ NOTES = [
     "faster. SBX has SB3's layers and settings here, but no limit to the norm of DQN's gradients",
     f"images: pictures of 84 x 84 x 4 that cost next to nothing; a buffer of {IMAGES_BUFFER['buffer_size']:,}",
     "on_policy: A2C with SB3's defaults, 8 environments x 5 steps; MaskablePPO with 8 x 256, batch 64, 10 epochs, on "
-    "four numbers and four actions, of which another is illegal in each step; PPO with 8 x 256, batch 64, 10 epochs, "
+    "four numbers and four actions, of which another is illegal in each step; RecurrentPPO with its defaults and "
+    "8 environments; PPO with 8 x 256, batch 64, 10 epochs, "
     "in one process beside jaxenvs.learn.train, with neither callback nor log",
     f"memory: DQN with a buffer of {CAPACITY:,}, observations of 128 numbers of float32, filled once; what the process "
     "has at its height beyond its imports, the same with a hundredth of it, and the difference beside the bytes "
@@ -225,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     comparisons = [QUICK] if quick and "steps" in parts else []
     if not quick:
         comparisons += (STEPS if "steps" in parts else ()) + (IMAGES if "images" in parts else ())
-        comparisons += (A2C, MASKABLE_PPO) if "on_policy" in parts else ()
+        comparisons += (A2C, MASKABLE_PPO, RECURRENT_PPO) if "on_policy" in parts else ()
     for comparison in comparisons:
         if arguments.only in comparison.cell.algorithm:
             measure(report, comparison, options)

@@ -74,6 +74,7 @@ CONTRIB = {
     "CrossQ": "bridge.algorithms.crossq",
     "MaskablePPO": "bridge.algorithms.maskable_ppo",
     "QRDQN": "bridge.algorithms.qrdqn",
+    "RecurrentPPO": "bridge.algorithms.recurrent_ppo",
     "TQC": "bridge.algorithms.tqc",
 }
 

@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.engine.memory import read_memory, to_states
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
@@ -45,12 +46,14 @@ class TrainingPosition:
         one.
       random: the states of random generators, as `get_random_state` gives them.
       action_space: that of the generator of the action space.
+      memory: what a recurrent policy remembers, as `read_memory` gives it.
     """
 
     env: dict[str, Any]
     wrappers: list[tuple[str, dict[str, bytes]]]
     random: dict[str, Any]
     action_space: dict[str, Any] | None = None
+    memory: Any = None
 
     @classmethod
     def of(cls, model: BaseAlgorithm, random_state: dict[str, Any]) -> Self:
@@ -61,6 +64,7 @@ class TrainingPosition:
             wrappers=[_picklable_attributes(wrapper) for wrapper in _wrappers(env)],
             random=random_state,
             action_space=dict(model.action_space.np_random.bit_generator.state),
+            memory=read_memory(model),
         )
 
     @classmethod
@@ -88,6 +92,8 @@ class TrainingPosition:
         set_random_state(self.random)
         if self.action_space is not None:
             model.action_space.np_random.bit_generator.state = self.action_space
+        if self.memory is not None:
+            cast(Any, model)._last_lstm_states = to_states(model, self.memory)
         if isinstance(model, CompiledOffPolicyAlgorithm):
             model.go_on_with(copy.deepcopy(model.action_noise))
 

@@ -22,3 +22,8 @@ def contrib_class(module: str, name: str) -> Any:
 def is_maskable(policy: object) -> bool:
     """Whether a policy is one of MaskablePPO's."""
     return isinstance(policy, contrib_class("common.maskable.policies", "MaskableActorCriticPolicy"))
+
+
+def is_recurrent(policy: object) -> bool:
+    """Whether a policy is one of RecurrentPPO's."""
+    return isinstance(policy, contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy"))

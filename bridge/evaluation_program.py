@@ -16,7 +16,7 @@ from bridge.wrappers.chain import step as step_chain
 from bridge.wrappers.vec_monitor import CompiledMonitor
 from jaxenvs import VectorEnv, VectorTimeStep
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import Masked
+from jaxenvs.learn import Masked, Recalled
 from jaxenvs.wrappers.action_masker import action_masks
 
 Network = ExportedPolicy | ExportedActor
@@ -51,11 +51,15 @@ def _episodes(
     """
     lane_keys = jax.vmap(jax.random.key)(seeds)
     policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
-    named = network.unravel(parameters)
+    named, recalls = network.unravel(parameters), hasattr(network, "recall")
 
     # One lane at a time, so that what a lane draws does not depend on how many there are.
-    def act(observation: Any, key: jax.Array, step: jax.Array) -> jax.Array:
-        distribution: Any = network.distribution(named, jax.tree.map(lambda leaf: leaf[None], observation))
+    def act(observation: Any, key: jax.Array, step: jax.Array) -> tuple[jax.Array, Any]:
+        seen = jax.tree.map(lambda leaf: leaf[None], observation)
+        memory = network.recall(named, seen) if recalls else None  # type: ignore[union-attr]
+        return choose(network.distribution(named, seen), key, step), jax.tree.map(lambda leaf: leaf[0], memory)
+
+    def choose(distribution: Any, key: jax.Array, step: jax.Array) -> jax.Array:
         if isinstance(network, ExportedQNetwork) and not deterministic:
             key, which = jax.random.split(jax.random.fold_in(key, step))
             random = jax.random.randint(key, (1,), 0, network.head.size, jnp.int32)
@@ -79,14 +83,16 @@ def _episodes(
         return jnp.any(running) & (step < max_steps)
 
     def advance(carry: Any) -> Any:
-        state, wrapper_states, observation, records, running, step = carry
+        state, wrapper_states, observation, memory, records, running, step = carry
         seen = Masked(observation, action_masks(venv, state)) if masks else observation
-        action = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
+        if recalls:
+            seen = Recalled(observation, memory, jnp.broadcast_to(step == 0, running.shape))
+        action, memory = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
         state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
         wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
         new = (*totals_of(timestep, outputs), timestep.terminated, timestep.truncated)
         records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
-        return state, wrapper_states, seen.observation, records, running & ~timestep.done, step + 1
+        return state, wrapper_states, seen.observation, memory, records, running & ~timestep.done, step + 1
 
     if begun is None:
         (state, timestep), wrapper_states = venv.reset(lane_keys), ()
@@ -95,7 +101,8 @@ def _episodes(
         packed_state, wrapper_states, observation = begun
         state = packing.unpack(packed_state)
     nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
-    start = (state, wrapper_states, observation, nothing, wanted, jnp.zeros((), jnp.int32))
+    memory = network.no_memory(named, venv.num_envs) if recalls else None  # type: ignore[union-attr]
+    start = (state, wrapper_states, observation, memory, nothing, wanted, jnp.zeros((), jnp.int32))
     *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
     return returns, lengths, terminated, truncated | running
 

@@ -40,6 +40,7 @@ NETWORKS: dict[str, tuple[str, list[int] | dict[str, list[int]] | None, str]] = 
     "CnnPolicy 4x84x84, Box actions": ("CnnPolicy", None, "channels_first, Box"),
     "MultiInputPolicy, Box actions": ("MultiInputPolicy", None, "image_and_vector, Box"),
     "MlpPolicy 64-64, legal actions": ("MlpPolicy", [64, 64], "four_numbers"),
+    "MlpLstmPolicy 64-64": ("MlpLstmPolicy", [64, 64], "CartPole-v1"),
     "MlpPolicy of 128 numbers": ("MlpPolicy", [64, 64], "wide"),
     "MultiInputPolicy of vectors": ("MultiInputPolicy", [64, 64], "vectors"),
     "MultiInputPolicy 256-256, BitFlipping(15)": ("MultiInputPolicy", [256, 256], "bits"),

@@ -165,10 +165,10 @@ class CompiledAlgorithm(BaseAlgorithm):
         policy: Any = self.policy
         if self._predictor is None or not self._predictor.is_current(policy):
             self._predictor = Predictor(policy, compiles=self.engine != "torch")
-        actions = self._predictor.predict(observation, deterministic, **further)
-        if actions is None:
-            actions, state = super().predict(observation, state, episode_start, deterministic, **further)
-        return actions, state
+        given = self._predictor.predict(observation, deterministic, state, episode_start, **further)
+        if given is None:
+            given = super().predict(observation, state, episode_start, deterministic, **further)
+        return given
 
     # --- Random numbers, files, pickles -------------------------------------------------------------------------
 

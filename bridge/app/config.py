@@ -25,6 +25,7 @@ from bridge.app.hyperparameters import (
     ALGORITHMS,
     NOISE,
     OFF_POLICY,
+    RECURRENT,
     SCHEDULED,
     TUNED,
     bounds_of,
@@ -127,7 +128,7 @@ class TrainingConfig:
                 "--seeds trains in one program, and EnvPool's steps are no part of one: leave out one of them."
             )
 
-        own = {"policy": _policy(world.observation_space), "normalize": False, "frame_stack": 1}
+        own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
         defaults = own | _default_arguments(algorithm)
         for name, value in given.items():
             _check_hyperparameter(algorithm, name, value, defaults)
@@ -232,10 +233,13 @@ def tell_of_other_versions(path: Path, then: dict[str, str]) -> None:
         print(f"{path} was written with {', '.join(other)}: the weights may differ.", file=sys.stderr)
 
 
-def _policy(space: gymnasium.Space[Any]) -> str:
+def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
+    kind = "Mlp"
     if isinstance(space, gymnasium.spaces.Dict):
-        return "MultiInputPolicy"
-    return "CnnPolicy" if is_image_space(space) else "MlpPolicy"
+        kind = "MultiInput"
+    elif is_image_space(space):
+        kind = "Cnn"
+    return f"{kind}{'Lstm' * (algorithm in RECURRENT)}Policy"
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bridge.app.zoo_off_policy import OFF_POLICY_TUNED
 from jaxenvs import learn
 
 # The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
-ON_POLICY = {"a2c": "A2C", "ppo": "PPO", "maskable_ppo": "MaskablePPO"}
+ON_POLICY = {"a2c": "A2C", "ppo": "PPO", "maskable_ppo": "MaskablePPO", "recurrent_ppo": "RecurrentPPO"}
 OFF_POLICY = {
     "crossq": "CrossQ",
     "ddpg": "DDPG",
@@ -35,6 +35,9 @@ ACTIONS = {
     "tqc": "Box",
 }
 
+# Those whose policies have a memory, and names of their own: MlpLstmPolicy.
+RECURRENT = ("recurrent_ppo",)
+
 # The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
 LUNAR_LANDER: dict[str, Any] = {
     "n_envs": 16,
@@ -51,6 +54,31 @@ LUNAR_LANDER: dict[str, Any] = {
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
 # "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
+    "recurrent_ppo": {
+        "Acrobot-v1": {
+            "normalize": True,
+            "n_envs": 16,
+            "n_timesteps": 1_000_000,
+            "n_steps": 256,
+            "gae_lambda": 0.94,
+            "gamma": 0.99,
+            "n_epochs": 4,
+            "ent_coef": 0.0,
+        },
+        "BipedalWalker-v3": {
+            "normalize": True,
+            "n_envs": 16,
+            "n_timesteps": 5_000_000,
+            "n_steps": 2048,
+            "batch_size": 64,
+            "gae_lambda": 0.95,
+            "gamma": 0.99,
+            "n_epochs": 10,
+            "ent_coef": 0.001,
+            "learning_rate": 2.5e-4,
+            "clip_range": 0.2,
+        },
+    },
     "ppo": {
         "CartPole-v1": {
             "n_envs": 8,

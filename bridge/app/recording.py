@@ -18,10 +18,12 @@ from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import first_seed, fresh_env
 from bridge.app.files import make_folder, replacing, writing
 from bridge.app.runs import folders_of_models, load_model, read_run
-from jaxenvs import cli
+from bridge.contrib import is_maskable
+from jaxenvs import VectorEnv, cli
 from jaxenvs.cli import UserError
 from jaxenvs.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
+from jaxenvs.wrappers.action_masker import with_action_masks
 
 MOST_STEPS = 2000  # of all episodes together
 NATIVE_FPS = 50  # of EnvPool, which does not tell how long a step is
@@ -58,6 +60,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
         if not env.can_render:
             raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
         model, trained_on = load_model(folder, config)
+        env = with_action_masks(VectorEnv(env, 1)).env  # where it tells any, and has no method for it
         episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
         every, fps = real_time(env) if is_gif else (1, env.render_fps)
     frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
@@ -81,7 +84,9 @@ class _Episodes:
     """
 
     def __init__(self, model: BaseAlgorithm, trained_on: VecEnv, env: GymnasiumEnv) -> None:
-        self._model, self._trained_on, self._env = model, trained_on, env
+        self._model: Any = model
+        self._trained_on, self._env = trained_on, env
+        self._remembered: Any = None  # by a recurrent policy
         self.returns: list[float] = []
         self.cut = False
 
@@ -90,6 +95,7 @@ class _Episodes:
         steps = 0
         for episode in range(n_episodes):
             observation, _ = self._env.reset(seed=(seed + episode) % 2**32)
+            self._remembered = None
             self.returns.append(0.0)
             done, length = False, 0
             yield self._picture()
@@ -106,7 +112,9 @@ class _Episodes:
     def _action(self, observation: Any) -> Any:
         if isinstance(self._trained_on, VecNormalize):
             observation = self._trained_on.normalize_obs(observation)
-        return self._model.predict(observation, deterministic=True)[0]
+        further = {"action_masks": self._env.action_masks()} if is_maskable(self._model.policy) else {}
+        action, self._remembered = self._model.predict(observation, self._remembered, deterministic=True, **further)
+        return action
 
     def _picture(self) -> np.ndarray:
         picture = self._env.render()
@@ -131,14 +139,14 @@ class _NativeEpisodes:
             self._env.seed((seed + episode) % 2**32)
             observation: Any = self._env.reset()
             self.returns.append(0.0)
-            told, length = None, 0
+            remembered, told, length = None, None, 0
             while told is None:
                 if length % every == 0:
                     yield self._picture()
                 if steps == MOST_STEPS:
                     self.cut = True
                     return
-                action = self._model.predict(observation, deterministic=True)[0]
+                action, remembered = self._model.predict(observation, remembered, deterministic=True)
                 observation, reward, _, infos = self._env.step(action)
                 length, steps = length + 1, steps + 1
                 self.returns[-1] += float(reward[0])

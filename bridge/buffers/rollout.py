@@ -9,7 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from jaxenvs.learn import Masked, Rollout
+from jaxenvs.learn import Masked, Recalled, Rollout
+
+# Of sb3-contrib's recurrent buffers: the arrays of what actor and critic remember, (n_steps, layers, n_envs, size).
+STATES = {name: (f"hidden_states_{name}", f"cell_states_{name}") for name in ("pi", "vf")}
 
 
 def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
@@ -35,6 +38,11 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
     if isinstance(observation, Masked):
         buffer.action_masks[:] = observation.action_mask
         observation = observation.observation
+    if isinstance(observation, Recalled):
+        for name, arrays in STATES.items():
+            for array, part in zip(arrays, observation.memory[name]):
+                setattr(buffer, array, np.array(part.swapaxes(1, 2), np.float32, order="C"))
+        observation = observation.observation
     if isinstance(buffer, DictRolloutBuffer):
         buffer.observations = {
             name: np.array(leaf, buffer.observation_space[name].dtype).reshape(*lead, *buffer.obs_shape[name])
@@ -51,27 +59,43 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
     buffer.pos, buffer.full, buffer.generator_ready = lead[0], True, False
 
 
+def write_memory(buffer: Any, step: int, memory: dict[str, Any]) -> None:
+    """Put what a recurrent policy remembers before a step, (num_envs, layers, size), into sb3-contrib's buffer."""
+    for name, arrays in STATES.items():
+        for array, part in zip(arrays, memory[name]):
+            getattr(buffer, array)[step] = part.swapaxes(0, 1)
+
+
 def read_rollout(buffer: RolloutBuffer) -> Rollout:
-    """What SB3's buffer holds, with two leading axes. If SB3 has flattened it already, the first is all of it."""
+    """What SB3's buffer holds, with the leading axes (n_steps, num_envs), also where SB3 has flattened it already."""
 
     def field(array: Any) -> Any:
-        return array[:, None] if buffer.generator_ready else array
+        if not buffer.generator_ready:
+            return array
+        return array.reshape(buffer.n_envs, buffer.buffer_size, *array.shape[1:]).swapaxes(0, 1)
 
     def scalar(array: Any) -> Any:
-        return array if not buffer.generator_ready else array.reshape(-1, 1)
+        return field(array).reshape(buffer.buffer_size, buffer.n_envs)
+
+    def state(name: str) -> Any:
+        array = getattr(buffer, name)
+        return field(array) if buffer.generator_ready else array.swapaxes(1, 2)
 
     # The first versions of SB3 that we support keep all actions as float32.
     actions = field(buffer.actions).astype(buffer.action_space.dtype, copy=False)
+    rewards: Any = buffer.rewards  # the one array that SB3 does not flatten
     observation = jax.tree.map(field, buffer.observations)
     if hasattr(buffer, "action_masks"):
         observation = Masked(observation, field(buffer.action_masks))
+    if hasattr(buffer, "hidden_states_pi"):
+        memory = {name: tuple(map(state, arrays)) for name, arrays in STATES.items()}
+        observation = Recalled(observation, memory, scalar(buffer.episode_starts) != 0)
     return Rollout(
         observation=observation,
         action=actions[..., 0] if isinstance(buffer.action_space, spaces.Discrete) else actions,
         log_prob=scalar(buffer.log_probs),
         value=scalar(buffer.values),
-        # The one array that SB3 does not flatten.
-        reward=scalar(buffer.rewards.swapaxes(0, 1) if buffer.generator_ready else buffer.rewards),
+        reward=rewards,
         advantage=scalar(buffer.advantages),
         returns=scalar(buffer.returns),
     )

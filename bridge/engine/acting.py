@@ -22,7 +22,7 @@ from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import Rollout
+from jaxenvs.learn import Recalled, Rollout
 from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.rollout import advantages, in_chunks
 
@@ -76,8 +76,10 @@ class Actor:
         keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
         return np.repeat(keys, sde_sample_freq, axis=0)
 
-    def act(self, observation: Any, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def act(self, observation: Any, noise: np.ndarray | None) -> tuple[Any, ...]:
         """Actions as the policy samples them, and as the environments take them. Neither is for writing.
+
+        If the observation is Recalled, then also what is remembered next.
 
         Args:
           observation: a batch.
@@ -86,10 +88,10 @@ class Actor:
         Raises:
           ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
         """
-        action, to_env, was_nan = self.programs.act(self.params, observation, noise)
+        action, to_env, was_nan, memory = self.programs.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(_NAN)
-        return np.asarray(action), np.asarray(to_env)
+        return np.asarray(action), np.asarray(to_env), *_remembered(memory)
 
 
 class JudgingActor(Actor):
@@ -97,15 +99,13 @@ class JudgingActor(Actor):
 
     network: ExportedPolicy
 
-    def act_and_judge(
-        self, observation: Any, noise: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What `act` gives; and the values and the logarithms of the probabilities, each (num_envs,)."""
-        *results, was_nan = self.programs.act_and_judge(self.params, observation, noise)
+    def act_and_judge(self, observation: Any, noise: np.ndarray) -> tuple[Any, ...]:
+        """The two actions that `act` gives; the values and the logarithms of the probabilities, each (num_envs,); and
+        what is remembered next, as in `act`."""
+        *results, was_nan, memory = self.programs.act_and_judge(self.params, observation, noise)
         if np.asarray(was_nan):
             raise ValueError(_NAN)
-        action, to_env, value, log_prob = map(np.asarray, results)
-        return action, to_env, value, log_prob
+        return *map(np.asarray, results), *_remembered(memory)
 
     def judge(
         self, rollout: Rollout, judged: tuple[Any, Any] | None, done: Any, last: Any, gamma: float, gae_lambda: float
@@ -119,6 +119,11 @@ class JudgingActor(Actor):
         """
         steps = (rollout.observation, rollout.action, rollout.reward, done)
         return [np.asarray(part) for part in self.programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
+
+
+def _remembered(memory: Any) -> tuple[Any, ...]:
+    """What a recurrent policy remembers, on the host; nothing of others."""
+    return () if memory is None else (jax.tree.map(np.asarray, memory),)
 
 
 def is_where_jax_computes(tensor: torch.Tensor) -> bool:
@@ -165,7 +170,10 @@ def _programs(network: Any) -> SimpleNamespace:
     def act(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
         distribution = network.distribution(params, observation)
         action = distribution.mode() if noise is None else sample(distribution, noise)
-        return action, network.to_env(action), is_nan(distribution)
+        return action, network.to_env(action), is_nan(distribution), recall(params, observation)
+
+    def recall(params: Params, observation: Any) -> Any:
+        return network.recall(params, observation) if isinstance(observation, Recalled) else None
 
     def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
         return act(params, observation, noise)[1:]
@@ -173,7 +181,8 @@ def _programs(network: Any) -> SimpleNamespace:
     def act_and_judge(params: Params, observation: Observation, noise: jax.Array) -> tuple[jax.Array, ...]:
         distribution, value = network.apply(params, observation)
         action = sample(distribution, noise)
-        return action, network.to_env(action), value, distribution.log_prob(action), is_nan(distribution)
+        judged = value, distribution.log_prob(action), is_nan(distribution)
+        return action, network.to_env(action), *judged, recall(params, observation)
 
     def judge(
         params: Params, steps: Any, judged: Any, last: Observation, gamma: float, gae_lambda: float

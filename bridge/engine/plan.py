@@ -157,7 +157,8 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
         reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
     if getattr(algorithm, "pipeline", False):
-        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, algorithm.MASKS, env)  # type: ignore[attr-defined]
+        sees_more = algorithm.MASKS or hasattr(algorithm, "_last_lstm_states")  # type: ignore[attr-defined]
+        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, sees_more, env)
         plan.pipelines = plan.not_pipelined is None
     plan._inputs = _inputs_of(algorithm, env)
     return plan

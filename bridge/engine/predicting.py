@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
 
+from bridge.contrib import is_recurrent
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, as_sb3_gives, draw_noise, is_where_jax_computes
 from bridge.engine.compilation import compile_meanwhile
@@ -24,7 +26,7 @@ from bridge.translate.exported_network import keeps_changing
 from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
 from bridge.translate.snapshot import Snapshot
 from jaxenvs.compilation import is_usable, require_usable
-from jaxenvs.learn import Masked
+from jaxenvs.learn import Masked, Recalled
 
 # So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
 # long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
@@ -49,18 +51,27 @@ class Predictor:
         space = policy.observation_space
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
+        self._is_recurrent = is_recurrent(policy)
 
     def is_current(self, policy: BasePolicy) -> bool:
         """Whether the policy still is this one, whatever its weights are."""
         works = self._actor is None or is_usable()  # not after a fork
         return works and policy is self._policy and self._snapshot.is_current(learns=False)
 
-    def predict(self, observation: Any, deterministic: bool, action_masks: Any = None) -> Any:
-        """Actions for one observation or for a batch; None if SB3's own code is to give them, or an error.
+    def predict(
+        self,
+        observation: Any,
+        deterministic: bool,
+        state: Any = None,
+        episode_start: Any = None,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any] | None:
+        """Actions for one observation or a batch, and the state; None if SB3's own code is to give them, or an error.
 
         Args:
           observation: as SB3 takes it; or tensors or JAX arrays, in the place of NumPy's, and the actions are such too,
             on the same device.
+          state, episode_start: of recurrent policies, as sb3-contrib has them.
           action_masks: of MaskablePPO's policies.
 
         Raises:
@@ -71,22 +82,49 @@ class Predictor:
             leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
             for array_type in (torch.Tensor, jax.Array):
                 if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
-                    return self._predict_tensors(observation, array_type is jax.Array, deterministic, action_masks)
+                    is_jax = array_type is jax.Array
+                    return self._predict_tensors(
+                        observation, is_jax, deterministic, state, self._seen(state, episode_start, action_masks)
+                    )
             shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
         else:
             shapes = observation.shape
         key = shapes, deterministic, action_masks is not None
-        if key not in self._compiled and not self._compile(observation, key, action_masks):
+        seen = self._seen(state, episode_start, action_masks)
+        if key not in self._compiled and not self._compile(observation, key, seen):
             return None
         batch, is_batch = self._batch_of(observation)
-        program, *inputs = self._arguments(batch, deterministic, action_masks)
-        action, was_nan = program(*inputs)
+        program, *inputs = self._arguments(batch, deterministic, seen)
+        action, was_nan, memory = program(*inputs)
         if np.asarray(was_nan):
             return None
         action = as_sb3_gives(action, self._policy.action_space)
-        return action if is_batch else action.squeeze(axis=0)
+        return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
 
-    def _compile(self, observation: Any, key: tuple[Any, bool, bool], action_masks: Any) -> bool:
+    def _seen(self, state: Any, episode_start: Any, action_masks: Any) -> Callable[[Any], Any]:
+        """What makes of a batch of observations what the policy sees."""
+        if action_masks is not None:
+            return lambda batch: Masked(batch, np.asarray(action_masks, bool).reshape(_length(batch), -1))
+        if not self._is_recurrent:
+            return lambda batch: batch
+        policy: Any = self._policy
+        layers, _, size = policy.lstm_hidden_state_shape
+
+        def recalled(batch: Any) -> Recalled:
+            num = _length(batch)
+            given = [np.zeros((layers, num, size))] * 2 if state is None else state
+            memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
+            starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool)
+            return Recalled(batch, {"pi": memory, "vf": memory}, starts)
+
+        return recalled
+
+    @staticmethod
+    def _state_after(state: Any, memory: Any) -> Any:
+        """The state that sb3-contrib gives; of what has no memory, the one that it got."""
+        return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
+
+    def _compile(self, observation: Any, key: tuple[Any, bool, bool], seen: Callable[[Any], Any]) -> bool:
         """Whether the program for a key, shapes and what else matters, is at hand after this call, begun in time."""
         _, deterministic, _ = key
         self._calls[key] += 1
@@ -95,7 +133,7 @@ class Predictor:
         if key not in self._compiling:
             batch, _ = self._batch_of(observation)
             state = torch.get_rng_state()
-            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, action_masks))
+            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, seen))
             torch.set_rng_state(state)  # as if no noise had been drawn
         if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
             return False
@@ -121,47 +159,57 @@ class Predictor:
     def _can_act(self, deterministic: bool) -> bool:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
 
-    def _arguments(self, batch: Any, deterministic: bool, action_masks: Any) -> tuple[Any, ...]:
+    def _arguments(self, batch: Any, deterministic: bool, seen: Callable[[Any], Any]) -> tuple[Any, ...]:
         """A program and what it takes."""
         assert self._actor is not None
         self._actor.refresh()
-        num = len(jax.tree.leaves(batch)[0])
-        noise = None if deterministic else draw_noise(self._actor.network, (num,))
-        if action_masks is not None:
-            batch = Masked(batch, np.asarray(action_masks, bool).reshape(num, -1))
-        return self._actor.programs.predict, self._actor.params, batch, noise
+        noise = None if deterministic else draw_noise(self._actor.network, (_length(batch),))
+        return self._actor.programs.predict, self._actor.params, seen(batch), noise
 
-    def _predict_tensors(self, observation: Any, is_jax: bool, deterministic: bool, action_masks: Any) -> Any:
+    def _predict_tensors(
+        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, seen: Callable[[Any], Any]
+    ) -> tuple[Any, Any]:
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         batch, is_batch = _as_batch(observation, self._policy.observation_space)
         if self._can_act(deterministic):
             batch = batch if is_jax else map_parts(_for_jax, batch)
-            program, *inputs = self._arguments(batch, deterministic, action_masks)
-            action, was_nan = program(*inputs)
+            program, *inputs = self._arguments(batch, deterministic, seen)
+            action, was_nan, memory = program(*inputs)
+            state = self._state_after(state, memory)
             if was_nan:
                 raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
             action = action if is_jax else to_torch(action)
         else:
             tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
-            action = self._by_pytorch(tensors, deterministic, action_masks)
+            action, state = self._by_pytorch(tensors, deterministic, state, seen(tensors))
             action = to_jax(action.cpu()) if is_jax else action
         if is_jax:
             action = jax.device_put(action, first.device)
         else:
             is_index = isinstance(self._policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
             action = action.to(first.device, torch.int64 if is_index else torch.float32)
-        return action if is_batch else action[0]
+        return (action if is_batch else action[0]), state
 
-    def _by_pytorch(self, batch: Any, deterministic: bool, action_masks: Any) -> torch.Tensor:
+    def _by_pytorch(self, batch: Any, deterministic: bool, state: Any, seen: Any) -> tuple[torch.Tensor, Any]:
         policy, space = self._policy, self._policy.action_space
         policy.set_training_mode(False)
         with torch.no_grad():
-            further = {} if action_masks is None else {"action_masks": np.asarray(action_masks)}
-            action = policy._predict(batch, deterministic=deterministic, **further).reshape(-1, *(space.shape or ()))
+            further: dict[str, Any] = {"action_masks": seen.action_mask} if isinstance(seen, Masked) else {}
+            if isinstance(seen, Recalled):
+                memory = (torch.tensor(part.swapaxes(0, 1), device=policy.device) for part in seen.memory["pi"])
+                starts = torch.tensor(seen.episode_start, dtype=torch.float32, device=policy.device)
+                further = {"lstm_states": tuple(memory), "episode_starts": starts}
+            action = policy._predict(batch, deterministic=deterministic, **further)
+            if isinstance(seen, Recalled):
+                action, after = action
+                state = tuple(part.cpu().numpy() for part in after)
+            action = action.reshape(-1, *(space.shape or ()))
         if not isinstance(space, spaces.Box):
-            return action
+            return action, state
         low, high = (torch.as_tensor(bound, device=action.device) for bound in (space.low, space.high))
-        return low + 0.5 * (action + 1) * (high - low) if policy.squash_output else torch.clamp(action, low, high)
+        if policy.squash_output:
+            return low + 0.5 * (action + 1) * (high - low), state
+        return torch.clamp(action, low, high), state
 
 
 def _actor_of(policy: BasePolicy) -> Actor | None:
@@ -174,6 +222,10 @@ def _actor_of(policy: BasePolicy) -> Actor | None:
         return Actor(network, acting_tensors(policy, network))
     except (NotCompilable, RuntimeError):
         return None
+
+
+def _length(batch: Any) -> int:
+    return len(jax.tree.leaves(batch)[0])
 
 
 def _for_jax(tensor: torch.Tensor) -> jax.Array:

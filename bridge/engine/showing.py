@@ -13,8 +13,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
+from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import as_sb3_gives, unscaled
 from bridge.engine.compilation import HeldInterrupt
+from bridge.engine.memory import read_memory, rows_of, to_states
 from bridge.engine.steps import Ran, Steps, Taken
 from bridge.engine.watching import looks_at_steps
 from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
@@ -107,6 +109,8 @@ def show_rollout(
     shown["n_rollout_steps"] = block.num_steps
     if algorithm.MASKS:
         shown.update(use_masking=algorithm._masks, action_masks=None)
+    states_before = columns.pop("_last_lstm_states", None)
+    states_after = getattr(algorithm, "_last_lstm_states", None)
     given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
     last = algorithm._last_obs, algorithm._last_episode_starts
     before = columns.pop("_last_obs")
@@ -115,6 +119,8 @@ def show_rollout(
         for step in range(block.num_steps):
             # As it is in SB3's loop: the step is not in the buffer yet.
             algorithm._last_obs, algorithm._last_episode_starts = before[step], buffer.episode_starts[step] > 0
+            if states_before is not None:
+                algorithm._last_lstm_states = states_before[step]  # type: ignore[attr-defined]
             buffer.pos, buffer.full = step, False
             algorithm.num_timesteps += num_envs
             now = {name: column[step] for name, column in columns.items()}
@@ -125,6 +131,8 @@ def show_rollout(
                 algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
     finally:
         algorithm._last_obs, algorithm._last_episode_starts = last
+        if states_before is not None:
+            algorithm._last_lstm_states = states_after  # type: ignore[attr-defined]
         buffer.pos, buffer.full = block.num_steps, True
     written = [columns["rewards"], columns["dones"], buffer.values]
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(written, given)):
@@ -137,8 +145,11 @@ def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarr
     """Let a rollout be learnt from with what a callback has written into locals: rewards that are added, and ends."""
     buffer.rewards += rewards
     buffer.episode_starts[1:] = dones[:-1]
+    further: tuple[Any, ...] = ()
+    if (states := getattr(algorithm, "_last_lstm_states", None)) is not None:
+        further = states.vf, torch.tensor(dones[-1], dtype=torch.float32, device=algorithm.device)
     with torch.no_grad():
-        last_values = algorithm.policy.predict_values(obs_as_tensor(algorithm._last_obs, algorithm.device))
+        last_values = algorithm.policy.predict_values(obs_as_tensor(algorithm._last_obs, algorithm.device), *further)
     algorithm._last_episode_starts = np.array(dones[-1])
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones[-1])
 
@@ -161,6 +172,12 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
         like = np.stack(algorithm.env.env_method("action_masks"))
         masks = buffer.action_masks.reshape(lead[0], *like.shape).astype(like.dtype)  # type: ignore[attr-defined]
         further = {"action_masks": _rows(masks)}
+    if (memory := read_memory(algorithm)) is not None:
+        recalled = read_rollout(buffer).observation
+        states = rows_of(algorithm, recalled.memory)
+        starts = torch.as_tensor(buffer.episode_starts, device=algorithm.device)
+        further |= {"_last_lstm_states": states, "lstm_states": [*states[1:], to_states(algorithm, memory)]}
+        further["episode_starts"] = _rows(starts)
     return further | {
         "_last_obs": rows,
         "obs_tensor": _rows(obs_as_tensor(observations, algorithm.device)),

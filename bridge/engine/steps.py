@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bridge.engine.compilation import to_host
+from bridge.engine.memory import Memory, to_states
 from bridge.sb3 import Algorithm
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs
@@ -17,7 +18,7 @@ from bridge.wrappers.chain import in_dtypes_of
 from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
 from jaxenvs.environment import static
-from jaxenvs.learn import CollectorState
+from jaxenvs.learn import CollectorState, Masked, Recalled
 from jaxenvs.learn.rollout import Step, masked_observation, masked_step
 
 
@@ -82,12 +83,15 @@ class End(NamedTuple):
     env_state: Packed
     wrapper_states: tuple[Any, ...]
     observation: Any
+    memory: Memory | None = None  # of a recurrent policy
 
     def leave(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
         """Leave the environments, the wrappers around them and what a model sees of them there."""
         chain.base.write_back(self.env_state)
         chain.write_back(to_host(self.wrapper_states))
         algorithm._last_obs = as_given(algorithm._last_obs, to_host(self.observation))
+        if self.memory is not None:
+            algorithm._last_lstm_states = to_states(algorithm, to_host(self.memory))  # type: ignore[attr-defined]
         if len(steps.dones):
             algorithm._last_episode_starts = np.array(steps.dones[-1])
 
@@ -103,6 +107,7 @@ class Environments:
       venv: their parameters.
       env_state: packed.
       observation: what a policy acts on next.
+      recalled: of a recurrent policy, what it remembers, and where episodes begin; else None.
     """
 
     packing: Packing = static()
@@ -112,23 +117,26 @@ class Environments:
     env_state: Packed
     wrapper_states: tuple[Any, ...]
     observation: Any
+    recalled: Any = None
 
     @classmethod
-    def of(cls, chain: Chain, last_obs: Any, masks: bool = False) -> Environments:
+    def of(cls, chain: Chain, last_obs: Any, masks: bool = False, recalled: Any = None) -> Environments:
         """
         Args:
           last_obs: as the outermost wrapper gave it.
-          masks: as the attribute.
+          masks, recalled: as the attributes.
         """
         base = chain.base
         observation = chain.observation(last_obs)
         static_part = base.programs.state, chain.types, masks
-        return cls(*static_part, base.venv, base.packed_state, chain.state(), observation)
+        return cls(*static_part, base.venv, base.packed_state, chain.state(), observation, recalled)
 
     def start(self) -> CollectorState:
         """Where collecting begins, in traced code. The environments' state and those of the wrappers are a pair."""
         state = self.packing.unpack(self.env_state), self.wrapper_states
         observation = self.observation
+        if self.recalled is not None:
+            return CollectorState(state, Recalled(observation, *self.recalled))
         return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
 
     def stepping(self, keeps_final_observation: bool = False) -> Step:
@@ -148,8 +156,11 @@ class Environments:
     def end(self, collector: CollectorState) -> End:
         """Where collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
-        observation = collector.observation.observation if self.masks else collector.observation
-        return End(self.packing.pack(env_state), wrapper_states, observation)
+        observation, memory = collector.observation, None
+        if isinstance(observation, Masked | Recalled):
+            memory = observation.memory if isinstance(observation, Recalled) else None
+            observation = observation.observation
+        return End(self.packing.pack(env_state), wrapper_states, observation, memory)
 
 
 def as_given(like: Any, observation: Any) -> Any:

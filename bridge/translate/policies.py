@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
-from bridge.contrib import contrib_class, is_maskable
+from bridge.contrib import contrib_class, is_maskable, is_recurrent
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import (
     Encoded,
@@ -73,6 +74,16 @@ class ExportedPolicy(ExportedNetwork):
     head: ActionHead
     exploration: Exploration | None
 
+    @property
+    def learnt_elsewhere(self) -> frozenset[str]:
+        """Names of parameters that get a gradient in another way than through the module."""
+        return frozenset()
+
+    @property
+    def depends_on_training(self) -> bool:
+        """Whether PyTorch computes something else in training mode."""
+        return self.module.depends_on_training
+
     def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
         """The distribution over actions and the values, (batch,), for a batch of observations.
 
@@ -85,12 +96,16 @@ class ExportedPolicy(ExportedNetwork):
             distribution, value = self.apply(params, observation.observation)
             return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
         params = self.named(params)
-        latent, numbers, value = self.numbers(params, observation)
+        latent, numbers, value = self._outputs(params, observation)
         value = jax.lax.squeeze(value, (1,))
         if self.exploration is None:
             return self.head.distribution(numbers, params.get("log_std")), value
         settings = dataclasses.asdict(self.exploration)
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
+
+    def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
+        """The actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
+        return self.numbers(params, observation)
 
     def distribution(self, params: Params, observation: Observation) -> Distribution:
         """The distribution over actions, as `apply` gives it."""
@@ -110,6 +125,10 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
       NotCompilable: the policy computes something that has no translation, or may do so.
     """
     _require_known(policy)
+    if is_recurrent(policy):
+        from bridge.translate.recurrent_policies import export_recurrent_policy  # which is a policy of this file's
+
+        return export_recurrent_policy(policy, _head(policy), _exploration(policy))
     encoding, module = export_parts(policy, _Networks(policy))
     network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
     _require_shapes(network, str(next(policy.parameters()).dtype).removeprefix("torch."))
@@ -126,7 +145,9 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
       NotCompilable: something would be different.
     """
     require_methods(policy, _base(policy), TRAINING)
-    require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std"})
+    require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
+    if network.depends_on_training:
+        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
 
 
 def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
@@ -163,6 +184,8 @@ def _base(policy: object) -> type:
     """The class of SB3, or of sb3-contrib, whose methods are translated."""
     if is_maskable(policy):
         return contrib_class("common.maskable.policies", "MaskableActorCriticPolicy")  # type: ignore[no-any-return]
+    if is_recurrent(policy):
+        return contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy")  # type: ignore[no-any-return]
     return ActorCriticPolicy
 
 
@@ -172,6 +195,8 @@ def _require_known(policy: ActorCriticPolicy) -> None:
     if not isinstance(policy, base):
         raise NotCompilable(f"The policy must be an ActorCriticPolicy, got a {type(policy).__name__}.")
     require_methods(policy, base, MASKABLE_ACTING if is_maskable(policy) else ACTING)
+    if is_recurrent(policy):
+        require_methods(policy, base, ("_process_sequence",))
     if type(policy.mlp_extractor) is not MlpExtractor:
         raise NotCompilable(f"mlp_extractor must be SB3's MlpExtractor, got a {type(policy.mlp_extractor).__name__}.")
     extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from jaxenvs.environment import Environment, require_environment
 from jaxenvs.gym.attributes import ParameterAttributes
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
 from jaxenvs.parameters import with_value
+from jaxenvs.wrappers.action_masker import action_masks_of, has_action_masks
 
 # The compiled programs. Environments are their data, so that all objects of one structure share them.
 
@@ -140,6 +142,17 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         host = jax.device_get(timestep)
         observation = to_numpy(self.observation_space, host.observation)
         return observation, float(host.reward), bool(host.terminated), bool(host.truncated), info_to_numpy(host.info)
+
+    @property
+    def action_masks(self) -> Callable[[], np.ndarray]:
+        """A function that gives what is legal now, (n,), 0 for what is not, as sb3-contrib's MaskablePPO asks for it.
+
+        Raises:
+          AttributeError: the environment does not tell.
+        """
+        if not has_action_masks(self._env):
+            raise AttributeError(f"{type(self._env.unwrapped).__name__} has no action_masks.")
+        return lambda: np.asarray(action_masks_of(self._env, self.state))
 
     def render(self) -> np.ndarray | None:
         """The picture of the state, uint8 (height, width, 3), with render mode "rgb_array"; else None.

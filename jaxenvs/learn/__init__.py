@@ -9,6 +9,7 @@ from jaxenvs.learn.distributions import (
     SquashedGaussian,
     StateDependentGaussian,
 )
+from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy.crossq import CrossQ, CrossQPolicy
@@ -26,7 +27,9 @@ from jaxenvs.learn.off_policy.tqc import TQC, TQCPolicy
 from jaxenvs.learn.on_policy.a2c import A2C
 from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO
 from jaxenvs.learn.on_policy.ppo import PPO
+from jaxenvs.learn.on_policy.recurrent_ppo import RecurrentPPO
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
+from jaxenvs.learn.recurrent_networks import RecurrentActorCritic
 from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
@@ -68,6 +71,9 @@ __all__ = [
     "OnPolicySettings",
     "OrnsteinUhlenbeckActionNoise",
     "QRDQNPolicy",
+    "Recalled",
+    "RecurrentActorCritic",
+    "RecurrentPPO",
     "Replay",
     "Result",
     "Rollout",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gymnasium
@@ -208,17 +208,22 @@ class ActorCritic:
             x = self.activation(linear(params, f"{name}.{2 * layer}", x))
         return x
 
+    @property
+    def _inputs(self) -> int:
+        """How many numbers the first layers see."""
+        return self.extractor.size
+
     def _layers(self) -> list[tuple[str, int, int, float]]:
         """Name, inputs, outputs and gain of every layer."""
         layers = []
         for name, sizes in (("policy_net", self.actor), ("value_net", self.critic)):
-            inputs = (self.extractor.size, *sizes)
+            inputs = (self._inputs, *sizes)
             layers += [(f"mlp_extractor.{name}.{2 * i}", inputs[i], size, math.sqrt(2)) for i, size in enumerate(sizes)]
-        last_actor, last_critic = (self.extractor.size, *self.actor)[-1], (self.extractor.size, *self.critic)[-1]
+        last_actor, last_critic = (self._inputs, *self.actor)[-1], (self._inputs, *self.critic)[-1]
         return [*layers, ("action_net", last_actor, self.head.size, 0.01), ("value_net", last_critic, 1, 1.0)]
 
 
-def linear(params: dict[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+def linear(params: Mapping[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
     """A layer with PyTorch's names and layout of weights, (outputs, inputs)."""
     return times_transposed(x, params[f"{name}.weight"]) + params[f"{name}.bias"]
 

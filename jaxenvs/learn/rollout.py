@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.networks import Masked, Network
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
 from jaxenvs.wrappers.action_masker import action_masks
@@ -110,14 +112,19 @@ def collect(
         action = distribution.sample(noise)
         env_state, timestep, outputs = step(state.env_state, network.to_env(action))
         truncated = timestep.truncated & ~timestep.terminated
+        observation, final_observation = _seen_next(network, params, state.observation, timestep)
         if in_the_loop:
-            bootstrap = values_behind(truncated, timestep.final_observation, value)
+            bootstrap = values_behind(truncated, final_observation, value)
             seen: Any = (distribution.log_prob(action), value, bootstrap)
         else:
-            seen = (distribution, truncated, timestep.final_observation)
+            seen = (distribution, truncated, final_observation)
         kept = (state.observation, action, timestep.reward, timestep.done, seen, outputs)
-        return CollectorState(env_state, timestep.observation), kept
+        return CollectorState(env_state, observation), kept
 
+    if isinstance(start.observation, Recalled):  # as the network gives the next ones
+        dtype = jax.tree.leaves(params)[0].dtype
+        memory = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), start.observation.memory)
+        start = CollectorState(start.env_state, dataclasses.replace(start.observation, memory=memory))
     noise = _noise(network, params, start.observation, key, n_steps, sde_sample_freq)
     end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
     if in_the_loop:
@@ -133,6 +140,15 @@ def collect(
     discount = gamma if gae_gamma is None else gae_gamma
     advantage = advantages(reward, value, done, values(end.observation), discount, gae_lambda)
     return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
+
+
+def _seen_next(network: Any, params: Any, seen: Any, timestep: VectorTimeStep) -> tuple[Any, Any]:
+    """The next observations and the last ones before a reset; with what is remembered then, if anything is."""
+    if not isinstance(seen, Recalled):
+        return timestep.observation, timestep.final_observation
+    memory = network.recall(params, seen)
+    goes_on = jnp.zeros_like(timestep.done)
+    return Recalled(timestep.observation, memory, timestep.done), Recalled(timestep.final_observation, memory, goes_on)
 
 
 def masked_step(venv: VectorEnv, step: Step) -> Step:

@@ -111,10 +111,13 @@ def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
       venv: environments with `action_masks`.
     """
 
-    def of_lane(env: Any, lane: Any) -> jax.Array:
-        while not hasattr(env, "action_masks"):
-            lane, env = env.inner_state(lane), env.env
-        return jnp.ravel(env.action_masks(lane))
-
-    masks: jax.Array = jax.vmap(of_lane, in_axes=(venv.env_axis, 0))(venv.env, state.lanes)
+    masks: jax.Array = jax.vmap(action_masks_of, in_axes=(venv.env_axis, 0))(venv.env, state.lanes)
     return masks
+
+
+def action_masks_of(env: Any, state: Any) -> Any:
+    """Which actions of one environment are legal, (n,), by its method `action_masks`, or that of one inside of it."""
+    while not hasattr(env, "action_masks"):
+        state, env = env.inner_state(state), env.env
+    masks = env.action_masks(state)
+    return masks.ravel() if isinstance(masks, np.ndarray) else jnp.ravel(masks)

@@ -11,7 +11,7 @@ from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT,
 
 # With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
 OBSERVATIONS = {
-    **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box"},
+    **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box", "RecurrentPPO": "box"},
     **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict", "CrossQ": "box"},
 }
 LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")

@@ -111,6 +111,7 @@ def counters(model: Any, setting: Setting) -> dict[str, Any]:
     found["_last_obs"] = model._last_obs
     if setting.is_on_policy:  # of others it is of no use
         found["_last_episode_starts"] = model._last_episode_starts
+        found["_last_lstm_states"] = getattr(model, "_last_lstm_states", None)
     return plain(found)
 
 
@@ -139,7 +140,8 @@ def _by_lanes(name: str, values: Any, rollout: Any) -> Any:
     """One row for each step of each lane, as Stable-Baselines3's update leaves most of them, but not all."""
     if isinstance(values, dict):
         return {key: _by_lanes(name, part, rollout) for key, part in values.items()}
-    is_flat = rollout.generator_ready and name not in ("rewards", "episode_starts")
+    is_flat = rollout.generator_ready and name != "rewards"
+    is_flat = is_flat and (name != "episode_starts" or hasattr(rollout, "hidden_states_pi"))
     values = values if is_flat else np.swapaxes(values, 0, 1)
     return values.reshape(rollout.buffer_size * rollout.n_envs, -1)
 
@@ -242,14 +244,15 @@ LOOKS = {
 AT_THE_END = ("weights", "moments", "counters", "pending", "buffer", "statistics", "parameters", "predicted")
 # Of a callback's locals: what holds nothing that was drawn, and what may.
 SEEN = ("rewards", "dones", "new_obs", "infos", "n_steps", "num_collected_steps", "num_collected_episodes", "values")
-SEEN += ("action_masks", "use_masking")
+SEEN += ("action_masks", "use_masking", "lstm_states", "episode_starts")
+# Those of a loop over environments may be left over from the step before, or not.
+LEFT_OVER = ("idx", "done", "done_", "terminal_obs", "terminal_value", "terminal_lstm_state", "kwargs")
 DRAWN = ("actions", "clipped_actions", "buffer_actions", "log_probs")
 
 
 def local(names: dict[str, Any], setting: Setting) -> dict[str, Any]:
     """A callback's locals."""
-    # Those of a loop over environments may be left over from the step before, or not.
-    found = {name: "there" for name in names if name not in ("idx", "done", "terminal_obs", "terminal_value", "kwargs")}
+    found = {name: "there" for name in names if name not in LEFT_OVER}
     for name in (*SEEN, *DRAWN):
         if name in names:
             found[name] = plain(_infos(names[name]) if name == "infos" else names[name], _is_drawn(name, setting))

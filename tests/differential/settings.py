@@ -18,9 +18,9 @@ from torch import nn
 from tests.differential.environments import LONGEST, make_env
 from tests.differential.overriding import subclass
 
-ON_POLICY = ("PPO", "A2C", "MaskablePPO")
-PPOS = ("PPO", "MaskablePPO")  # of which a rollout has many gradient steps
-ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ")
+ON_POLICY = ("PPO", "A2C", "MaskablePPO", "RecurrentPPO")
+PPOS = ("PPO", "MaskablePPO", "RecurrentPPO")  # of which a rollout has many gradient steps
+ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
 Q_LEARNING, SOFT = ("DQN", "QRDQN"), ("SAC", "TQC", "CrossQ")
 # The ends of the names of running statistics, which begin as they are made.
 RUNNING = ("ra_mean", "ra_var", "steps")
@@ -159,6 +159,9 @@ def make(library: Any, setting: Setting, number: int) -> Any:
     if setting.algorithm == "A2C":
         arguments["use_rms_prop"] = not setting.optimizer
     policy = "MultiInputPolicy" if setting.observations in ("dict", "goal") else "MlpPolicy"
+    if setting.algorithm == "RecurrentPPO":
+        policy = policy.replace("Policy", "LstmPolicy")
+        policy_kwargs["lstm_hidden_size"] = 4
     cls = subclass(getattr(library, setting.algorithm), setting.overrides)
     model = cls(policy, env, policy_kwargs=policy_kwargs, **arguments)
     begin(model, setting, number)

@@ -14,6 +14,7 @@ NETWORKS = {
     "PPO": ("mlp_extractor", "value_net"),
     "A2C": ("mlp_extractor", "value_net"),
     "MaskablePPO": ("mlp_extractor", "value_net"),
+    "RecurrentPPO": ("mlp_extractor", "lstm_critic"),
     "DQN": ("q_net", "q_net_target"),
     "QRDQN": ("quantile_net", "quantile_net_target"),
     "SAC": ("actor", "critic", "critic_target"),

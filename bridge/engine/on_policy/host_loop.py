@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -14,8 +15,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.buffers.rollout import read_rollout
+from bridge.buffers.rollout import read_rollout, write_memory
 from bridge.engine.acting import JudgingActor, as_sb3_gives, unscaled
+from bridge.engine.memory import Memory, of_states, read_memory, to_states
 from bridge.engine.on_policy.pipelining import Act, Pipeline, Stepped
 from bridge.engine.plan import Plan
 from bridge.engine.trust import BETWEEN_ROLLOUTS
@@ -23,7 +25,7 @@ from bridge.engine.watching import looks_at_steps
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OnPolicy
-from jaxenvs.learn import Masked
+from jaxenvs.learn import Masked, Recalled
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
@@ -84,13 +86,16 @@ def collect_rollouts(
     shown["n_rollout_steps"] = n_steps
     if algorithm.MASKS:
         shown.update(use_masking=algorithm._masks, action_masks=None)
-    truncated: list[tuple[int, int, Any]] = []
+    truncated: list[tuple[int, int, Any, Any]] = []
+    memory: Any = read_memory(algorithm)
     for step in range(n_steps):
         observation: Any = algorithm._last_obs
         seen = observation
         if algorithm._masks:
             masks = np.stack(env.env_method("action_masks"))
             seen, shown["action_masks"] = Masked(observation, masks.reshape(num_envs, -1)), masks
+        if memory is not None:
+            seen = Recalled(observation, memory, np.asarray(algorithm._last_episode_starts, bool))
         act: Act
         if actor is not None:
             act = actor.act_and_judge if others_run else actor.act
@@ -102,6 +107,9 @@ def collect_rollouts(
         actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, seen, step)
         algorithm.num_timesteps += num_envs
         is_judged = others_run or actor is None
+        if memory is not None:
+            write_memory(buffer, step, memory)
+            *rest, memory = rest
         if is_judged:
             values, log_probs = rest
         if watched:
@@ -109,6 +117,9 @@ def collect_rollouts(
             values, log_probs = np.array(values), np.array(log_probs)  # what a callback writes there is stored
             shown.update(n_steps=step, actions=actions, new_obs=new_obs)
             shown.update({} if algorithm.MASKS else {"clipped_actions": clipped_actions})
+            if memory is not None:
+                starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
+                shown.update(lstm_states=to_states(algorithm, memory), episode_starts=starts)
             shown.update(rewards=rewards, dones=dones, infos=infos)
             shown.update(obs_tensor=obs_as_tensor(observation, algorithm.device))
             shown.update(values=torch.as_tensor(values[:, None], device=algorithm.device))
@@ -123,7 +134,8 @@ def collect_rollouts(
         for lane in ended:
             if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None:
                 # A copy: environments may use the memory again before the rollout ends.
-                truncated.append((step, lane, jax.tree.map(np.array, infos[lane]["terminal_observation"])))
+                last = jax.tree.map(np.array, infos[lane]["terminal_observation"])
+                truncated.append((step, lane, last, jax.tree.map(operator.itemgetter(lane), memory)))
         if isinstance(observation, dict):
             for name, part in observation.items():
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
@@ -136,6 +148,8 @@ def collect_rollouts(
         buffer.episode_starts[step] = algorithm._last_episode_starts
         buffer.pos = step + 1
         algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
+        if memory is not None and (others_run or step == n_steps - 1):
+            algorithm._last_lstm_states = to_states(algorithm, memory)  # type: ignore[attr-defined]
         if is_judged:
             buffer.values[step], buffer.log_probs[step] = values, log_probs
         if others_run:
@@ -151,11 +165,11 @@ def collect_rollouts(
     if actor is not None:
         judged = (buffer.values, buffer.log_probs) if others_run else None
         ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
-        results = actor.judge(read_rollout(buffer), judged, ends, new_obs, buffer.gamma, buffer.gae_lambda)
+        last_seen = new_obs if memory is None else Recalled(new_obs, memory, np.asarray(dones, bool))
+        results = actor.judge(read_rollout(buffer), judged, ends, last_seen, buffer.gamma, buffer.gae_lambda)
         buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
     else:
-        with torch.no_grad():
-            last_values = policy.predict_values(obs_as_tensor(new_obs, algorithm.device))
+        last_values = _values_in_torch(algorithm, obs_as_tensor(new_obs, algorithm.device), memory, dones)
         buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
     callback.update_locals({**shown, "n_steps": n_steps})
     callback.on_rollout_end()
@@ -172,24 +186,45 @@ def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, st
 
 
 def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
-    further = {}
+    further: dict[str, Any] = {}
     if isinstance(observation, Masked):
-        further, observation = {"action_masks": observation.action_mask}, observation.observation
+        further = {"action_masks": observation.action_mask}
+    elif isinstance(observation, Recalled):
+        starts = torch.tensor(observation.episode_start, dtype=torch.float32, device=algorithm.device)
+        further = {"lstm_states": to_states(algorithm, observation.memory), "episode_starts": starts}
+    observation = observation.observation if further else observation
     with torch.no_grad():
-        results = algorithm.policy(obs_as_tensor(observation, algorithm.device), **further)
-    actions, values, log_probs = (result.cpu().numpy() for result in results)
-    return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs
+        *results, last = algorithm.policy(obs_as_tensor(observation, algorithm.device), **further)
+    remembered = (of_states(last),) if "lstm_states" in further else ()
+    actions, values, log_probs = (result.cpu().numpy() for result in (*results, *(() if remembered else (last,))))
+    return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs, *remembered
 
 
-def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any]]) -> None:
+def _values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None, starts: np.ndarray) -> torch.Tensor:
+    """Those of PyTorch's policy.
+
+    Args:
+      observation: tensors.
+      memory, starts: what is remembered, and where episodes begin, of a recurrent policy.
+    """
+    further: tuple[Any, ...] = ()
+    if memory is not None:
+        begins = torch.tensor(starts, dtype=torch.float32, device=algorithm.device)
+        further = to_states(algorithm, memory).vf, begins
+    with torch.no_grad():
+        values: torch.Tensor = algorithm.policy.predict_values(observation, *further)
+    return values
+
+
+def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any, Any]]) -> None:
     """Add the discounted values of last observations to the rewards of steps and lanes, and forget these.
 
     By PyTorch: there are few, and a program would be compiled for each number of them.
     """
     for first in range(0, len(truncated), MOST_ROWS):
-        steps, lanes, observations = zip(*truncated[first : first + MOST_ROWS])
-        batch = jax.tree.map(lambda *leaves: np.stack(leaves), *observations)
-        with torch.no_grad():
-            values = algorithm.policy.predict_values(algorithm.policy.obs_to_tensor(batch)[0])
+        steps, lanes, observations, memories = zip(*truncated[first : first + MOST_ROWS])
+        batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
+        tensors = algorithm.policy.obs_to_tensor(batch)[0]
+        values = _values_in_torch(algorithm, tensors, memory, np.zeros(len(steps), bool))
         buffer.rewards[steps, lanes] += algorithm.gamma * values.flatten().cpu().numpy()
     truncated.clear()

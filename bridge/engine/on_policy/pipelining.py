@@ -68,18 +68,18 @@ class Pipeline:
         return [actions, clipped_actions, *judged]
 
 
-def why_not(network: ExportedPolicy | None, acts: bool, masks: bool, env: VecEnv | None) -> str | None:
+def why_not(network: ExportedPolicy | None, acts: bool, sees_more: bool, env: VecEnv | None) -> str | None:
     """Why a Pipeline cannot step these environments with this policy; None if it can.
 
     Args:
-      acts: whether the policy acts by a program a step; masks: whether it can be told which actions are legal.
+      acts: whether the policy acts by a program a step; sees_more: whether it sees more than observations.
     """
     if network is None or not acts:
         return "It takes acting by a program a step, in environments on the host."
     if network.exploration is not None:
         return "State-dependent exploration draws the noise of all lanes together."
-    if masks:
-        return "All lanes are asked together which actions are legal."
+    if sees_more:
+        return "What is legal, or what the policy remembers, is of all lanes together."
     # Exact types: a subclass, or a wrapper, may do anything in a step of all lanes.
     if type(env) is not ProcessVecEnv:
         return f"{type(env).__name__} steps all lanes together; what does not is a ProcessVecEnv, without wrappers."

@@ -15,6 +15,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from bridge.buffers.rollout import read_rollout, write_rollout
 from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
+from bridge.engine.memory import read_memory
 from bridge.engine.plan import POLICY, Mode, Plan
 from bridge.engine.steps import End, Environments, Steps
 from bridge.sb3 import OnPolicy
@@ -134,7 +135,9 @@ class Collecting:
         keeps_final_observation: bool = False,
     ) -> Collecting:
         """That of a model, into a buffer."""
-        environments = Environments.of(chain, algorithm._last_obs, algorithm._masks)
+        memory = read_memory(algorithm)
+        recalled = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
+        environments = Environments.of(chain, algorithm._last_obs, algorithm._masks, recalled)
         static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.rollout import CollectorState, collect, masked_observation, masked_step
 from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
@@ -25,6 +26,10 @@ def init(training: Training, key: jax.Array, params: Any = None) -> TrainingStat
         env_state, normalizer = collector.env_state
         observation = normalizer.normalize_observation(collector.observation)
         collector = CollectorState((env_state, normalizer), observation)
+    if hasattr(training.network, "no_memory"):
+        memory = training.network.no_memory(params, training.venv.num_envs)
+        starts = jnp.ones(training.venv.num_envs, bool)
+        collector = CollectorState(collector.env_state, Recalled(collector.observation, memory, starts))
     if settings.MASKS:
         observation = masked_observation(training.venv, collector.env_state, collector.observation)
         collector = CollectorState(collector.env_state, observation)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.networks import Network
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
@@ -124,14 +125,22 @@ class PPO(OnPolicySettings):
             return carry, seen
 
         if permutations is None:
-            permutations = jax.vmap(lambda key: permutation(key, size))(jax.random.split(key, self.n_epochs))
+            permutations = self._orders(key, *rollout.value.shape)
         carry = (params, state.optimizer_state, jnp.asarray(True))
         (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
         metrics = _metrics(statistics, took_place, going) | {"explained_variance": explained_variance(rollout)}
         return LearnerState(unravel(params), optimizer_state), metrics
 
+    def _orders(self, key: jax.Array, n_steps: int, num_envs: int) -> jax.Array:
+        """The order of the rows in each epoch, as `update` takes it."""
+        return jax.vmap(lambda key: permutation(key, n_steps * num_envs))(jax.random.split(key, self.n_epochs))
+
+    def _judge(self, network: Network, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
+        """The distributions over actions and the values of a minibatch."""
+        return network.apply(params, batch.observation)
+
     def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
-        distribution, value = network.apply(params, batch.observation)
+        distribution, value = self._judge(network, params, batch)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()
 

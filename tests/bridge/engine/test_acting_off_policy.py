@@ -58,7 +58,7 @@ def test_predict_gives_sb3s_actions(kind, at_once, monkeypatch):
     expected = [policy.predict(observation, deterministic=True)[0] for observation in (one, several)]
     monkeypatch.setattr(acting_part(policy), "forward", None)  # which nobody calls
     for observation, theirs in zip((one, several), expected):
-        ours = predictor.predict(observation, deterministic=True)
+        ours, _ = predictor.predict(observation, deterministic=True)
         assert (type(ours), ours.shape) == (type(theirs), theirs.shape)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -92,7 +92,7 @@ def test_policies_that_draw_nothing_leave_the_generator_alone(cls, at_once):
     policy = make(cls)
     actor, state = actor_of(policy), torch.get_rng_state()
     assert actor.draw_noise(5, 4, 1) is None
-    ours = Predictor(policy, compiles=True).predict(batch(VECTOR), deterministic=False)
+    ours, _ = Predictor(policy, compiles=True).predict(batch(VECTOR), deterministic=False)
     np.testing.assert_array_equal(ours, actor.act(batch(VECTOR), None)[1])
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -112,7 +112,7 @@ def test_new_weights_count_from_the_next_call_on(at_once):
     observation = batch(VECTOR)
     policy.load_state_dict({name: torch.zeros_like(value) for name, value in policy.state_dict().items()})
     np.testing.assert_array_equal(actor.act(observation, None)[0], 0)
-    np.testing.assert_allclose(predictor.predict(observation, True), np.tile([0, 0.5], (5, 1)), atol=1e-6)
+    np.testing.assert_allclose(predictor.predict(observation, True)[0], np.tile([0, 0.5], (5, 1)), atol=1e-6)
 
 
 def test_predict_notices_what_others_change_in_the_policy():

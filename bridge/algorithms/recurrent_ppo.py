@@ -1,0 +1,23 @@
+"""RecurrentPPO: sb3-contrib's, compiled."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import sb3_contrib
+from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
+
+from bridge.algorithms.base import constructor_like
+from bridge.algorithms.ppo import CompiledPPO
+from bridge.engine.trust import compiled
+from jaxenvs import learn
+
+
+@compiled
+class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
+    """`sb3_contrib.RecurrentPPO` with the same arguments, and `engine` and `pipeline`."""
+
+    __init__ = constructor_like(CompiledPPO, sb3_contrib.RecurrentPPO)
+
+    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+    _algorithm: ClassVar[type[learn.PPO]] = learn.RecurrentPPO

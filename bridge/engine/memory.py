@@ -1,0 +1,43 @@
+"""What a recurrent policy remembers: where sb3-contrib's RecurrentPPO has it, and as programs take it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+# Hidden and cell states of the actor ("pi") and of the critic ("vf"), each (num_envs, layers, size).
+Memory = dict[str, Any]
+
+
+def read_memory(algorithm: Any) -> Memory | None:
+    """What a model remembers, in memory of its own; None of one that remembers nothing."""
+    states = getattr(algorithm, "_last_lstm_states", None)
+    return None if states is None else of_states(states)
+
+
+def of_states(states: Any) -> Memory:
+    """sb3-contrib's RNNStates as programs take them."""
+    return {name: tuple(_swapped(part) for part in getattr(states, name)) for name in ("pi", "vf")}
+
+
+def _swapped(part: torch.Tensor) -> np.ndarray:
+    array: np.ndarray = part.detach().cpu().numpy()
+    return np.array(array.swapaxes(0, 1), order="C")
+
+
+def to_states(algorithm: Any, memory: Memory) -> Any:
+    """RNNStates, in the place of a model's."""
+
+    def tensor(part: Any) -> torch.Tensor:
+        return torch.as_tensor(np.array(np.asarray(part).swapaxes(0, 1), order="C"), device=algorithm.device)
+
+    return type(algorithm._last_lstm_states)(*(tuple(map(tensor, memory[name])) for name in ("pi", "vf")))
+
+
+def rows_of(algorithm: Any, memory: Memory) -> list[Any]:
+    """RNNStates of each step: those of a memory with steps in front."""
+    steps = len(jax.tree.leaves(memory)[0])
+    return [to_states(algorithm, jax.tree.map(lambda leaf, at=step: leaf[at], memory)) for step in range(steps)]

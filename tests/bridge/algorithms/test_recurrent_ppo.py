@@ -1,0 +1,230 @@
+"""bridge.RecurrentPPO in the place of sb3-contrib's: what is remembered goes on, and all else stays as it was."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sb3_contrib
+import torch
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecMonitor
+
+import bridge
+from bridge import load_checkpoint, make_vec_env, save_checkpoint
+from bridge.translate.modules import read_parameters
+from tests.bridge.small_models import Recorder
+from tests.environments import Counter
+from tests.tiers import tiered
+
+N_ENVS, N_STEPS = 4, 16
+ROLLOUT = N_ENVS * N_STEPS
+SMALL = {"net_arch": [8], "lstm_hidden_size": 8}
+SETTINGS = {"n_steps": N_STEPS, "batch_size": 24, "n_epochs": 2, "seed": 0, "device": "cpu"}
+CRITICS = {
+    "own": {},
+    "own, two layers": {"n_lstm_layers": 2},
+    "shared": {"shared_lstm": True, "enable_critic_lstm": False},
+    "none": {"enable_critic_lstm": False},
+}
+
+
+def jax_env():
+    return make_vec_env("CartPole-v1", N_ENVS, seed=0, env_kwargs={"max_episode_steps": 12})
+
+
+def host_env():
+    env = make_gym_vec_env("CartPole-v1", N_ENVS, seed=0)
+    for each in env.envs:
+        each.get_wrapper_attr("spec").max_episode_steps = 12
+    return env
+
+
+def make(env, package=bridge, critic="own", policy="MlpLstmPolicy", **settings):
+    return package.RecurrentPPO(policy, env, policy_kwargs=SMALL | CRITICS[critic], **{**SETTINGS, **settings})
+
+
+def weights(model):
+    return read_parameters(model.policy.parameters())
+
+
+def test_the_signature_is_sb3_contribs_and_our_own():
+    ours = inspect.signature(bridge.RecurrentPPO).parameters
+    theirs = inspect.signature(sb3_contrib.RecurrentPPO).parameters
+    assert list(ours) == [*theirs, "engine", "pipeline"]
+    assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
+
+
+# --- Collecting -----------------------------------------------------------------------------------------------------
+
+
+def states_of(buffer, step):
+    """RNNStates before a step."""
+    parts = ((f"hidden_states_{name}", f"cell_states_{name}") for name in ("pi", "vf"))
+    return RNNStates(*(tuple(torch.tensor(getattr(buffer, each)[step]) for each in pair) for pair in parts))
+
+
+CASES = [(make_env, critic) for make_env in (jax_env, host_env) for critic in CRITICS]
+
+
+@pytest.mark.parametrize(("make_env", "critic"), tiered(CASES, (jax_env, "own, two layers"), (host_env, "own")))
+def test_rollouts_hold_what_the_torch_policy_thinks_and_remembers_step_by_step(make_env, critic):
+    model = make(make_env(), critic=critic)
+    assert str(model.plan).startswith(f"collecting: {'compiled' if make_env is jax_env else 'acting compiled'}")
+    _, callback = model._setup_learn(2 * ROLLOUT)
+    buffer, policy, ended = model.rollout_buffer, model.policy, 0
+    for _ in range(2):
+        before = model._last_lstm_states
+        assert model.collect_rollouts(model.env, callback, buffer, N_STEPS)
+        for part, given in zip(jax.tree.leaves(states_of(buffer, 0)), jax.tree.leaves(tuple(before))):
+            np.testing.assert_array_equal(part, given)
+        for step in range(N_STEPS):
+            starts, states = torch.tensor(buffer.episode_starts[step]), states_of(buffer, step)
+            observation, action = torch.tensor(buffer.observations[step]), torch.tensor(buffer.actions[step, :, 0])
+            with torch.no_grad():
+                values, log_probs, _ = policy.evaluate_actions(observation, action, states, starts)
+                after = policy(observation, states, starts)[3]
+            np.testing.assert_allclose(buffer.values[step], values.flatten(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(buffer.log_probs[step], log_probs, rtol=1e-4, atol=1e-5)
+            held = states_of(buffer, step + 1) if step + 1 < N_STEPS else model._last_lstm_states
+            for part, given in zip(jax.tree.leaves(tuple(after)), jax.tree.leaves(tuple(held)), strict=True):
+                np.testing.assert_allclose(part, given, rtol=1e-4, atol=1e-6)
+        ended += buffer.episode_starts[1:].sum()
+        with torch.no_grad():
+            last = torch.tensor(model._last_obs), model._last_lstm_states.vf
+            last_values = policy.predict_values(*last, torch.tensor(model._last_episode_starts, dtype=torch.float32))
+        advantages = buffer.advantages.copy()
+        buffer.compute_returns_and_advantage(last_values, model._last_episode_starts)
+        np.testing.assert_allclose(advantages, buffer.advantages, rtol=1e-4, atol=1e-4)
+    assert ended
+
+
+@pytest.mark.parametrize("make_env", [jax_env])
+def test_rewards_before_a_truncation_have_the_value_of_what_would_have_followed(make_env):
+    bonuses = []
+
+    def remember(locals_, _):
+        model, states = locals_["self"], locals_["lstm_states"]
+        for lane, info in enumerate(locals_["infos"]):
+            if info["TimeLimit.truncated"]:
+                of_lane = tuple(part[:, lane : lane + 1].contiguous() for part in states.vf)
+                last = torch.tensor(info["terminal_observation"])[None]
+                with torch.no_grad():
+                    value = model.policy.predict_values(last, of_lane, torch.zeros(1)).item()
+                bonuses.append((locals_["n_steps"], lane, locals_["rewards"][lane] + model.gamma * value))
+        return True
+
+    model = make(make_env(), batch_size=ROLLOUT, n_epochs=1).learn(ROLLOUT, callback=remember)
+    assert bonuses
+    for step, lane, reward in bonuses:
+        np.testing.assert_allclose(model.rollout_buffer.rewards[step, lane], reward, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("policy", "kind"), tiered([("MultiInputLstmPolicy", "boxes"), ("CnnLstmPolicy", "image")]))
+def test_all_policies_are_compiled(policy, kind):
+    env = bridge.JaxVecEnv(Counter(observation_kind=kind), 2, seed=0)
+    model = make(env, policy=policy, engine="xla", n_steps=8, batch_size=16, n_epochs=1)
+    model.learn(32)
+    assert model._n_updates == 2
+
+
+def test_how_a_training_is_cut_changes_no_bit():
+    whole, cut = (make(jax_env(), engine="xla").learn(6 * ROLLOUT, each) for each in (None, Recorder()))
+    np.testing.assert_array_equal(weights(whole), weights(cut))
+    for one, other in zip(
+        jax.tree.leaves(tuple(whole._last_lstm_states)), jax.tree.leaves(tuple(cut._last_lstm_states))
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("make_env", [jax_env, host_env])
+def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
+    seen = []
+    for package in (sb3_contrib, bridge):
+        seen.append(Recorder())
+        make(make_env(), package).learn(ROLLOUT, seen[-1])
+    theirs, ours = seen
+    assert ours.events == theirs.events
+    assert set(ours.steps[0]) == set(theirs.steps[0]) - {"idx", "done_"}
+    for name in ("actions", "episode_starts", "log_probs", "values"):
+        assert ours.steps[3][name].shape == theirs.steps[3][name].shape, name
+    assert type(ours.steps[3]["lstm_states"]) is RNNStates
+
+
+# --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("critic", tiered(CRITICS, "own"))
+def test_zips_go_back_and_forth_in_the_middle_of_a_training(critic, tmp_path):
+    ours = make(jax_env(), critic=critic).learn(2 * ROLLOUT)
+    ours.save(tmp_path / "ours")
+    theirs = sb3_contrib.RecurrentPPO.load(tmp_path / "ours", env=jax_env())
+    np.testing.assert_array_equal(weights(ours), weights(theirs))
+    theirs.learn(ROLLOUT, reset_num_timesteps=False).save(tmp_path / "theirs")
+    again = bridge.RecurrentPPO.load(tmp_path / "theirs", env=jax_env())
+    np.testing.assert_array_equal(weights(again), weights(theirs))
+    assert again._n_updates == theirs._n_updates == 3 * SETTINGS["n_epochs"]
+    again.learn(ROLLOUT, reset_num_timesteps=False)
+    assert again.num_timesteps == 4 * ROLLOUT
+
+
+def test_a_checkpoint_goes_on_with_what_was_remembered(tmp_path):
+    model = make(jax_env(), engine="xla").learn(2 * ROLLOUT)
+    save_checkpoint(model, tmp_path / "model")
+    model.learn(2 * ROLLOUT, reset_num_timesteps=False)
+    other = load_checkpoint(bridge.RecurrentPPO, tmp_path / "model", jax_env())
+    other.learn(2 * ROLLOUT, reset_num_timesteps=False)
+    np.testing.assert_array_equal(weights(model), weights(other))
+
+
+def test_predict_remembers_by_a_program_too():
+    model = make(jax_env(), critic="own, two layers")
+    stock = make(jax_env(), sb3_contrib, critic="own, two layers")
+    stock.set_parameters(model.get_parameters())
+    rng, state, theirs = np.random.default_rng(0), None, None
+    for call in range(215):
+        observation = np.float32(rng.normal(size=(N_ENVS, 4)))
+        starts = rng.random(N_ENVS) < 0.1 if call else None
+        action, state = model.predict(observation, state, starts, deterministic=True)
+        expected, theirs = stock.predict(observation, theirs, starts, deterministic=True)
+        np.testing.assert_array_equal(action, expected)
+        for part, other in zip(state, theirs, strict=True):
+            assert (part.shape, part.dtype) == (other.shape, other.dtype)
+            np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-6)
+    for given in (torch.tensor(observation), jnp.asarray(observation)):
+        ours, after = model.predict(given, state, starts, deterministic=True)
+        expected, other = stock.predict(observation, state, starts, deterministic=True)
+        np.testing.assert_array_equal(np.asarray(ours), expected)
+        np.testing.assert_allclose(after[1], other[1], rtol=1e-4, atol=1e-6)
+
+
+def test_evaluate_remembers_within_episodes():
+    model = make(jax_env()).learn(4 * ROLLOUT)
+    ours = bridge.evaluate(model, "CartPole-v1", 8, seed=3)
+    env = VecMonitor(make_vec_env("CartPole-v1", 8, seed=3))
+    theirs, lengths = evaluate_policy(model, env, 8, return_episode_rewards=True)
+    # Of episodes that last long, evaluate_policy has others in their place.
+    first = ours.lengths <= min(lengths)
+    assert first.any()
+    assert set(ours.returns[first]) <= set(theirs)
+
+
+def test_many_seeds_are_one_program():
+    one, two = bridge.train_seeds(make(jax_env()), 2 * ROLLOUT, [0, 1])
+    assert not np.array_equal(weights(one), weights(two))
+    one.learn(ROLLOUT)
+
+
+def test_a_memory_of_another_kind_is_left_to_sb3_contrib():
+    model = bridge.RecurrentPPO(
+        "MlpLstmPolicy",
+        jax_env(),
+        policy_kwargs=SMALL | {"n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}},
+        **SETTINGS,
+    )
+    assert "no translation to JAX of an LSTM with dropout" in str(model.plan)
+    model.learn(ROLLOUT)
+    assert model._n_updates == SETTINGS["n_epochs"]
