@@ -188,7 +188,8 @@ def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first
 
     kept = jnp.zeros((rows_of_all + 1, 6 * size), gates.dtype)
     _, _, kept = jax.lax.fori_loop(0, length, advance, (zeros, zeros, kept))
-    return kept[:-1]
+    kept_rows: jax.Array = kept[:-1]
+    return kept_rows
 
 
 def _rows(first: jax.Array, time: jax.Array, none: int) -> jax.Array:
