@@ -1,11 +1,13 @@
 """Trainings with hindsight as pure functions: what they refuse, and that they learn what chance never shows them."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxenvs
 from jaxenvs import learn
+from jaxenvs.compilation import compiler_options
 from jaxenvs.learn.off_policy.hindsight import Episodes
 
 
@@ -56,6 +58,27 @@ def test_it_learns_and_without_it_does_not_know_better():
 
     assert success(hindsight=learn.Hindsight()) > 0.8
     assert success() < 0.3
+
+
+def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
+    capacity, hindsight = 123_457, learn.Hindsight()
+    observation = {name: jnp.zeros((1, 3)) for name in hindsight.NAMES}
+    replay = learn.Replay.create(capacity, observation, jnp.zeros((1, 1)), whole=True)
+    no = jnp.zeros(1, bool)
+
+    def step(replay, bits):
+        seen = jax.tree.map(lambda leaf: leaf + 1, replay.last_observation)
+        action, done = seen["observation"][:, :1], seen["observation"][:, 0] % 5 == 0
+        replay = replay.add(seen, action, action[:, 0], no, done, seen, seen)
+        return replay, hindsight.transitions(replay, bits, 0.99, lambda achieved, desired, info: achieved[:, 0])
+
+    def run(replay, bits):
+        return jax.lax.scan(step, replay, bits)
+
+    program = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
+    text = program.lower(replay, jnp.zeros((9, 2, 5), jnp.uint32)).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
+    assert not copies
 
 
 def test_draws_are_uniform_over_whole_episodes():
