@@ -9,8 +9,10 @@ from pathlib import Path
 # Tests compile far more than they run: keep the programs between runs and share them between workers.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# LLVM's -O1, as our own programs have it, for what tests compile themselves: a tenth to a fifth faster, the same bits.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+# For what tests compile themselves. LLVM's -O1, as our own programs have it: a tenth to a fifth faster, the same bits.
+# And one thread for each kernel, as the cores have tests to run; also, kernels over several threads that do not wait
+# for each other, which ours do, have been seen to wait for ever (jaxlib 0.10.2; by others too, always with vmap).
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_multi_thread_eigen=false")
 # One thread for each of PyTorch's operations: tests run side by side, and threads that wait for a core spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

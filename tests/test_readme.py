@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import docs
+from tests.tiers import tiered
 
 CHECKOUT = Path(__file__).parent.parent
 README = CHECKOUT / "README.md"
@@ -24,10 +25,12 @@ NEEDS = {
     "docs/environments/envpool.md": ("envpool",),
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
 }
+# What these train, README.md's do, examples, and tests of their parts.
+AT_LENGTH = ("docs/algorithms.md", "docs/off-policy.md")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", BLOCKS)
+@pytest.mark.parametrize("page", tiered(BLOCKS, *(page for page in BLOCKS if page not in AT_LENGTH)))
 def test_the_code_of_a_page_runs(page, tmp_path):
     """Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them."""
     for library in NEEDS.get(page, ()):

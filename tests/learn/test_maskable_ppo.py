@@ -8,6 +8,7 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from tests.masked_environments import ACTIONS, Locks
+from tests.tiers import tiered
 
 PPO = learn.MaskablePPO(n_steps=8, batch_size=16, n_epochs=1)
 
@@ -42,7 +43,7 @@ def test_a_policy_gives_illegal_actions_no_chance(kind):
     np.testing.assert_allclose(distribution.entropy(), entropy, rtol=1e-5)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_it_trains_stops_and_goes_on(normalize):
     whole = training("discrete", normalize=normalize)
     result = learn.train(jax.random.key(0), whole)

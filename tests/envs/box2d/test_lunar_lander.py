@@ -16,8 +16,16 @@ from jaxenvs import LunarLander
 IDS = ["LunarLander-v3", "LunarLanderContinuous-v3"]
 
 
+@pytest.mark.thorough  # what a step gives, test_lunar_lander_parity.py holds; this compiles two of them
 def test_keeps_the_contract() -> None:
     jaxenvs.check_env(jaxenvs.make("LunarLander-v3"))
+
+
+def test_shapes_and_dtypes_of_reset_and_step_agree() -> None:
+    env = LunarLander()
+    started = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    stepped = jax.eval_shape(env.step, started[0], jax.ShapeDtypeStruct((), np.int32))
+    assert started == stepped
 
 
 # On a moon, -1.62, it flies out of the observation space, as the reference does.

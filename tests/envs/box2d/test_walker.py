@@ -24,7 +24,7 @@ def test_spaces_are_gymnasiums() -> None:
     assert gymnasium.spec("BipedalWalker-v3").max_episode_steps == 1600
 
 
-@pytest.mark.thorough  # what a step gives, test_walker_parity.py holds; this compiles two of them
+@pytest.mark.thorough  # what a step gives, tests of parity hold; this compiles two of them
 def test_keeps_the_contract() -> None:
     jaxenvs.check_env(jaxenvs.make("BipedalWalker-v3"))
 

@@ -25,6 +25,7 @@ from tests.envs.box2d.walker.beside import (
 )
 
 
+@pytest.mark.thorough  # among obstacles, test_walker_hardcore.py holds it; this compiles it without them
 def test_a_step_from_states_of_the_reference() -> None:
     found = steps(2)
     last = [step for step in found if step[3][2]]  # falls among them
@@ -41,6 +42,7 @@ def test_a_step_from_thousands_of_states() -> None:
         assert_same_step(found[start : start + LANES])
 
 
+@pytest.mark.thorough
 def test_starts_as_the_reference() -> None:
     _, observations, states = zip(*map(start_both, range(4)), strict=True)
     states = stacked([jax.tree.map(np.asarray, states[i % 4]) for i in range(LANES)])

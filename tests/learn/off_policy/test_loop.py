@@ -94,7 +94,7 @@ def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
     assert_equal(whole, program(start)[0])
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN", "SAC"))
 def test_nothing_is_learned_before_learning_starts(name):
     _, end, metrics = trained(name)
     timesteps = np.asarray(metrics["timesteps"])
