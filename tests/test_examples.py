@@ -16,7 +16,7 @@ SCRIPTS, NOTEBOOKS = (sorted(EXAMPLES.rglob(f"*.{kind}")) for kind in ("py", "ip
 # What these do at length, others of them do, README.md's blocks and those of docs/, and tests of its parts.
 AT_LENGTH = (
     *("custom_environment.py", "domain_randomization.py", "gradients_through_flight.py"),
-    *("train_sb3.py", "wind_and_gravity.py"),
+    *("thousands_of_landers.py", "train_sb3.py", "wind_and_gravity.py"),
     *("domain_randomization.ipynb", "other_library.ipynb", "same_script_compiled.ipynb"),
 )
 
