@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import signal
 import threading
 from collections.abc import Callable
@@ -15,6 +16,11 @@ import jax
 import numpy as np
 
 from jaxenvs.jax_names import COMPILE_EVENTS
+
+# Of mallopt, <malloc.h>.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# To which glibc raises the second by itself, at most, when larger and larger arrays are freed.
+MOST_FROM_HEAP = 32 * 2**20
 
 _total = 0.0
 
@@ -37,6 +43,25 @@ def release_freed_memory() -> None:
     """Give back to the system what compiling took and has freed, which glibc keeps: 120 MB after PPO."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@functools.cache
+def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
+    """Keep up to twice as many bytes that were freed at the end of the heap, for the whole process.
+
+    An update of a CnnPolicy, or of two million weights, frees and takes again arrays of some megabytes. Whether glibc
+    gives them back to the system in between depends on where in the heap they happen to lie, and then every page of
+    every update is a fault. With both thresholds set, it does not.
+
+    Args:
+      most_from_heap: larger arrays are not taken from the heap; or those larger than MOST_FROM_HEAP, where glibc allows
+        no more (before 2.36).
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        if not mallopt(M_MMAP_THRESHOLD, most_from_heap):
+            mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
+        mallopt(M_TRIM_THRESHOLD, 2 * most_from_heap)
 
 
 def compile_meanwhile(program: Callable[..., Any], *arguments: object) -> Future[object]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 from collections.abc import Iterator
 
 import torch
@@ -12,11 +10,7 @@ from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
-# Of mallopt, <malloc.h>.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# To which glibc raises the two by itself, at most, when larger and larger arrays are freed.
-MOST_FROM_HEAP = 32 * 2**20
-MOST_KEPT = 2 * MOST_FROM_HEAP
+from bridge.engine.compilation import keep_freed_memory
 
 
 @contextlib.contextmanager
@@ -79,17 +73,3 @@ def _fuse(optimizer: Optimizer, afterwards: contextlib.ExitStack) -> None:
         if group["fused"] is None and group["foreach"] is None and not (group["differentiable"] or group["capturable"]):
             group["fused"] = True
             afterwards.callback(group.update, fused=None)
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Keep up to 64 MB that were freed at the end of the heap, for the whole process.
-
-    An update of a CnnPolicy frees and takes again arrays of some megabytes. Whether glibc gives them back to the system
-    in between depends on where in the heap they happen to lie, and then every page of every update is a fault. With
-    both thresholds set, it does not.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
-        mallopt(M_TRIM_THRESHOLD, MOST_KEPT)

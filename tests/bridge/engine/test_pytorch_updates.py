@@ -21,7 +21,7 @@ FAULTS = """
 import ctypes
 import resource
 import torch
-from bridge.engine.pytorch_updates import M_MMAP_THRESHOLD, keep_freed_memory
+from bridge.engine.compilation import M_MMAP_THRESHOLD, keep_freed_memory
 
 def faults(num):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
