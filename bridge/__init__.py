@@ -77,9 +77,19 @@ CONTRIB = {
     "RecurrentPPO": "bridge.algorithms.recurrent_ppo",
     "TQC": "bridge.algorithms.tqc",
 }
+# What stands above this room, and needs Optuna.
+TUNE = "bridge.app.tuning.study"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tune":
+        try:
+            importlib.import_module("optuna")
+        except ImportError as error:
+            raise ImportError(
+                f'bridge.tune needs Optuna, and {error.name} is not installed: pip install "jaxenvs[tune]".'
+            ) from error
+        return importlib.import_module(TUNE).tune
     if name not in CONTRIB:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -92,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *CONTRIB])
+    return sorted([*globals(), *CONTRIB, "tune"])
 
 
 set_up_process()

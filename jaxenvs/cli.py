@@ -1,4 +1,4 @@
-"""The `jaxenvs` command: list and bench, and the way to train, evaluate and record, which are `bridge.app`'s.
+"""The `jaxenvs` command: list and bench, and the way to train, tune, evaluate and record, which are `bridge.app`'s.
 
 Nothing here needs PyTorch, so that the first two work, and begin at once, without it.
 """
@@ -31,11 +31,13 @@ ENDED_BY_SIGPIPE = 141  # as a shell has it
 # The commands of `bridge.app.cli`, and what their help begins with.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
+    "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
     "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
     "record": "Film the agent of a run, as GIF or MP4.",
 }
 # What these need, as it is imported; the extra `sb3`. Looked for, not imported: that takes seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
+TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
 
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
 Modules = Annotated[
@@ -97,11 +99,13 @@ def _require_sb3(command: str) -> None:
     Raises:
       UserError: a package that the command needs is not installed.
     """
-    missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+    packages, extra = (TUNE_PACKAGES, "tune") if command == "tune" else (PACKAGES, "sb3")
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
+        needed = "Optuna, PyTorch" if command == "tune" else "PyTorch"
         raise UserError(
-            f"jaxenvs {command} needs PyTorch and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
-            'pip install "jaxenvs[sb3]".'
+            f"jaxenvs {command} needs {needed} and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
+            f'pip install "jaxenvs[{extra}]".'
         )
 
 

@@ -38,6 +38,13 @@ def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
     assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
 
 
+def test_tune_says_what_to_install_without_optuna(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    message = error_of(capsys, "tune", "ppo", "CartPole-v1")
+    assert "jaxenvs tune needs Optuna" in message
+    assert 'pip install "jaxenvs[tune]"' in message
+
+
 def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
     (tmp_path / "benchmarks").mkdir()

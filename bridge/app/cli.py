@@ -1,4 +1,4 @@
-"""The commands `jaxenvs train`, `evaluate` and `record`. `jaxenvs.cli` runs them."""
+"""The commands `jaxenvs train`, `tune`, `evaluate` and `record`. `jaxenvs.cli` runs them."""
 
 from __future__ import annotations
 
@@ -123,6 +123,92 @@ def train(
         sys.exit(130)
 
 
+def tune(
+    algorithm: Algorithm = None,
+    env_id: EnvId = None,
+    trials: Number = None,
+    seeds: int = 5,
+    num_envs: Number = None,
+    total_timesteps: Number = None,
+    seed: int = 0,
+    env_kwargs: Assignments = (),
+    hyperparameters: Assignments = (),
+    space: File = None,
+    sampler: str = "tpe",
+    pruner: str = "median",
+    startup_trials: int = 10,
+    evaluations: int = 5,
+    storage: Name = None,
+    study_name: Name = None,
+    out: File = None,
+    resume: File = None,
+) -> None:
+    """Search hyper-parameters with Optuna; trials of several seeds each run as one program.
+
+    For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
+
+    The same command, in other processes and on other machines with the same --storage, works on the same study.
+
+    Args:
+      algorithm: A key of ALGORITHMS.
+      env_id: As jaxenvs train has it.
+      trials: Until so many have ended or were pruned, those of other workers included. If not given, 100.
+      seeds: Agents in a trial; its value is the median of their returns.
+      num_envs: Environments side by side. If not given, as jaxenvs train.
+      total_timesteps: Of each agent. If not given, as jaxenvs train.
+      seed: Of the first agent; the next has the next.
+      env_kwargs: Parameters of the environment: gravity=5.0
+      hyperparameters: Which all trials have, and are not searched: n_steps=32 normalize=True
+      space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
+      sampler: tpe or random.
+      pruner: median, halving or none: which trials end early, by their evaluations.
+      startup_trials: So many are drawn at random, and nothing is pruned by a median, before there are these.
+      evaluations: Of a trial, in equal distances.
+      storage: The URL of a database that Optuna knows, as sqlite:///study.db or postgresql://..., or the path of a
+        journal file, for folders that machines share. If not given, sqlite:///OUT/study.db.
+      study_name: In the storage. If not given, ENV_ID-ALGORITHM.
+      out: Where to write best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
+      resume: The folder of a search: go on with it, to more trials, if --trials is given.
+    """
+    from bridge.app.tuning import command  # here, because Optuna is an extra of its own
+
+    if resume is not None:
+        if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
+            raise UserError("--resume goes on with the search as it was begun: only --trials can be given too.")
+        options, out = command.read_options(resume), resume
+        options |= {} if trials is None else {"n_trials": trials}
+    elif algorithm is None or env_id is None:
+        raise UserError("Say what to tune on what, as: jaxenvs tune ppo CartPole-v1. Or give --resume.")
+    else:
+        name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
+        out = out or Path("runs") / f"tune-{name}"
+        options = {
+            "algorithm": algorithm,
+            "env_id": env_id,
+            "storage": storage or f"sqlite:///{out}/study.db",
+            "study_name": study_name or name,
+            "n_trials": 100 if trials is None else trials,
+            "num_seeds": seeds,
+            "num_envs": num_envs,
+            "total_timesteps": total_timesteps,
+            "seed": seed,
+            "env_kwargs": _parsed(env_kwargs),
+            "hyperparameters": _parsed(hyperparameters),
+            "space": None if space is None else command.read_space(space),
+            "sampler": sampler,
+            "pruner": pruner,
+            "startup_trials": startup_trials,
+            "n_evaluations": evaluations,
+        }
+    for flag, name in (("--trials", "n_trials"), ("--evaluations", "n_evaluations")):
+        _check_positive(flag, options[name])
+    _check_positive("--startup-trials", options["startup_trials"])
+    check_folder(out)
+    configure(cache=True)
+    reserve_threads()  # before JAX runs anything
+    print(command.run(options, out))
+
+
 def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
     """Evaluate the agent of a run: the mean and the deviation of its returns.
 
@@ -176,4 +262,4 @@ def _check_seed(seed: int | None) -> None:
         raise UserError(f"--seed must be an int between 0 and {LAST_SEED}, got {seed}.")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"train": train, "evaluate": evaluate, "record": record}
+COMMANDS: dict[str, Callable[..., None]] = {"train": train, "tune": tune, "evaluate": evaluate, "record": record}

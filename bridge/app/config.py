@@ -326,11 +326,16 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
     batch_size = hyperparameters.get("batch_size")
     if batch_size is None or rollout % batch_size == 0:
         return
-    divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
-    nearest = min(divisors, key=lambda size: abs(size - batch_size))
+    nearest = nearest_divisor(rollout, batch_size)
     if not adjust_batch_size:
         raise UserError(f"{described}, which batch_size={batch_size} does not divide; {nearest} does.")
     hyperparameters["batch_size"] = nearest
+
+
+def nearest_divisor(rollout: int, batch_size: int) -> int:
+    """The batch size nearest to one of which rollouts of so many steps are whole batches."""
+    divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
+    return min(divisors, key=lambda size: abs(size - batch_size))
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

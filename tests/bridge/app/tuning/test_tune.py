@@ -1,0 +1,128 @@
+"""`bridge.tune`: trials of a study of one's own."""
+
+import signal
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import bridge
+from bridge.app.tuning import trials as module
+from bridge.app.tuning.storage import open_storage
+from jaxenvs.cli import UserError
+from tests.bridge.seeds.test_shared_sweep import compilations
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+FIXED = {"n_steps": 16, "n_epochs": 1, "batch_size": 16}
+TINY = {"num_envs": 2, "total_timesteps": 96, "num_seeds": 2, "n_evaluations": 3, "n_eval_episodes": 2}
+SPACE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "gamma": [0.9, 0.99]}
+
+
+class Counting(optuna.samplers.RandomSampler):
+    """Knows how many programs each trial compiled."""
+
+    def __init__(self, compiled):
+        super().__init__(seed=0)
+        self.compiled, self.before = compiled, []
+
+    def before_trial(self, study, trial):
+        self.before.append(len(self.compiled))
+
+
+def create(pruner=None, storage=None, sampler=None):
+    sampler, pruner = sampler or optuna.samplers.RandomSampler(seed=0), pruner or optuna.pruners.NopPruner()
+    return optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner, storage=storage)
+
+
+def tune(study, n_trials, space=SPACE, **changes):
+    return bridge.tune(
+        "ppo", "CartPole-v1", study, n_trials=n_trials, space=space, **{"hyperparameters": FIXED} | TINY | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    """A study of three trials, whose sampler counted compilations."""
+    with compilations() as compiled:
+        return tune(create(sampler=Counting(compiled)), 3)
+
+
+def test_the_second_trial_compiles_nothing_if_it_differs_in_numbers_alone(tuned):
+    assert len({tuple(trial.params.values()) for trial in tuned.trials}) == 3
+    first, second, third = tuned.sampler.before
+    assert first < second == third == len(tuned.sampler.compiled)
+
+
+def test_the_value_of_a_trial_is_the_median_of_its_seeds(tuned):
+    for trial in tuned.trials:
+        assert trial.state == TrialState.COMPLETE
+        assert trial.value == np.median(trial.user_attrs["returns"])
+        assert len(trial.user_attrs["returns"]) == 2
+        assert sorted(trial.intermediate_values) == [1, 2, 3]
+        assert trial.intermediate_values[3] == trial.value
+
+
+def test_a_study_has_trials_of_one_kind(tuned):
+    with pytest.raises(UserError, match="is of other trials: total_timesteps was 96 and is 128; n_epochs was 1 and"):
+        tune(tuned, 4, total_timesteps=128, hyperparameters=FIXED | {"n_epochs": 2})
+    assert len(tune(tuned, 2).trials) == 3  # which has enough
+
+
+def test_a_pruner_ends_a_trial_between_its_evaluations():
+    study = tune(create(optuna.pruners.ThresholdPruner(lower=1000)), 1)
+    assert [trial.state for trial in study.trials] == [TrialState.PRUNED]
+    assert sorted(study.trials[0].intermediate_values) == [1]
+
+
+def test_a_trial_that_diverges_is_pruned():
+    study = tune(create(), 1, {"learning_rate": [1e38]})
+    assert [trial.state for trial in study.trials] == [TrialState.PRUNED]
+    assert study.trials[0].intermediate_values == {}
+
+
+def test_after_ctrl_c_the_trial_is_queued_up_again(monkeypatch):
+    def interrupted(self, n_episodes):
+        signal.raise_signal(signal.SIGINT)
+
+    study = create()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Agents, "evaluate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tune(study, 1)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
+    tune(study, 1)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials[0].params == study.trials[1].params
+
+
+def test_a_worker_that_was_taken_for_dead_goes_on_with_another_trial(tmp_path, monkeypatch):
+    """As after SIGSTOP, when others have failed its trial."""
+    evaluate, study = module.Agents.evaluate, create(storage=open_storage(str(tmp_path / "study.log")))
+
+    def taken(self, n_episodes):
+        study._storage.set_trial_state_values(study.trials[0]._trial_id, TrialState.FAIL)
+        patch.setattr(module.Agents, "evaluate", evaluate)
+        return evaluate(self, n_episodes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Agents, "evaluate", taken)
+        tune(study, 1)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (UserError, "No algorithm 'pp0'", {"algorithm": "pp0"}),
+        (UserError, "ppo has no hyper-parameter 'gama'", {"space": {"gama": [0.9]}}),
+        (UserError, "all are given", {"hyperparameters": {"gamma": 0.9}, "space": {"one_minus_gamma": [0.1]}}),
+        (ValueError, "study must have the direction maximize, got MINIMIZE", {"study": optuna.create_study()}),
+        (TypeError, "study must be an optuna.Study", {"study": "study"}),
+        (ValueError, "n_trials must be a positive int, got 0", {"n_trials": 0}),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_the_first_trial(error, message, changes):
+    with pytest.raises(error, match=message):
+        bridge.tune(**{"algorithm": "ppo", "env_id": "CartPole-v1"} | changes)
