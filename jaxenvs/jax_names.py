@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,15 @@ def has_run() -> bool | None:
     except ImportError:
         return None
     return backends_are_initialized()
+
+
+def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`jax.shard_map`, by which nothing is summed up but what the function sums up itself.
+
+    With its check of what varies, the gradient of a parameter that is the same everywhere is summed over all devices
+    already, and its mean is too large by their number. Adam and a limit of norms hide that.
+    """
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def is_traced(leaf: Any) -> bool:

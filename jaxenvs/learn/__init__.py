@@ -1,5 +1,6 @@
 """Trainings as pure functions: settings with an `update`, a `Training` around them, and `sweep` for many at once."""
 
+from jaxenvs.learn.devices import make_mesh
 from jaxenvs.learn.distributions import (
     Bernoulli,
     Categorical,
@@ -33,7 +34,7 @@ from jaxenvs.learn.recurrent_networks import RecurrentActorCritic
 from jaxenvs.learn.rollout import CollectorState, Rollout, advantages, collect
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
-from jaxenvs.learn.training_state import TrainingState
+from jaxenvs.learn.training_state import TrainingState, gather, place
 
 __all__ = [
     "A2C",
@@ -89,5 +90,8 @@ __all__ = [
     "advance",
     "advantages",
     "collect",
+    "gather",
+    "make_mesh",
+    "place",
     "train",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn import devices
 from jaxenvs.vector import VectorTimeStep
 
 
@@ -30,9 +32,11 @@ class Moments:
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.full((), 1e-4))
 
     @classmethod
-    def of(cls, batch: jax.Array) -> Moments:
-        """Moments of a batch, over its leading axis."""
-        return cls(jnp.mean(batch, 0), jnp.var(batch, 0), jnp.asarray(batch.shape[0], float))
+    def of(cls, batch: jax.Array, axis_name: str | None = None) -> Moments:
+        """Moments of a batch, over its leading axis, and over all devices."""
+        number = devices.axis_size(axis_name) * batch.shape[0]
+        moments = devices.mean(batch, 0, axis_name), devices.var(batch, 0, axis_name)
+        return cls(*moments, jnp.asarray(number, float))
 
     def combine(self, other: Moments) -> Moments:
         """Moments of both together (Chan, Golub & LeVeque 1979), as increments, which keep their digits in float32."""
@@ -92,12 +96,15 @@ class Normalizer:
         """A copy with some attributes changed."""
         return type(self)(**{**vars(self), **changes})
 
-    def update(self, observation: Any) -> Normalizer:
-        """The normalizer with a batch of observations added to its statistics, if these go on."""
+    def update(self, observation: Any, axis_name: str | None = None) -> Normalizer:
+        """The normalizer with a batch of observations, of all devices, added to its statistics, if these go on."""
         if not self.training:
             return self
         seen = _map_normalized(
-            lambda moments, leaf: moments.combine(Moments.of(leaf)), self.observation_seen, observation, lambda _: None
+            lambda moments, leaf: moments.combine(Moments.of(leaf, axis_name)),
+            self.observation_seen,
+            observation,
+            lambda _: None,
         )
         return self.replace(observation_seen=seen)
 
@@ -113,15 +120,15 @@ class Normalizer:
         variance = self.reward.combine(self.reward_seen).variance
         return jnp.clip(reward / jnp.sqrt(variance + self.epsilon), -self.clip_reward, self.clip_reward)
 
-    def step(self, timestep: VectorTimeStep) -> tuple[Normalizer, VectorTimeStep]:
+    def step(self, timestep: VectorTimeStep, axis_name: str | None = None) -> tuple[Normalizer, VectorTimeStep]:
         """The TimeStep with observation, final observation and reward normalised, after it was added to what is known.
 
         Only the observations that the policy goes on from are added, not the final ones, as in VecNormalize.
         """
-        normalizer = self.update(timestep.observation)
+        normalizer = self.update(timestep.observation, axis_name)
         if self.training:
             returns = self.discounted_return * self.gamma + timestep.reward
-            normalizer = normalizer.replace(reward_seen=self.reward_seen.combine(Moments.of(returns)))
+            normalizer = normalizer.replace(reward_seen=self.reward_seen.combine(Moments.of(returns, axis_name)))
         else:
             returns = self.discounted_return
         timestep = timestep.replace(
@@ -139,6 +146,11 @@ class Normalizer:
             reward=self.reward.combine(self.reward_seen),
             reward_seen=Moments.empty(),
         )
+
+    def layout(self, lanes: Any, same: Any) -> Normalizer:
+        """A prefix of this pytree: `lanes` where a leaf has the leading axis of lanes, `same` elsewhere."""
+        data = {field.name for field in dataclasses.fields(self) if not field.metadata.get("static")}
+        return self.replace(**{name: lanes if name == "discounted_return" else same for name in data})
 
     def _normalize(self, moments: Moments, leaf: jax.Array) -> jax.Array:
         scaled = (leaf - moments.mean) / jnp.sqrt(moments.variance + self.epsilon)

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxenvs.learn.devices import pmean
+
 # Of vectors longer than this, XLA's CPU backend now and then writes part after part in twice the time (with CrossQ's
 # critics, two million numbers, updates took from 63 to 89 ms, and take 57).
 LONG = 2**20
@@ -72,11 +74,14 @@ def descend(
     params: jax.Array,
     state: Any,
     gradient: jax.Array,
+    axis_name: str | None = None,
 ) -> tuple[jax.Array, Any]:
     """One step against the gradient, which is first scaled down to the norm `max_grad_norm`, if any, if it is longer.
+    Of several devices it is the mean of theirs.
 
     The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of what Stable-Baselines3 computes.
     """
+    gradient = pmean(gradient, axis_name)
     if max_grad_norm is not None:
         norm = jnp.sqrt(jnp.sum(gradient**2))
         gradient = gradient * jnp.minimum(1, max_grad_norm / (norm + 1e-6))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn import devices
 from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.networks import Masked, Network
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
@@ -221,11 +222,11 @@ def advantages(
     return jax.lax.scan(accumulate, jnp.zeros_like(last_value), (delta, decay), reverse=True, unroll=8)[1]
 
 
-def explained_variance(rollout: Rollout) -> jax.Array:
+def explained_variance(rollout: Rollout, axis_name: str | None = None) -> jax.Array:
     """The share of the returns' variance that the values foretold; 0 if the returns do not vary.
 
     Never NaN, which `jax_debug_nans` would take for a fault.
     """
-    variance = jnp.var(rollout.returns)
-    share = 1 - jnp.var(rollout.returns - rollout.value) / jnp.where(variance == 0, 1, variance)
+    variance = devices.var(rollout.returns, None, axis_name)
+    share = 1 - devices.var(rollout.returns - rollout.value, None, axis_name) / jnp.where(variance == 0, 1, variance)
     return jnp.where(variance == 0, 0, share)

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs import arguments
-from jaxenvs.environment import struct
+from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import is_traced
+from jaxenvs.learn.devices import require_divisible
 
 
 @struct
@@ -20,6 +21,10 @@ class Settings:
     """Settings of an algorithm, with SB3's names.
 
     Numbers are traced, so that `vmap` sweeps them; the rest is the program.
+
+    Attributes:
+      axis_name: of the axis over which a training is divided, of `jax.shard_map` or `jax.vmap`: updates take means over
+        it, of gradients and statistics. `advance` with a mesh sets it.
     """
 
     # Those that may be arrays with one value for each iteration.
@@ -32,6 +37,7 @@ class Settings:
     # All have these, with defaults of their own.
     learning_rate: Any = 3e-4
     gamma: Any = 0.99
+    axis_name: str | None = static(default=None)
 
     @property
     def steps_per_iteration(self) -> int:
@@ -86,6 +92,14 @@ class Settings:
                 numbers = np.asarray(value)
                 if not ((numbers >= low) & (numbers <= high)).all():  # NaN is neither
                     raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {arguments.shown(value)}.")
+
+    def check_devices(self, num_devices: int, num_envs: int) -> None:
+        """Refuse what several devices cannot share equally.
+
+        Raises:
+          ValueError: a number has a remainder; the message names it.
+        """
+        require_divisible("num_envs", num_envs, num_devices)
 
     def check_schedules(self, num_iterations: int) -> None:
         """Refuse schedules that have not one value for each iteration.

@@ -1,4 +1,4 @@
-"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU."""
+"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU, or over devices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.jax_names import has_run
+from jaxenvs.learn.devices import layouts, on_each, require_mesh
 
 
 def num_cores() -> int:
@@ -48,7 +50,7 @@ def _can_spread() -> bool:
     return any(number.isdigit() and int(number) >= num_cores() + 2 for number in _STARTED_WITH[-1:])
 
 
-def sweep(function: Callable[..., Any], *arguments: Any) -> Any:
+def sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Any:
     """What `jax.vmap(function)(*arguments)` gives, compiled; for functions that run long, as `train` with many keys.
 
     On a CPU the batch is cut into as many groups as there are cores, and each core takes one after the other of its
@@ -59,14 +61,16 @@ def sweep(function: Callable[..., Any], *arguments: Any) -> Any:
     Args:
       function: compiled once for each shape of the arguments, if it is the same object.
       arguments: pytrees of arrays with one leading axis for all.
+      mesh: devices of this process, as `learn.make_mesh()` gives them, among which the batch is divided; they tell each
+        other nothing, and each of a CPU's is one core.
 
     Raises:
       ValueError, TypeError: there is no such axis, or nothing to call.
     """
-    return compile_sweep(function, *arguments)(*arguments)
+    return compile_sweep(function, *arguments, mesh=mesh)(*arguments)
 
 
-def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Callable[..., Any]:
     """The function that `sweep` calls, for arguments of these shapes."""
     if not callable(function):
         raise TypeError(f"function must be callable, got {function!r}.")
@@ -80,6 +84,8 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any) -> Callable[...
         raise ValueError(f"arguments must have one leading axis for all, and not be empty; got the shapes {shapes}.")
     kinds = tuple((shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves))
     x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    if mesh is not None:
+        return _compiled_on_devices(function, structure, kinds, require_mesh(mesh), x64)
     return _compiled(function, structure, kinds, num_cores(), x64)
 
 
@@ -118,6 +124,30 @@ def _compiled(
         with ThreadPoolExecutor(len(rows)) as pool:
             results = list(pool.map(run_group, rows))
         return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
+
+    return run
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled_on_devices(
+    function: Callable[..., Any], structure: Any, kinds: tuple[Any, ...], mesh: Mesh, x64: bool
+) -> Callable[..., Any]:
+    size = kinds[0][0][0]
+    divided, _ = layouts(mesh)
+    # Filled up with the last element, for devices to have as many.
+    rows = jnp.minimum(jnp.arange(-(-size // mesh.size) * mesh.size), size - 1)
+
+    def each(arguments: Any) -> Any:
+        return function(*arguments)
+
+    some = functools.partial(jax.lax.map, each) if jax.default_backend() == "cpu" else jax.vmap(each)
+    program = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
+    compiled = program.lower(_empty(structure, kinds, len(rows))).compile()
+
+    def run(*arguments: Any) -> Any:
+        filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
+        results = compiled(jax.device_put(filled, compiled.input_shardings[0][0]))
+        return jax.tree.map(lambda leaf: leaf[:size], results)
 
     return run
 

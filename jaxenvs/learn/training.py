@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from types import ModuleType
 from typing import Any, Self
 
@@ -10,10 +11,12 @@ import jax
 import optax
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from jax.sharding import Mesh
 
 from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.off_policy import loop as off_policy
 from jaxenvs.learn.off_policy.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -86,17 +89,36 @@ class Training:
                 require_goal_space(found[0])
         self.algorithm.check_schedules(self.num_iterations)
 
-    def init(self, key: jax.Array, params: Any = None) -> TrainingState:
+    def check_devices(self, mesh: Mesh | None) -> None:
+        """
+        Raises:
+          ValueError, TypeError: the devices of the mesh cannot share it equally, or it is none; the message says why.
+        """
+        if mesh is not None:
+            self.algorithm.check_devices(require_mesh(mesh).size, self.venv.num_envs)
+
+    def init(self, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
         """The state before the first iteration.
 
         Args:
           key: a typed key. Everything depends on it.
           params: of the network, to start from. If not given, new ones.
+          mesh: see `advance`.
         """
         self.check()
+        self.check_devices(mesh)
         arguments.typed_key("key", key, ())
-        state: TrainingState = self._loop.init(self, key, params)
+        state: TrainingState = self._loop.init(self, key, params, None if mesh is None else require_mesh(mesh))
         return state
+
+    def layout(self, lanes: Any, same: Any) -> Self:
+        """A prefix of this pytree: see TrainingState."""
+        return dataclasses.replace(self, venv=same if self.venv.env_axis is None else lanes, algorithm=same)
+
+    def of_one_device(self, mesh: Mesh) -> Self:
+        """Inside of a program over the devices of a mesh: the part of one."""
+        venv = dataclasses.replace(self.venv, num_envs=self.venv.num_envs // mesh.size)
+        return dataclasses.replace(self, venv=venv, algorithm=self.algorithm.replace(axis_name=mesh.axis_names[0]))
 
     @property
     def _loop(self) -> ModuleType:
@@ -121,26 +143,32 @@ class Result:
         return self.state.learner.params
 
 
-def train(key: jax.Array, training: Training, params: Any = None) -> Result:
+def train(key: jax.Array, training: Training, params: Any = None, mesh: Mesh | None = None) -> Result:
     """A whole training as one pure function: jit it, or `vmap` it over keys, settings and parameters of environments.
 
     Args:
       key: a typed key. Everything depends on it.
       training: what to train, and for how long.
       params: of the network, to start from. If not given, new ones.
+      mesh: see `advance`.
     """
     arguments.instance("training", training, Training, "a learn.Training")
-    return Result(*advance(training, training.init(key, params), training.num_iterations))
+    return Result(*advance(training, training.init(key, params, mesh), training.num_iterations, mesh))
 
 
 def advance(
-    training: Training, state: TrainingState, num_iterations: int
+    training: Training, state: TrainingState, num_iterations: int, mesh: Mesh | None = None
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """Go on for some iterations. Two calls one after the other do what one of their sum does, bit for bit.
 
     Args:
       state: as `training.init` or the call before gave it.
       num_iterations: how many; static.
+      mesh: devices, as `learn.make_mesh()` gives them, of which each has its part of the environments, of the
+        minibatches and of the store; static. What `training` says, as `num_envs`, `batch_size`, `buffer_size` and
+        `total_timesteps`, is of all together. `init` had the same mesh, or `place` put the state there. With several
+        devices actions, shuffles and draws of the store are others, but the episodes of an environment follow from the
+        key as ever.
 
     Returns:
       The state, and metrics, each with the leading axis `num_iterations`: those of the algorithm's update, 0 where
@@ -151,5 +179,25 @@ def advance(
     arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init gives it")
     training.check()
     arguments.non_negative_int("num_iterations", num_iterations)
+    if mesh is not None:
+        training.check_devices(mesh)
+        over_mesh: tuple[TrainingState, dict[str, jax.Array]] = _advance_on_devices(
+            training, state, num_iterations, require_mesh(mesh)
+        )
+        return over_mesh
     result: tuple[TrainingState, dict[str, jax.Array]] = training._loop.advance(training, state, num_iterations)
     return result
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _advance_on_devices(training: Training, state: TrainingState, num_iterations: int, mesh: Mesh) -> Any:
+    lanes, same = layouts(mesh)
+
+    def on_one_device(training: Training, state: TrainingState) -> Any:
+        part = training.of_one_device(mesh)
+        state, metrics = part._loop.advance(part, state.of_one_device(), num_iterations)
+        return state.of_all_devices(), metrics
+
+    states = state.layout(lanes, same)
+    on_all = on_each(on_one_device, mesh, (training.layout(lanes, same), states), (states, same))
+    return on_all(training, state)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn import devices
+from jaxenvs.learn.devices import psum
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.rollout import CollectorState
 from jaxenvs.vector import VectorEnv, VectorTimeStep
@@ -38,6 +41,49 @@ class TrainingState:
         normalizer: Normalizer | None = self.collector.env_state[1]
         return normalizer
 
+    def layout(self, lanes: Any, same: Any) -> Self:
+        """A prefix of this pytree: `lanes` where leaves have the leading axis of lanes, `same` where they are the same
+        on all devices."""
+        normalizer = None if self.normalizer is None else self.normalizer.layout(lanes, same)
+        collector = CollectorState((lanes, normalizer), lanes)
+        return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same)
+
+    def divided(self, num_devices: int) -> Self:
+        """What there is one of on each device once for each of them."""
+        return self
+
+    def whole(self) -> Self:
+        """The other way round, of arrays on the host."""
+        return self
+
+    def of_one_device(self) -> Self:
+        """Inside of a program over devices: what one of them goes on from."""
+        return self
+
+    def of_all_devices(self) -> Self:
+        """The other way round."""
+        return self
+
+
+def place(state: Any, mesh: Any) -> Any:
+    """A state on the devices of a mesh, for `advance` to go on from. All processes call it, with the same state.
+
+    Args:
+      state: one that `gather` gave, or of a training without a mesh; it is not changed, and shares no memory.
+      mesh: as for `advance`; None: the state as it is.
+    """
+    if mesh is None:
+        return state
+    mesh = devices.require_mesh(mesh)
+    state = state.divided(mesh.size)
+    return devices.place(state, state.layout(*devices.layouts(mesh)), mesh)
+
+
+def gather(state: Any) -> Any:
+    """A state as a training without a mesh has it, in the memory of each host: for `jaxenvs.arrays.to_arrays`, and to
+    go on with elsewhere. All processes call it."""
+    return devices.gather(state).whole()
+
 
 def start(training: Training, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:
     """Parameters, environments after a reset with what they show, as it is, and the key of what follows."""
@@ -52,7 +98,7 @@ def start(training: Training, key: jax.Array, params: Any = None) -> tuple[Any, 
     return params, CollectorState((env_state, normalizer), observation), key
 
 
-def normalized_step(venv: VectorEnv) -> Any:
+def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Any:
     """A step of the environments and of the normalisation around them, if any; besides, what the environments gave."""
 
     def step(state: tuple[Any, Normalizer | None], action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
@@ -60,18 +106,18 @@ def normalized_step(venv: VectorEnv) -> Any:
         env_state, raw = venv.step(env_state, action)
         if normalizer is None:
             return (env_state, None), raw, raw
-        normalizer, timestep = normalizer.step(raw)
+        normalizer, timestep = normalizer.step(raw, axis_name)
         return (env_state, normalizer), timestep, raw
 
     return step
 
 
-def episodes(timestep: VectorTimeStep) -> dict[str, jax.Array]:
-    """How many episodes ended, and their means, which are 0 if none did."""
+def episodes(timestep: VectorTimeStep, axis_name: str | None = None) -> dict[str, jax.Array]:
+    """How many episodes ended, of all devices, and their means, which are 0 if none did."""
     done = timestep.done
-    count = done.sum()
+    count = psum(done.sum(), axis_name)
     return {
         "episodes": count,
-        "episode_return": jnp.where(done, timestep.episode_return, 0).sum() / jnp.maximum(count, 1),
-        "episode_length": jnp.where(done, timestep.episode_length, 0).sum() / jnp.maximum(count, 1),
+        "episode_return": psum(jnp.where(done, timestep.episode_return, 0).sum(), axis_name) / jnp.maximum(count, 1),
+        "episode_length": psum(jnp.where(done, timestep.episode_length, 0).sum(), axis_name) / jnp.maximum(count, 1),
     }

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxenvs.learn.devices import axis_size, psum
+
 
 def renormalize(
     x: jax.Array,
@@ -44,10 +46,11 @@ class BatchStatistics:
 
     Attributes:
       steps: (layers,), how many batches each has seen.
+      axis_name: of the devices whose parts together are the batch.
     """
 
-    def __init__(self, steps: jax.Array) -> None:
-        self.steps, self._new = steps, list[jax.Array]()
+    def __init__(self, steps: jax.Array, axis_name: str | None = None) -> None:
+        self.steps, self.axis_name, self._new = steps, axis_name, list[jax.Array]()
 
     def renormalize(
         self,
@@ -67,9 +70,10 @@ class BatchStatistics:
         # As products, which XLA's CPU backend computes in less time than sums over rows, and their gradients too.
         ones = jnp.ones((1, len(x)), x.dtype)
         product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-        batch_mean = product(ones, x)[0] / len(x)
+        number = len(x) * axis_size(self.axis_name)
+        batch_mean = psum(product(ones, x)[0], self.axis_name) / number
         centred = x - batch_mean
-        batch_variance = product(ones, centred**2)[0] / (len(x) - 1)
+        batch_variance = psum(product(ones, centred**2)[0], self.axis_name) / (number - 1)
         deviation, running = jnp.sqrt(batch_variance + eps), jnp.sqrt(variance + eps)
         r = jnp.where(is_warm, jnp.clip(deviation / running, 1 / rmax, rmax), 1)
         d = jnp.where(is_warm, jnp.clip((batch_mean - mean) / running, -dmax, dmax), 0)
@@ -80,7 +84,8 @@ class BatchStatistics:
         normal = (centred + d * root / r) * (1 / jnp.sqrt(batch_variance / r**2 + eps))
         following = mean + momentum * (batch_mean - mean), variance + momentum * (batch_variance - variance)
         self._new.extend(jax.lax.stop_gradient(following))
-        return normal * scale + bias
+        renormalized: jax.Array = normal * scale + bias
+        return renormalized
 
     @property
     def new(self) -> jax.Array:

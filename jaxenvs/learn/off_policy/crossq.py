@@ -215,7 +215,7 @@ class CrossQ(SAC):
         def critic_loss_of(params: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             full, batches = (
                 policy.critic_params(state.params | {"critic": params}),
-                BatchStatistics(_of(before, "critic_steps")),
+                BatchStatistics(_of(before, "critic_steps"), self.axis_name),
             )
             values = policy.critic.apply(full, observations, actions, _of(before, "critic_statistics"), batches)
             next_value = jax.lax.stop_gradient(values[:, size:]).min(0)
@@ -233,7 +233,7 @@ class CrossQ(SAC):
             full = policy.critic_params(state.params)
 
             def actor_loss_of(params: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-                batches = BatchStatistics(_of(before, "actor_steps"))
+                batches = BatchStatistics(_of(before, "actor_steps"), self.axis_name)
                 distribution = policy.actor.apply(params, batch.observation, _of(before, "actor_statistics"), batches)
                 action, log_prob = distribution.sample_and_log_prob(noise)
                 values = policy.critic.apply(full, batch.observation, action, _of(state.targets, "critic_statistics"))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.devices import all_of, axis_size, layouts, on_each, own_key
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.hindsight import ComputeReward, require_goals
 from jaxenvs.learn.off_policy.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.replay_lanes import regroup
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
 from jaxenvs.learn.rollout import CollectorState, Step
-from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
+from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep
 
 if TYPE_CHECKING:
@@ -63,11 +67,12 @@ class Noise:
 
     @classmethod
     def draw(cls, settings: OffPolicySettings, policy: Any, params: Any, observation: Any, key: jax.Array) -> Noise:
-        """
+        """Of several devices each draws its own, for its part of the batches.
+
         Args:
           params, observation: of the networks and of all environments, of which only shapes and dtypes are used.
         """
-        keys = jax.random.split(key, 5)
+        keys, num_devices = jax.random.split(own_key(key, settings.axis_name), 5), axis_size(settings.axis_name)
         num_envs, num = jax.tree.leaves(observation)[0].shape[0], settings.train_freq
         dtype, size = jax.tree.leaves(params)[0].dtype, policy.head.size
         normal = None
@@ -78,7 +83,8 @@ class Noise:
         else:
             random = jax.random.randint(keys[0], (num, num_envs), 0, size, jnp.int32)
 
-        gradient_steps, batch_size = settings.num_updates(num_envs), settings.batch_size
+        gradient_steps = settings.num_updates(num_envs * num_devices)
+        batch_size = settings.batch_size // num_devices
 
         def rows(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
@@ -191,7 +197,8 @@ class OffPolicyTrainingState(TrainingState):
     """A TrainingState, and:
 
     Attributes:
-      replay: the store. Give it away (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two.
+      replay: the store. Give it away (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two. Over a mesh
+        there is one on each device, for its lanes: a leading axis of devices.
       action_noise: the state of the action noise, if it has one.
     """
 
@@ -199,37 +206,81 @@ class OffPolicyTrainingState(TrainingState):
     replay: Replay
     action_noise: Any
 
+    def layout(self, lanes: Any, same: Any) -> Self:
+        """See TrainingState."""
+        return dataclasses.replace(super().layout(lanes, same), replay=lanes, action_noise=lanes)
 
-def init(training: Training, key: jax.Array, params: Any = None) -> OffPolicyTrainingState:
+    def divided(self, num_devices: int) -> Self:
+        """See TrainingState."""
+        is_divided = self.replay.tag.ndim == 3
+        if is_divided and self.replay.tag.shape[0] == num_devices:
+            return self
+        stores = jax.tree.map(np.asarray, self.replay)
+        return dataclasses.replace(self, replay=regroup(stores if is_divided else _stacked(stores), num_devices))
+
+    def whole(self) -> Self:
+        """See TrainingState."""
+        return self if self.replay.tag.ndim == 2 else self.divided(1).of_one_device()
+
+    def of_one_device(self) -> Self:
+        """See TrainingState."""
+        return dataclasses.replace(self, replay=jax.tree.map(lambda leaf: leaf[0], self.replay))
+
+    def of_all_devices(self) -> Self:
+        """See TrainingState."""
+        return dataclasses.replace(self, replay=_stacked(self.replay))
+
+
+def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> OffPolicyTrainingState:
     """See Training.init."""
     settings: Any = training.algorithm
-    venv, policy = training.venv, training.network
+    policy = training.network
     params, collector, key = start(training, key, params)
     like = Noise.draw(settings, policy, params, collector.observation, key).random[0]
     action_noise = settings.action_noise
-    return OffPolicyTrainingState(
+    state = OffPolicyTrainingState(
         learner=settings.create(params, settings.optimizers(training.optimizer)),
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
-        replay=Replay.create(
-            max(settings.buffer_size // venv.num_envs, 1),
-            collector.observation,
-            like,
-            whole=settings.hindsight is not None,
-        ),
+        replay=_new_store(settings, collector.observation, like, mesh),
         action_noise=None if action_noise is None else action_noise.init(like),
     )
+    placed: OffPolicyTrainingState = place(state, mesh)
+    return placed
+
+
+def _new_store(settings: OffPolicySettings, observation: Any, action: jax.Array, mesh: Mesh | None) -> Replay:
+    """An empty store for observations and actions of all environments; of a mesh one on each device, for its own."""
+    capacity = max(settings.buffer_size // len(action), 1)
+
+    def create(observation: Any, action: jax.Array) -> Replay:
+        return Replay.create(capacity, observation, action, whole=settings.hindsight is not None)
+
+    if mesh is None:
+        return create(observation, action)
+    lanes = slice(len(action) // mesh.size)
+    like = jax.eval_shape(lambda *both: jax.tree.map(lambda leaf: leaf[lanes], both), observation, action)
+    make: Any = on_each(lambda: _stacked(create(*like)), mesh, (), layouts(mesh)[0])
+    store: Replay = jax.jit(make)()
+    return store
+
+
+def _stacked(store: Replay) -> Replay:
+    """With a leading axis of devices."""
+    stacked: Replay = jax.tree.map(lambda leaf: leaf[None], store)
+    return stacked
 
 
 def advance(
     training: Training, state: OffPolicyTrainingState, num_iterations: int
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
     """See `jaxenvs.learn.training.advance`."""
-    venv = training.venv
+    venv, axis_name = training.venv, training.algorithm.axis_name
+    num_envs = venv.num_envs * axis_size(axis_name)
     optimizers = training.algorithm.optimizers(training.optimizer)  # type: ignore[attr-defined]
     policy, learner, back = on_vectors(training.network, state.learner)
-    num_timesteps = training.algorithm.steps_per_iteration * venv.num_envs
+    num_timesteps = training.algorithm.steps_per_iteration * num_envs
     # Of all environments that of the first, as with SB3: that lanes differ in it is not meant.
     compute_reward = None if training.algorithm.hindsight is None else require_goals(venv.first_env)  # type: ignore[attr-defined]
 
@@ -237,7 +288,7 @@ def advance(
         return observation if env_state[1] is None else env_state[1].normalize_observation(observation)
 
     def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
-        env_state, _, raw = normalized_step(venv)(env_state, action)
+        env_state, _, raw = normalized_step(venv, axis_name)(env_state, action)
         return env_state, raw, raw
 
     def draw(iteration: jax.Array) -> Noise:
@@ -253,14 +304,14 @@ def advance(
         before, params = iteration * num_timesteps, settings.acting_params(learner)
 
         def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
-            now = before + index * venv.num_envs
+            now = before + index * num_envs
             progress = now / training.total_timesteps
             return take_step(settings, policy, params, step, state, noise, index, now, progress, see)
 
         index = jnp.arange(settings.train_freq, dtype=jnp.int32)
         exploration, timestep = jax.lax.scan(act, exploration, index)
         steps = iteration * settings.train_freq
-        learner = settings.on_step(policy, learner, steps, steps + settings.train_freq, venv.num_envs)
+        learner = settings.on_step(policy, learner, steps, steps + settings.train_freq, num_envs)
         env_state, normalizer = exploration.collector.env_state
         if normalizer is not None:
             normalizer = normalizer.merge()
@@ -269,13 +320,14 @@ def advance(
         metrics: dict[str, jax.Array] = {}
         if settings.gradient_steps:
             # None rather than a branch around them, which would copy what they change.
-            is_learning = (before + num_timesteps > settings.learning_starts) & exploration.replay.is_ready
-            num = jnp.where(is_learning, settings.num_updates(venv.num_envs), 0)
+            is_ready = all_of(exploration.replay.is_ready, axis_name)
+            is_learning = (before + num_timesteps > settings.learning_starts) & is_ready
+            num = jnp.where(is_learning, settings.num_updates(num_envs), 0)
             replay = exploration.replay
             learner, metrics = update(
                 settings, policy, optimizers, learner, replay, noise, num, normalizer, compute_reward
             )
-        return learner, exploration, metrics | episodes(timestep)
+        return learner, exploration, metrics | episodes(timestep, axis_name)
 
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)
     shapes = jax.eval_shape(draw, state.iteration)

@@ -104,12 +104,9 @@ class Replay:
         """
         num_envs = action.shape[0]
         capacity = arguments.positive_int("capacity", capacity, arguments.MOST // num_envs)
-        if whole:
-            num_ends = capacity * num_envs
-        if num_ends is None:
-            row = sum(leaf.size // num_envs * leaf.dtype.itemsize for leaf in jax.tree.leaves(observation))
-            slots = capacity * num_envs
-            num_ends = min(max(slots // 8, num_envs, min(slots, END_BYTES // max(row, 1))), replay_tags.MAX_ENDS)
+        if whole or num_ends is None:
+            num_bytes = sum(leaf.size // num_envs * leaf.dtype.itemsize for leaf in jax.tree.leaves(observation))
+            num_ends = room_for_ends(capacity, num_envs, num_bytes, whole)
         num_ends = arguments.integer("num_ends", num_ends, num_envs, replay_tags.MAX_ENDS)
 
         def empty(leaf: Any, *lead: int) -> jax.Array:
@@ -320,6 +317,14 @@ class Replay:
 
     def _take(self, store: jax.Array, rows: jax.Array, lanes: jax.Array) -> jax.Array:
         return _take(store.reshape(-1, *store.shape[2:]), rows * self.num_envs + lanes)
+
+
+def room_for_ends(capacity: int, num_envs: int, num_bytes: int, whole: bool) -> int:
+    """How many last observations of episodes a store keeps unless it is told. `num_bytes`: of one observation."""
+    slots = capacity * num_envs
+    if whole:
+        return slots
+    return min(max(slots // 8, num_envs, min(slots, END_BYTES // max(num_bytes, 1))), replay_tags.MAX_ENDS)
 
 
 def _take(array: jax.Array, indices: jax.Array) -> jax.Array:

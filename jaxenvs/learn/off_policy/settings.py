@@ -13,6 +13,7 @@ import optax
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.devices import pmean, require_divisible
 from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -113,6 +114,11 @@ class OffPolicySettings(Settings):
             if self.n_steps != 1:
                 raise ValueError(f"n_steps must be 1 with hindsight, got {self.n_steps}.")
 
+    def check_devices(self, num_devices: int, num_envs: int) -> None:
+        """See Settings."""
+        super().check_devices(num_devices, num_envs)
+        require_divisible("batch_size", self.batch_size, num_devices)
+
     def check_network(self, network: Any) -> None:
         """See Settings. One of another class must have all that is needed, but for those that are of this package."""
         is_ours = type(network).__module__.startswith(__package__)
@@ -173,7 +179,7 @@ class OffPolicySettings(Settings):
         policy, state, back = on_vectors(policy, state)
         state, metrics = self._update(policy, optimizers, state, batch, noise, jnp.asarray(gradient_step))
         errors = _take_errors(metrics)
-        return back(state), self._means(metrics, jnp.ones((), jnp.int32)) | errors
+        return back(state), pmean(self._means(metrics, jnp.ones((), jnp.int32)), self.axis_name) | errors
 
     def updates(
         self,
@@ -218,7 +224,7 @@ class OffPolicySettings(Settings):
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[0])
         errors = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), shapes[1])
         state, sums, errors = jax.lax.fori_loop(0, count, add, (state, sums, errors))
-        return back(state), self._means(sums, count) | errors
+        return back(state), pmean(self._means(sums, count), self.axis_name) | errors
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
         """Of how many updates a metric is the mean, where `num_updates` went from `before` to `after`."""
@@ -284,6 +290,7 @@ class OffPolicySettings(Settings):
             state.params[name],
             state.optimizer_states[name],
             gradient,
+            self.axis_name,
         )
         return dataclasses.replace(
             state,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn import devices
 from jaxenvs.learn.networks import Network
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
@@ -42,9 +43,16 @@ class A2C(OnPolicySettings):
         params, unravel = ravel(state.params)
         gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params, data)
         params, optimizer_state = descend(
-            optimizer, self.learning_rate, self.max_grad_norm, params, state.optimizer_state, ravel(gradient)[0]
+            optimizer,
+            self.learning_rate,
+            self.max_grad_norm,
+            params,
+            state.optimizer_state,
+            ravel(gradient)[0],
+            self.axis_name,
         )
-        metrics["explained_variance"] = explained_variance(rollout)
+        metrics = devices.pmean(metrics, self.axis_name)
+        metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
         return LearnerState(unravel(params), optimizer_state), metrics
 
     def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
@@ -53,7 +61,8 @@ class A2C(OnPolicySettings):
         entropy = distribution.entropy()
         advantage = batch.advantage
         if self.normalize_advantage:
-            advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+            centred = advantage - devices.mean(advantage, None, self.axis_name)
+            advantage = centred / (devices.std(advantage, None, self.axis_name, ddof=1) + 1e-8)
         policy_loss = -jnp.mean(advantage * log_prob)
         value_loss = jnp.mean((batch.returns - value) ** 2)
         entropy_loss = -jnp.mean(-log_prob if entropy is None else entropy)

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from jaxenvs.learn.devices import axis_size, own_key
 from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
 from jaxenvs.learn.rollout import CollectorState, collect, masked_observation, masked_step
-from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, start
+from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, place, start
 from jaxenvs.wrappers.action_masker import require_action_masks
 
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
 
 
-def init(training: Training, key: jax.Array, params: Any = None) -> TrainingState:
+def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
     """See Training.init."""
     settings: Any = training.algorithm
     training = _with_masks(training)
@@ -33,12 +35,14 @@ def init(training: Training, key: jax.Array, params: Any = None) -> TrainingStat
     if settings.MASKS:
         observation = masked_observation(training.venv, collector.env_state, collector.observation)
         collector = CollectorState(collector.env_state, observation)
-    return TrainingState(
+    state = TrainingState(
         learner=LearnerState.create(params, training.optimizer or settings.OPTIMIZER),
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
     )
+    placed: TrainingState = place(state, mesh)
+    return placed
 
 
 def advance(
@@ -47,8 +51,9 @@ def advance(
     """See `jaxenvs.learn.training.advance`."""
     optimizer = training.optimizer or training.algorithm.OPTIMIZER  # type: ignore[attr-defined]
     training = _with_masks(training)
-    num_timesteps = training.algorithm.steps_per_iteration * training.venv.num_envs
-    step = normalized_step(training.venv)
+    axis_name = training.algorithm.axis_name
+    num_timesteps = training.algorithm.steps_per_iteration * training.venv.num_envs * axis_size(axis_name)
+    step = normalized_step(training.venv, axis_name)
     if training.algorithm.MASKS:  # type: ignore[attr-defined]
         step = masked_step(training.venv, step)
 
@@ -60,7 +65,7 @@ def advance(
             state.learner.params,
             step,
             state.collector,
-            collect_key,
+            own_key(collect_key, axis_name),
             settings.n_steps,
             gamma=settings.gamma,
             gae_lambda=settings.gae_lambda,
@@ -69,9 +74,10 @@ def advance(
         env_state, normalizer = collector.env_state
         if normalizer is not None:
             collector = CollectorState((env_state, normalizer.merge()), collector.observation)
+        update_key = own_key(update_key, axis_name)
         learner, metrics = settings.update(training.network, optimizer, state.learner, rollout, update_key)
         iteration = state.iteration + 1
-        metrics |= episodes(timestep) | {"timesteps": iteration * num_timesteps}
+        metrics |= episodes(timestep, axis_name) | {"timesteps": iteration * num_timesteps}
         return TrainingState(learner, collector, key, iteration), metrics
 
     return jax.lax.scan(iterate, state, None, num_iterations)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn import devices
 from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.networks import Network
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
@@ -59,7 +60,7 @@ class PPO(OnPolicySettings):
 
         Args:
           permutations: (n_epochs, n_steps * num_envs), the order of each epoch, where step t of environment i is
-            t * num_envs + i. If not given, drawn from `key`.
+            t * num_envs + i. If not given, drawn from `key`. Over an axis: those of this device's environments.
 
         Returns:
           The state, and metrics: means over the gradient steps, but `approx_kl` over those of the last epoch and
@@ -69,15 +70,15 @@ class PPO(OnPolicySettings):
         params, unravel = ravel(state.params)
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         size = data.value.shape[0]
-        batch_size = min(self.batch_size, size)
+        batch_size = min(self.batch_size // devices.axis_size(self.axis_name), size)
         num_full, remainder = divmod(size, batch_size)
 
         def prepare(rows: jax.Array) -> tuple[jax.Array, Rollout]:
             """Minibatches of the given rows, (..., batch_size), without the observations, which may be large."""
             batch = jax.tree.map(lambda leaf: leaf[rows], dataclasses.replace(data, observation=None, reward=None))
-            if self.normalize_advantage and rows.shape[-1] > 1:
-                advantage = batch.advantage - batch.advantage.mean(-1, keepdims=True)
-                deviation = batch.advantage.std(-1, ddof=1, keepdims=True)
+            if self.normalize_advantage and rows.shape[-1] * devices.axis_size(self.axis_name) > 1:
+                advantage = batch.advantage - devices.mean(batch.advantage, -1, self.axis_name, keepdims=True)
+                deviation = devices.std(batch.advantage, -1, self.axis_name, ddof=1, keepdims=True)
                 batch = dataclasses.replace(batch, advantage=advantage / (deviation + 1e-8))
             return rows, batch
 
@@ -96,6 +97,7 @@ class PPO(OnPolicySettings):
                     params,
                     optimizer_state,
                     ravel(gradient)[0],
+                    self.axis_name,
                 )
                 return descended, statistics
 
@@ -105,6 +107,8 @@ class PPO(OnPolicySettings):
 
             def try_descent() -> Any:
                 descended, statistics = descent(params, optimizer_state)
+                # At which all devices end the update together.
+                statistics = devices.pmean(statistics, self.axis_name)
                 # Not `<=`: as in SB3, a divergence of NaN does not end the update.
                 near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
                 kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
@@ -128,7 +132,10 @@ class PPO(OnPolicySettings):
             permutations = self._orders(key, *rollout.value.shape)
         carry = (params, state.optimizer_state, jnp.asarray(True))
         (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
-        metrics = _metrics(statistics, took_place, going) | {"explained_variance": explained_variance(rollout)}
+        if self.target_kl is None:
+            statistics = devices.pmean(statistics, self.axis_name)
+        metrics = _metrics(statistics, took_place, going)
+        metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
         return LearnerState(unravel(params), optimizer_state), metrics
 
     def _orders(self, key: jax.Array, n_steps: int, num_envs: int) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import optax
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.devices import require_divisible
 from jaxenvs.learn.networks import Network
 from jaxenvs.learn.optimization import ADAM, ravel
 from jaxenvs.learn.rollout import Rollout
@@ -87,3 +88,15 @@ class OnPolicySettings(Settings):
           The next state, and metrics with SB3's names and meanings.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define update.")
+
+    def check_devices(self, num_devices: int, num_envs: int) -> None:
+        """See Settings."""
+        super().check_devices(num_devices, num_envs)
+        batch_size = getattr(self, "batch_size", None)  # A2C has none
+        if batch_size is not None:
+            require_divisible("batch_size", batch_size, num_devices)
+            if (size := self.n_steps * num_envs) % min(batch_size, size):
+                raise ValueError(
+                    f"n_steps * num_envs must be a multiple of batch_size over several devices, as each minibatch has "
+                    f"as many rows of each, got {self.n_steps} * {num_envs} and {batch_size}."
+                )

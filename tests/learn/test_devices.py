@@ -1,0 +1,252 @@
+"""Trainings divided over devices: parts together are the whole, and each device does what an element of `vmap` does."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxenvs
+from jaxenvs import learn
+from jaxenvs.learn.off_policy import replay_lanes
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.replay_lanes import regroup
+from tests.learn.off_policy.test_replay import CAPACITY, NUM_ENVS, add, history
+from tests.tiers import tiered
+
+ROOT = Path(__file__).parent.parent.parent
+STEPS, LANES, PARTS = 4, 8, 2
+# Plain gradients: Adam, and a limit of norms, hide that a gradient is too large by a factor.
+PLAIN, FAR = optax.identity(), 1e9
+CARTPOLE, PENDULUM = (jaxenvs.make_vec(name, LANES) for name in ("CartPole-v1", "Pendulum-v1"))
+ON_POLICY = {
+    "PPO": learn.PPO(batch_size=16, n_epochs=2, learning_rate=0.1, max_grad_norm=FAR, clip_range_vf=0.2),
+    "PPO, target_kl": learn.PPO(batch_size=16, n_epochs=4, learning_rate=0.5, max_grad_norm=FAR, target_kl=0.01),
+    "A2C": learn.A2C(learning_rate=0.1, max_grad_norm=FAR, normalize_advantage=True),
+}
+OFF_POLICY = {
+    "DQN": (CARTPOLE, learn.DQNPolicy.of(CARTPOLE.env, (8,)), learn.DQN(learning_rate=0.1, max_grad_norm=FAR)),
+    "QRDQN": (CARTPOLE, learn.QRDQNPolicy.of(CARTPOLE.env, (8,), n_quantiles=5), learn.QRDQN(learning_rate=0.1)),
+    "SAC": (PENDULUM, learn.SACPolicy.of(PENDULUM.env, (8,)), learn.SAC(learning_rate=0.1)),
+    "TD3": (PENDULUM, learn.TD3Policy.of(PENDULUM.env, (8,)), learn.TD3(learning_rate=0.1)),
+    "TQC": (PENDULUM, learn.TQCPolicy.of(PENDULUM.env, (8,)), learn.TQC(learning_rate=0.1)),
+    "CrossQ": (
+        PENDULUM,
+        learn.CrossQPolicy.of(PENDULUM.env, (8,), warmup_steps=1),
+        learn.CrossQ(learning_rate=0.1, policy_delay=2),
+    ),
+}
+
+
+def divided(tree, axis):
+    """With an axis of parts before that of lanes or of rows."""
+    return jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, PARTS, axis)), tree)
+
+
+def assert_parts_are_the_whole(parts, whole):
+    for of_parts, of_whole in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        for part in of_parts:
+            np.testing.assert_allclose(part, of_whole, rtol=1e-9, atol=1e-12)
+
+
+def some_rollout(rng, network, params):
+    def numbers(*shape):
+        return jnp.asarray(rng.normal(size=(STEPS, LANES, *shape)))
+
+    observation, action = numbers(4), jnp.asarray(rng.integers(0, 2, (STEPS, LANES)), jnp.int32)
+    flat = observation.reshape(-1, 4)
+    log_prob = network.apply(params, flat)[0].log_prob(action.reshape(-1)).reshape(STEPS, LANES)
+    rest = (numbers() for _ in range(4))
+    return learn.Rollout(observation, action, log_prob + 0.1 * numbers(), *rest)
+
+
+@pytest.mark.parametrize("name", tiered(ON_POLICY, "PPO", "PPO, target_kl", "A2C"))
+def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
+    rng, settings = np.random.default_rng(0), ON_POLICY[name]
+    network = learn.ActorCritic.of(CARTPOLE.env, actor=(8,), critic=(8,))
+    params = network.init(jax.random.key(0))
+    state, key = learn.LearnerState.create(params, PLAIN), jax.random.key(1)
+    rollout = some_rollout(rng, network, params)
+    orders, order = {}, {}
+    if isinstance(settings, learn.PPO):
+        lanes, rows = LANES // PARTS, STEPS * LANES // PARTS
+        own = np.stack([[rng.permutation(rows) for _ in range(settings.n_epochs)] for _ in range(PARTS)])
+        # The same rows in the numbers of the whole; a minibatch is those of all parts.
+        of_all = own // lanes * LANES + own % lanes + lanes * np.arange(PARTS)[:, None, None]
+        minibatches = of_all.reshape(PARTS, settings.n_epochs, -1, settings.batch_size // PARTS)
+        orders = {"permutations": jnp.asarray(own)}
+        order = {"permutations": jnp.asarray(np.moveaxis(minibatches, 0, 2).reshape(settings.n_epochs, -1))}
+    whole = jax.jit(functools.partial(settings.update, network, PLAIN, state, rollout, key))(**order)
+
+    def of_part(rollout, orders):
+        return settings.replace(axis_name="data").update(network, PLAIN, state, rollout, key, **orders)
+
+    parts = jax.jit(jax.vmap(of_part, axis_name="data"))(divided(rollout, 1), orders)
+    assert_parts_are_the_whole(parts, whole)
+    if settings.__class__ is learn.PPO and settings.target_kl is not None:
+        assert whole[1]["stopped_at_kl"] > 0
+
+
+@pytest.mark.parametrize("name", tiered(OFF_POLICY, "DQN", "CrossQ"))
+def test_updates_over_an_axis_are_those_of_whole_batches(name, x64):
+    rng, (venv, policy, settings) = np.random.default_rng(0), OFF_POLICY[name]
+    num, batch_size = 4, 16
+    size = 4 if venv is CARTPOLE else 3
+
+    def numbers(*shape):
+        return jnp.asarray(rng.normal(size=(num, batch_size, *shape)))
+
+    action = jnp.tanh(numbers(1)) if venv is PENDULUM else jnp.asarray(rng.integers(0, 2, (num, batch_size)))
+    batches = Transitions(numbers(size), action, numbers(), numbers(size), jnp.full((num, batch_size), 0.9))
+    optimizers = {name: PLAIN for name in settings.optimizers()}
+    params = policy.init(jax.random.key(0))
+    state = settings.create(params, optimizers)
+    first = jax.tree.map(lambda leaf: leaf[0], batches)
+    noise = settings.noise(policy, params, first, jax.random.key(1), num)
+    whole = jax.jit(functools.partial(settings.updates, policy, optimizers, state))(batches, noise)
+
+    def of_part(batches, noise):
+        return settings.replace(axis_name="data").updates(policy, optimizers, state, batches, noise)
+
+    parts = jax.jit(jax.vmap(of_part, axis_name="data"))(divided(batches, 1), divided(noise, 1))
+    assert_parts_are_the_whole(parts, whole)
+
+
+@functools.cache
+def slots_of(num_devices):
+    return [(row, lane) for row in range(CAPACITY) for lane in range(NUM_ENVS // num_devices)]
+
+
+def stored(stores, num_devices):
+    """What began in each slot that is stored, by row and lane of all."""
+    found, lanes = {}, NUM_ENVS // num_devices
+    for device in range(num_devices):
+        replay = jax.tree.map(lambda leaf, device=device: jnp.asarray(leaf[device]), stores)
+        rows, own = (jnp.array(each, jnp.int32) for each in zip(*slots_of(num_devices)))
+        batch = jax.tree.map(np.asarray, began_in(replay, rows, own))
+        for number, (row, lane) in enumerate(slots_of(num_devices)):
+            if (int(replay.position) - 1 - row) % CAPACITY < int(replay.size):
+                transition = jax.tree.map(lambda leaf, number=number: leaf[number], batch)
+                found[row, device * lanes + lane] = [leaf.tolist() for leaf in jax.tree.leaves(transition)]
+    return found
+
+
+began_in = jax.jit(lambda replay, rows, lanes: replay.transitions(rows, lanes, 0.5, 3))
+
+
+def stacked(replay):
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], replay)
+
+
+def filled(num_steps, whole=False):
+    """A store after some steps, and the steps to come."""
+    like = {"x": jnp.zeros((NUM_ENVS, 2))}, jnp.zeros(NUM_ENVS, jnp.int32)
+    steps = history(np.random.default_rng(3), 2 * num_steps, 0.3)
+    replay = learn.Replay.create(CAPACITY, *like, whole=whole)
+    for _, step in zip(range(num_steps), steps):
+        replay = add(replay, step)
+    return replay, steps
+
+
+@pytest.mark.parametrize("num_steps", tiered([3, 10], 10))
+def test_a_store_divided_over_devices_and_put_together_goes_on_as_it_was(num_steps):
+    replay, steps = filled(num_steps, whole=True)
+    parts = regroup(stacked(replay), 2)
+    assert stored(parts, 2) == stored(stacked(replay), 1)
+    again = jax.tree.map(lambda leaf: leaf[0], regroup(parts, 1))
+    for leaf, expected in zip(jax.tree.leaves(again.episodes), jax.tree.leaves(replay.episodes), strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+    for step in steps:
+        replay, again = add(replay, step), add(again, step)
+    assert stored(stacked(again), 1) == stored(stacked(replay), 1)
+
+
+def test_of_a_store_whose_ends_find_no_room_the_oldest_rows_are_forgotten(monkeypatch):
+    replay, _ = filled(10)
+    monkeypatch.setattr(replay_lanes, "room_for_ends", lambda *_, **__: 1)
+    parts, before = regroup(stacked(replay), 2), stored(stacked(replay), 1)
+    after = stored(parts, 2)
+    assert 0 < len(after) < len(before)
+    assert after.items() <= before.items()
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"num_envs": 6}, "num_envs must be a multiple of the 4 devices of mesh, got 6"),
+        ({"batch_size": 30}, "batch_size must be a multiple of the 4 devices of mesh, got 30"),
+        ({"batch_size": 24}, r"n_steps \* num_envs must be a multiple of batch_size .* got 8 \* 8 and 24"),
+    ],
+    ids=str,
+)
+def test_what_devices_cannot_share_is_refused(training, message):
+    venv = jaxenvs.make_vec("CartPole-v1", training.get("num_envs", 8))
+    settings = learn.PPO(n_steps=8, batch_size=training.get("batch_size", 32))
+    with pytest.raises(ValueError, match=message):
+        learn.Training(venv, learn.ActorCritic.of(venv.env), settings).algorithm.check_devices(4, venv.num_envs)
+
+
+def test_a_mesh_that_is_none_is_refused():
+    training = learn.Training(CARTPOLE, learn.ActorCritic.of(CARTPOLE.env), learn.A2C())
+    with pytest.raises(TypeError, match=r"mesh must be a jax.sharding.Mesh, as learn.make_mesh gives it, got int"):
+        training.init(jax.random.key(0), mesh=4)
+    two = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), ("a", "b"))
+    with pytest.raises(ValueError, match="mesh must have one axis"):
+        training.init(jax.random.key(0), mesh=two)
+    with pytest.raises(ValueError, match="num_devices must be at most the 1 that JAX has here, got 2"):
+        learn.make_mesh(2)
+
+
+@functools.cache
+def on_devices(*names):
+    """What trainings over four devices gave, in a process that has four."""
+    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.learn.on_devices", *names],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_as_it_should_be(told):
+    assert told["on each device"] == 4
+    assert told["lanes"] == 0
+    assert told["moved"] > 1e-4
+    at_four, on_two = told["timesteps"]
+    assert on_two == 2 * at_four
+    if "vmap" in told:
+        assert told["vmap"] < 2e-5  # of parameters, moments and metrics, after four iterations
+        assert told["one device"] == 0
+        assert told["alone"] == [at_four, on_two]
+
+
+FIRST = ("A2C", "DQN, in brief", "sweep")
+ON_POLICY_TOO = ("PPO", "PPO, target_kl", "RecurrentPPO", "MaskablePPO")
+OTHERS = (*ON_POLICY_TOO, "QRDQN", "SAC", "TD3", "TQC", "CrossQ", "DQN, hindsight")
+
+
+@pytest.mark.parametrize("name", FIRST[:2])
+def test_each_device_does_what_an_element_of_vmap_does(name):
+    assert_as_it_should_be(on_devices(*FIRST)[name])
+
+
+def test_a_sweep_over_devices_gives_what_each_seed_alone_gives():
+    assert on_devices(*FIRST)["sweep"] < 1e-6
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_device_does_what_an_element_of_vmap_does_in_all_algorithms(name):
+    assert_as_it_should_be(on_devices(*OTHERS)[name])
