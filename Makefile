@@ -14,7 +14,7 @@ WHEELS ?= wheels
 WORKERS := -n auto --dist worksteal
 
 # gymnax by itself, without what it asks for: a Gymnasium that is older than ours.
-LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid,envpool-references
+LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
 GYMNAX := gymnax==1.0.1
 
 .PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
@@ -47,9 +47,11 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 	.venv-$*/bin/pytest $(WORKERS)
 
 # Every environment of other libraries: docs/environments/other-libraries.md, and EnvPool's: docs/environments/envpool.md.
-WITH_ENVPOOL := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
+# And Ray's cluster: docs/cluster-environments.md.
+WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
+WITH_OTHERS += tests/bridge/host_env/test_ray_cluster.py "tests/test_readme.py::test_the_code_of_a_page_runs[docs/cluster-environments.md]"
 test-foreign: .venv-foreign/.installed
-	.venv-foreign/bin/pytest $(WORKERS) tests/foreign $(WITH_ENVPOOL) -m ""
+	.venv-foreign/bin/pytest $(WORKERS) tests/foreign $(WITH_OTHERS) -m ""
 
 bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"

@@ -23,6 +23,7 @@ from bridge.dlpack import to_jax, to_torch
 from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
 from bridge.factory import make_vec_env
+from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.native import Buffers, NativeVectorEnv
 from bridge.host_env.native_vec_env import NativeVecEnv
@@ -52,6 +53,7 @@ __all__ = [
     "NotCompilable",
     "PrioritizedReplayBuffer",
     "ProcessVecEnv",
+    "RayVecEnv",
     "ReplayBuffer",
     "RolloutCheckpoint",
     "SerialVecEnv",

@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
 from bridge.host_env import envpool
+from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -29,7 +30,7 @@ from jaxenvs import Environment, UnknownEnvironment
 from jaxenvs.arguments import instance, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 
-BACKENDS = ("auto", "jax", "serial", "process", "native")
+BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 
 # Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
 # `python -m benchmarks.worlds --parts box2d`.
@@ -66,18 +67,20 @@ def make_vec_env(
       n_envs: how many.
       seed: lane i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
-      monitor_dir: a folder for the logs of episodes: one for each Gymnasium environment, SB3's Monitor's; for "jax" and
-        "native" one, `monitor.csv`, VecMonitor's. Without one, `episode` is in the infos all the same.
+      monitor_dir: a folder for the logs of episodes: one for each Gymnasium environment, SB3's Monitor's, which "ray"
+        writes on the machine that has the environment; for "jax" and "native" one, `monitor.csv`, VecMonitor's. Without
+        one, `episode` is in the infos all the same.
       wrapper_class: from an environment to another: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: parameters of the environment.
       vec_env_cls: a class of VecEnv, as SB3's SubprocVecEnv: everything is then as SB3's own `make_vec_env` does it.
-      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, or of `vec_env_cls`.
+      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, RayVecEnv, or of `vec_env_cls`.
       monitor_kwargs: for Monitor; for "jax" and "native", VecMonitor's `info_keywords`.
       wrapper_kwargs: for `wrapper_class`.
       backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
-        ProcessVecEnv, in others; "native", a GymVecEnv of the EnvPool, or else of the `vector_entry_point`, that a
-        Gymnasium id has. "auto" is "jax" for what jaxenvs has, but for Box2D's worlds on a GPU, or where they are few:
-        a step of Gymnasium's is faster there; and "serial" for the rest. The log says which.
+        ProcessVecEnv, in others; "ray", a RayVecEnv, on the machines of a Ray cluster; "native", a GymVecEnv of the
+        EnvPool, or else of the `vector_entry_point`, that a Gymnasium id has. "auto" is "jax" for what jaxenvs has, but
+        for Box2D's worlds on a GPU, or where they are few: a step of Gymnasium's is faster there; and "serial" for the
+        rest. The log says which.
 
     Raises:
       ValueError, TypeError: an argument is not what it must be.
@@ -132,6 +135,7 @@ def make_vec_env(
     if monitor_dir is not None or monitor_kwargs or wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
         if monitor_dir is not None:
+            monitor_dir = os.path.abspath(monitor_dir)  # an actor may be in another folder
             os.makedirs(monitor_dir, exist_ok=True)
     env_fns = []
     for lane in range(n_envs):
@@ -139,7 +143,8 @@ def make_vec_env(
             monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(start_index + lane))}
         lane_seed = None if seed is None else seed + lane
         env_fns.append(_env_fn(_maker(env_id, env_kwargs), lane_seed, monitor_kwargs, wrapper_class, wrapper_kwargs))
-    host_vec_env = (SerialVecEnv if backend == "serial" else ProcessVecEnv)(env_fns, **vec_env_kwargs)
+    classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
+    host_vec_env = classes[backend](env_fns, **vec_env_kwargs)
     host_vec_env.seed(seed)
     return host_vec_env
 

@@ -22,6 +22,7 @@ BLOCKS = {
 }
 MARK = "--- end of block"
 NEEDS = {
+    "docs/cluster-environments.md": ("ray",),
     "docs/environments/envpool.md": ("envpool",),
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
 }

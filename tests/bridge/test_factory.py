@@ -205,7 +205,11 @@ def test_native_takes_what_gymnasium_steps_at_once():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"backend": "fast"}, ValueError, "backend must be one of 'auto', 'jax', 'serial', 'process', 'native', got"),
+        (
+            {"backend": "fast"},
+            ValueError,
+            "must be one of 'auto', 'jax', 'serial', 'process', 'ray', 'native', got",
+        ),
         (
             {"env_id": "CartPol-v1"},
             UnknownEnvironment,

@@ -22,7 +22,7 @@ from bridge.engine.on_policy.pipelining import Act, Pipeline, Stepped
 from bridge.engine.plan import Plan
 from bridge.engine.trust import BETWEEN_ROLLOUTS
 from bridge.engine.watching import looks_at_steps
-from bridge.host_env.processes.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OnPolicy
 from jaxenvs.learn import Masked, Recalled
@@ -78,7 +78,7 @@ def collect_rollouts(
         noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
     is_box = isinstance(algorithm.action_space, spaces.Box)
     if plan.pipelines and actor is not None:
-        assert isinstance(env, ProcessVecEnv)  # the plan has seen to that
+        assert isinstance(env, WorkerVecEnv)  # the plan has seen to that
         take_step = Pipeline(env, noise, looks_ahead=not others_run).step
     else:
         take_step = functools.partial(step_together, env, noise)

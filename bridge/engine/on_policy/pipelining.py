@@ -11,8 +11,10 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from bridge.engine.acting import as_sb3_gives
 from bridge.host_env.batches import concatenate, take
+from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.processes.lane_group import LaneGroup
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
+from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.translate.policies import ExportedPolicy
 
 # From observations and noise to actions as they were sampled and as environments take them; and to values and
@@ -35,10 +37,10 @@ class Pipeline:
     they do that of a `step_wait` that was interrupted.
     """
 
-    def __init__(self, env: ProcessVecEnv, noise: np.ndarray, looks_ahead: bool) -> None:
+    def __init__(self, env: WorkerVecEnv, noise: np.ndarray, looks_ahead: bool) -> None:
         """
         Args:
-          env: of several processes.
+          env: of several workers.
           noise: (n_steps, num_envs, ...), of all steps of the rollout.
           looks_ahead: whether the first group may begin a step before the last has been returned.
         """
@@ -50,7 +52,7 @@ class Pipeline:
         """Take a step of all lanes; these must be called in order.
 
         Raises:
-          ValueError, WorkerError: as `act` and `ProcessVecEnv.step` do.
+          ValueError, WorkerError: as `act` and `WorkerVecEnv.step` do.
         """
         env, first, second = self._env, self._first, self._second
         acted = self._ahead or self._begin(act, first, take(observation, first.lanes), step)
@@ -81,8 +83,11 @@ def why_not(network: ExportedPolicy | None, acts: bool, sees_more: bool, env: Ve
     if sees_more:
         return "What is legal, or what the policy remembers, is of all lanes together."
     # Exact types: a subclass, or a wrapper, may do anything in a step of all lanes.
-    if type(env) is not ProcessVecEnv:
-        return f"{type(env).__name__} steps all lanes together; what does not is a ProcessVecEnv, without wrappers."
-    if len(env.processes) < 2:
+    if not (type(env) is ProcessVecEnv or type(env) is RayVecEnv):
+        return (
+            f"{type(env).__name__} steps all lanes together; what does not is a ProcessVecEnv or RayVecEnv, without "
+            "wrappers."
+        )
+    if env.num_workers < 2:
         return "All lanes are in one process."
     return None

@@ -1,1 +1,1 @@
-"""Gymnasium environments in processes of their own: what the parent does, what runs in a worker, the memory between."""
+"""Gymnasium environments in workers: what the parent does, what runs in a worker, the memory between; processes."""

@@ -1,4 +1,4 @@
-"""Lanes of a ProcessVecEnv that step together, and what a step of theirs came to."""
+"""Lanes of a WorkerVecEnv that step together, and what a step of theirs came to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge.host_env.batches import concatenate
-from bridge.host_env.processes.worker_handle import Deadline, WorkerProcess
+from bridge.host_env.processes.worker_handle import Deadline, WorkerHandle
 from bridge.host_env.processes.worker_main import Told
 
 
@@ -24,10 +24,10 @@ class LaneGroup:
       deadline: of it.
     """
 
-    workers: list[WorkerProcess]
+    workers: list[WorkerHandle]
     slot: int = 0
     told: Told | None = None
-    pending: list[WorkerProcess] = dataclasses.field(default_factory=list)
+    pending: list[WorkerHandle] = dataclasses.field(default_factory=list)
     deadline: Deadline | None = None
 
     def __post_init__(self) -> None:

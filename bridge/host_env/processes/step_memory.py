@@ -1,4 +1,4 @@
-"""StepMemory: the arrays through which a ProcessVecEnv and its workers hand each other a step."""
+"""StepMemory: the arrays through which a WorkerVecEnv and its workers hand each other a step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ PLACES = (0, 1, "terminal")
 
 
 class StepMemory:
-    """Shared arrays with the leading axis `num_envs`, of which each worker writes the rows of its lanes.
+    """Arrays with the leading axis `num_envs`, of which each worker writes the rows of its lanes.
 
     Attributes:
+      arrays: all of them, by the names that workers have for them, too.
       actions, rewards, terminated, truncated: of a step.
       observations: by their place and by their keys, those of `obs_space_info`.
       layout: pickled, what a worker must know to find them.
@@ -32,7 +33,7 @@ class StepMemory:
     ) -> None:
         """
         Args:
-          file: the descriptor of the file whose memory it is.
+          file: the descriptor of the file whose memory it is, shared with the workers; or PRIVATE.
           observation_space, action_space: of one lane.
 
         Raises:
@@ -55,7 +56,7 @@ class StepMemory:
                 raise ValueError(f"observation_space must be of numbers of a fixed shape, got {observation_space}.")
             for place in PLACES:
                 fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
-        arrays = shared_arrays(file, fields)
+        self.arrays = arrays = shared_arrays(file, fields)
         self.rewards, self.terminated, self.truncated, self.actions = (
             arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
         )

@@ -1,4 +1,4 @@
-"""A worker of a ProcessVecEnv as its parent has it: its process, what is said to it, and how it may fail."""
+"""A worker of a WorkerVecEnv as its parent has it: what is said to it, how it may fail, and one that is a process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import struct
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bridge.host_env.processes import worker_main
-from bridge.host_env.processes.worker_main import ANSWER, START, Channel
+from bridge.host_env.processes.step_memory import StepMemory
+from bridge.host_env.processes.worker_main import ANSWER, SHARE, START, Channel
 
 # How often one looks whether a worker that says nothing still runs. One that died closes its socket at once, unless a
 # process that its environment started has that too.
@@ -42,10 +44,11 @@ class WorkerDied(WorkerError):
     """A process with environments was killed, ended, or took longer than `step_timeout`.
 
     Attributes:
-      exit_code: as subprocess has it: of a process that a signal killed, minus its number.
+      exit_code: as subprocess has it: of a process that a signal killed, minus its number. None of an actor, which may
+        have gone with its node.
     """
 
-    def __init__(self, message: str, lanes: Sequence[int], exit_code: int) -> None:
+    def __init__(self, message: str, lanes: Sequence[int], exit_code: int | None) -> None:
         super().__init__(message, lanes)
         self.exit_code = exit_code
 
@@ -66,13 +69,86 @@ class Deadline(NamedTuple):
         return cls(time.monotonic() + seconds, f"{what} {seconds:g} s")
 
 
-class WorkerProcess:
-    """A process with some lanes.
+class WorkerHandle(ABC):
+    """Some lanes that are elsewhere, and the way to them. Commands are answered in order.
 
     Attributes:
       lanes: which.
-      process: the process.
       new_infos: if it was started again since the last step, what its environments told as they were reset.
+    """
+
+    def __init__(self, lanes: range, env_fns: bytes) -> None:
+        """
+        Args:
+          env_fns: a pickled list of functions.
+        """
+        self.lanes = lanes
+        self.new_infos: list[dict[str, Any]] | None = None
+        self._parent = os.getpid()
+        self._env_fns = env_fns
+        self.start(again=False)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it; one that was forked from that has but the same open files."""
+        return self._parent == os.getpid()
+
+    @property
+    def lanes_in_words(self) -> str:
+        first, last = self.lanes[0], self.lanes[-1]
+        return f"lane {first}" if first == last else f"lanes {first} to {last}"
+
+    @abstractmethod
+    def start(self, again: bool = True) -> None:
+        """Start it, and tell it to make its environments, the first time or again."""
+
+    @abstractmethod
+    def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
+        """Give a command. That nobody is there any more, `receive` says."""
+
+    def share(self, memory: StepMemory) -> None:
+        """Give the command to step through this memory."""
+        self.send(SHARE, payload=memory.layout)
+
+    @abstractmethod
+    def receive(self, deadline: Deadline | None = None) -> bytes:
+        """The answer to the last command.
+
+        Raises:
+          WorkerDied: it ended, or the deadline passed; then it was killed.
+          WorkerError: an environment raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Tell it to close its environments and end. Does not wait."""
+
+    @abstractmethod
+    def end(self, deadline: float = 0.0) -> int | None:
+        """Wait for its end, and kill it at the deadline, by `time.monotonic`.
+
+        Returns:
+          Its exit code, if it has one.
+        """
+
+    def _answered(self, kind: int, payload: bytes) -> bytes:
+        """What came with an ANSWER.
+
+        Raises:
+          WorkerError: it was none, but what an environment raised.
+        """
+        if kind == ANSWER:
+            return payload
+        lane, attribute_error, text = pickle.loads(payload)
+        message = f"The environment of lane {lane} raised an error in its process:\n\n{text}"
+        raise WorkerError(message, [lane], attribute_error)
+
+
+class WorkerProcess(WorkerHandle):
+    """A process with some lanes.
+
+    Attributes:
+      process: the process.
     """
 
     def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
@@ -82,14 +158,10 @@ class WorkerProcess:
           memory: the descriptor of the file whose memory is shared.
           step_timeout: seconds.
         """
-        self.lanes = lanes
-        self._parent = os.getpid()
-        self.new_infos: list[dict[str, Any]] | None = None
-        self._env_fns, self._memory, self._step_timeout = env_fns, memory, step_timeout
-        self.start(again=False)
+        self._memory, self._step_timeout = memory, step_timeout
+        super().__init__(lanes, env_fns)
 
     def start(self, again: bool = True) -> None:
-        """Start the process, and tell it to make its environments, the first time or again."""
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -106,18 +178,11 @@ class WorkerProcess:
         self.send(START, payload=pickle.dumps((sys.path, self.lanes[0], self._env_fns, again)))
 
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Give a command. That nobody is there any more, `receive` says."""
         self._sequence = (self._sequence + 1) % 256
         with contextlib.suppress(OSError):
             self._channel.send(kind, self._sequence, slot, payload)
 
     def receive(self, deadline: Deadline | None = None) -> bytes:
-        """The answer to the last command.
-
-        Raises:
-          WorkerDied: the process ended, or the deadline passed; then it was killed.
-          WorkerError: an environment raised.
-        """
         while True:
             try:
                 kind, sequence, _, payload = self._channel.receive()
@@ -130,30 +195,15 @@ class WorkerProcess:
                 continue
             except (EOFError, OSError):
                 raise self._died() from None
-            if sequence != self._sequence:
-                continue  # the answer to a command that Ctrl-C kept somebody from waiting for
-            if kind == ANSWER:
-                return payload
-            lane, attribute_error, text = pickle.loads(payload)
-            message = f"The environment of lane {lane} raised an error in its process:\n\n{text}"
-            raise WorkerError(message, [lane], attribute_error)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process started it; one that was forked from that has but the same open files."""
-        return self._parent == os.getpid()
+            if sequence == self._sequence:  # else to a command that Ctrl-C kept somebody from waiting for
+                return self._answered(kind, payload)
 
     def close(self) -> None:
-        """Tell the process to close its environments and end. Does not wait."""
         with contextlib.suppress(OSError):  # it has gone
             self._channel.socket.shutdown(socket.SHUT_WR)
 
     def end(self, deadline: float = 0.0) -> int:
-        """Wait for the end of the process, and kill it and what its environments have started at the deadline.
-
-        Returns:
-          Its exit code.
-        """
+        """As declared; what its environments have started is killed, too."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of those that ended
@@ -166,12 +216,10 @@ class WorkerProcess:
         code = self.end(time.monotonic() + SECONDS_TO_END)
         if not how:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else "ended"
-        first, last = self.lanes[0], self.lanes[-1]
-        which = f"lane {first}" if first == last else f"lanes {first} to {last}"
-        return WorkerDied(f"The process of {which} {how} (exit code {code}).", self.lanes, code)
+        return WorkerDied(f"The process of {self.lanes_in_words} {how} (exit code {code}).", self.lanes, code)
 
 
-def shut_down(workers: list[WorkerProcess], seconds: float) -> None:
+def shut_down(workers: list[WorkerHandle], seconds: float) -> None:
     """Let workers close their environments and end; kill those that take longer. There are none afterwards."""
     if not all(worker.is_ours for worker in workers):
         return

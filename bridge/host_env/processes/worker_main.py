@@ -2,7 +2,7 @@
 
 A worker runs this file as a script and imports neither `bridge` nor what that imports, JAX and PyTorch, unless its
 environments do: it starts in a third of a second and takes 40 MB, where importing those takes seconds and hundreds of
-MB. `SerialVecEnv` runs the same loop.
+MB. `SerialVecEnv` runs the same loop, and the actors of a RayVecEnv have the same Worker.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ ANSWER, RAISED = range(2)
 
 # A worker whose parent has gone gets so long to finish its step and to close its environments.
 SECONDS_TO_CLOSE = 2.0
+
+# In the place of a file: memory of this process alone. Rows that nobody writes to take none.
+PRIVATE = -1
 
 # Values of an info that nobody can write into.
 IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
@@ -233,14 +236,15 @@ def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) 
     """Arrays in the memory of a file, one after another: the same for all processes that have it.
 
     Args:
-      file: its descriptor.
+      file: its descriptor; or PRIVATE.
       fields: dtype and shape of each, by any name.
     """
     offsets, size = [], 0
     for dtype, shape in fields.values():
         offsets.append(size)
         size += -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 64) * 64  # none shares a cache line
-    os.ftruncate(file, size)
+    if file != PRIVATE:
+        os.ftruncate(file, size)
     memory = mmap.mmap(file, size)
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape)), offset).reshape(shape)
@@ -270,21 +274,32 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 class Worker:
-    """Some lanes of a ProcessVecEnv, and the commands that its parent has for them.
+    """Some lanes of a WorkerVecEnv, and the commands that its parent has for them.
 
     Attributes:
       lanes: their environments; none before the first command.
       first: the number of the first lane among all.
+      arrays: their rows of the StepMemory, by its names.
     """
 
     def __init__(self, memory: int) -> None:
         """
         Args:
-          memory: the descriptor of the file whose memory is shared.
+          memory: the descriptor of the file whose memory is shared; PRIVATE if none is.
         """
         self._memory = memory
         self.lanes = Lanes([])
         self.first = 0
+        self.arrays: dict[Any, np.ndarray] = {}
+
+    def answer(self, kind: int, slot: int, payload: bytes) -> tuple[int, bytes]:
+        """Carry out a command; ANSWER and the answer, or RAISED and what an environment raised."""
+        try:
+            return ANSWER, self.do(kind, slot, payload)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            attribute_error = str(error) if isinstance(error, AttributeError) else None
+            return RAISED, pickle.dumps((self.first + self.lanes.failed, attribute_error, text))
 
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
         """Carry out a command; the answer."""
@@ -309,8 +324,12 @@ class Worker:
         return self._start(*pickle.loads(payload))
 
     def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
-        """Make the environments; by the `again` of a factory that has one, if there was a process with them before."""
-        sys.path[:] = path  # where what the factories need is found, and so before they are unpickled
+        """Make the environments; by the `again` of a factory that has one, if there was a process with them before.
+
+        Args:
+          path: where what the factories need is found; nothing in it leaves `sys.path` as it is.
+        """
+        sys.path[:] = path or sys.path  # before the factories are unpickled
         self.first, envs = first, []
         for lane, make in enumerate(pickle.loads(pickled)):
             self.lanes.failed = lane
@@ -324,7 +343,7 @@ class Worker:
 
     def _share(self, fields: dict[Any, tuple[str, tuple[int, ...]]], keys: list[Any]) -> bytes:
         own = slice(self.first, self.first + len(self.lanes.envs))
-        arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
+        self.arrays = arrays = {name: array[own] for name, array in shared_arrays(self._memory, fields).items()}
         self._actions = arrays["actions"]
         self._outcome = arrays["rewards"], arrays["terminated"], arrays["truncated"]
         self._observations = [{key: arrays[slot, key] for key in keys} for slot in range(2)]
@@ -332,22 +351,16 @@ class Worker:
         return b""
 
 
-def answer(worker: Worker, channel: Channel) -> None:
+def serve(worker: Worker, channel: Channel) -> None:
     """Do what a parent says until it has closed its end."""
     while True:
         try:
             kind, sequence, slot, payload = channel.receive()
         except (EOFError, ConnectionResetError):
             return
+        answer, payload = worker.answer(kind, slot, payload)
         try:
-            reply = ANSWER, worker.do(kind, slot, payload)
-        except Exception as error:
-            lane = worker.first + worker.lanes.failed
-            text = "".join(traceback.format_exception(error))
-            attribute_error = str(error) if isinstance(error, AttributeError) else None
-            reply = RAISED, pickle.dumps((lane, attribute_error, text))
-        try:
-            channel.send(reply[0], sequence, 0, reply[1])
+            channel.send(answer, sequence, 0, payload)
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -373,7 +386,7 @@ def main(end: int, memory: int) -> None:
     threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
     worker = Worker(memory)
     try:
-        answer(worker, Channel(socket.socket(fileno=end)))
+        serve(worker, Channel(socket.socket(fileno=end)))
     finally:
         for env in worker.lanes.envs:
             env.close()

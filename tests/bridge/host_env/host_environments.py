@@ -117,6 +117,12 @@ class Counting(gymnasium.Env):
         """Those that the process has imported, of what takes long."""
         return sorted({"jax", "torch", "stable_baselines3", "bridge", "jaxenvs"} & set(sys.modules))
 
+    def node(self):
+        """Of Ray's, on which this is."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
     def drawn_action(self):
         return int(self.action_space.sample())
 

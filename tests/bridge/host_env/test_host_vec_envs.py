@@ -46,7 +46,12 @@ def venv(request):
     ids=str,
 )
 def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, parameters):
-    ours, reference = make(**parameters), DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
+    assert_same_as_dummy_vec_env(make(**parameters), parameters)
+
+
+def assert_same_as_dummy_vec_env(ours, parameters):
+    """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them."""
+    reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
     for venv in (ours, reference):
         venv.seed(5)
         venv.set_options([{"low": 0}, {}, {"low": 2}])

@@ -19,7 +19,7 @@ from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.vec_env import VecEnvWrapper
 
 from bridge import PPO, ProcessVecEnv, SerialVecEnv, WorkerDied, WorkerError, factory, make_vec_env
-from bridge.host_env.processes import process_vec_env
+from bridge.host_env.processes import process_vec_env, worker_vec_env
 from tests.bridge.host_env.host_environments import EXIT, HANG, RAISE, SEGMENTATION_FAULT, SIGKILL, Counting, Talkative
 
 
@@ -197,7 +197,7 @@ def test_a_worker_that_hangs_whenever_it_is_started_is_given_up(tmp_path, monkey
             time.sleep(1)
         return Counting()
 
-    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    monkeypatch.setattr(worker_vec_env, "SECONDS_TO_BEGIN", 0.5)
     venv = ProcessVecEnv([make], on_worker_death="restart", step_timeout=0.2)
     venv.reset()
     (tmp_path / "taken").touch()
@@ -212,7 +212,7 @@ def test_with_a_step_timeout_a_reset_that_hangs_is_named(monkeypatch):
         def reset(self, **arguments):
             time.sleep(60)
 
-    monkeypatch.setattr(process_vec_env, "SECONDS_TO_BEGIN", 0.5)
+    monkeypatch.setattr(worker_vec_env, "SECONDS_TO_BEGIN", 0.5)
     with pytest.raises(WorkerDied, match=r"The process of lane 0 did not end its reset within 0.5 s"):
         ProcessVecEnv([HangsInReset], step_timeout=0.2).reset()
 

@@ -1,0 +1,1 @@
+"""Gymnasium environments in the actors of a Ray cluster: workers that share no memory with their parent."""

@@ -1,0 +1,144 @@
+"""A worker of a RayVecEnv as its parent has it: an actor of Ray's, somewhere on the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import math
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bridge.host_env.cluster import actor_main
+from bridge.host_env.processes import worker_main
+from bridge.host_env.processes.step_memory import StepMemory
+from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle
+from bridge.host_env.processes.worker_main import START, STEP
+
+# An actor that has not begun after so long is told of, as it may wait for a node that never comes.
+SECONDS_UNTIL_TOLD = 10.0
+
+log = logging.getLogger("bridge")
+
+
+def import_ray() -> Any:
+    """Ray, which is an extra.
+
+    Raises:
+      ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise ImportError(
+            f'backend="ray" needs Ray, and {error.name} is not installed: pip install "jaxenvs[ray]".'
+        ) from error
+
+
+class WorkerActor(WorkerHandle):
+    """An actor with some lanes.
+
+    Ray itself is to start nothing again and to repeat no call: an environment that was stepped twice, or one that
+    began anew and is stepped on, would make a transition that never was.
+    """
+
+    def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
+        """
+        Args:
+          env_fns: a pickled list of functions.
+          options: of Ray's `ActorClass.options`.
+        """
+        self._ray = import_ray()
+        self._options = {**options, "max_restarts": 0, "max_task_retries": 0}
+        self._actor: Any = None
+        super().__init__(lanes, env_fns)
+
+    def start(self, again: bool = True) -> None:
+        if again:
+            self.end()
+        self._memory: StepMemory | None = None
+        self._is_told, self._has_begun = False, False
+        with _sent_as_they_are(self._ray):
+            self._actor = self._ray.remote(actor_main.ActorMain).options(**self._options).remote()
+        # Ray has told its actors where this process finds modules.
+        self.send(START, payload=pickle.dumps(([], self.lanes[0], self._env_fns, again)))
+
+    def share(self, memory: StepMemory) -> None:
+        super().share(memory)
+        self._memory = memory
+
+    def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
+        actions = None
+        if kind == STEP:
+            assert self._memory is not None
+            actions = self._memory.actions[self.lanes.start : self.lanes.stop]
+        # The answer to the command before, if nobody fetched it, is of no interest any more.
+        self._answer = self._actor.do.remote(kind, slot, payload, actions)
+
+    def receive(self, deadline: Deadline | None = None) -> bytes:
+        errors = self._ray.exceptions
+        try:
+            kind, payload, rows = self._get(deadline)
+        except errors.GetTimeoutError:
+            assert deadline is not None
+            self.end()
+            raise self._died(f"did not {deadline.what}") from None
+        except errors.RayTaskError as error:  # of our own code, not of an environment's
+            raise WorkerError(f"The actor of {self.lanes_in_words} failed:\n\n{error}", self.lanes) from None
+        except errors.RayError as error:  # also of one that cannot be reached now, and of answers that went with a node
+            self.end()
+            what, _, _ = str(error).partition("Some common causes")  # Ray's advice, much longer than what it knows
+            raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None
+        self._has_begun = True
+        if rows:
+            assert self._memory is not None
+            for name, array in rows.items():
+                self._memory.arrays[name][self.lanes.start : self.lanes.stop] = array
+        return self._answered(kind, payload)
+
+    def _get(self, deadline: Deadline | None) -> Any:
+        """The last answer.
+
+        Raises:
+          ray.exceptions.GetTimeoutError: the deadline passed.
+        """
+        left = math.inf if deadline is None else max(0.0, deadline.at - time.monotonic())
+        if not self._has_begun and not self._is_told and left > SECONDS_UNTIL_TOLD:
+            with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
+                return self._ray.get(self._answer, timeout=SECONDS_UNTIL_TOLD)
+            self._is_told, left = True, left - SECONDS_UNTIL_TOLD
+            log.warning(
+                "The actor of %s has not begun after %g s. Unless its environments take so long to make, no node has "
+                "what it needs free: %s.",
+                *(self.lanes_in_words, SECONDS_UNTIL_TOLD, self._options),
+            )
+        return self._ray.get(self._answer, timeout=None if left == math.inf else left)
+
+    def close(self) -> None:
+        if self._ray.is_initialized():  # else all actors have ended, and a call would start Ray again
+            self._answer = self._actor.close.remote()
+
+    def end(self, deadline: float = 0.0) -> None:
+        if not self._ray.is_initialized():
+            return
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.get(self._answer, timeout=max(0.0, deadline - time.monotonic()))
+        self._ray.kill(self._actor)
+
+    def _died(self, how: str) -> WorkerDied:
+        return WorkerDied(f"The actor of {self.lanes_in_words} {how}.", self.lanes, None)
+
+
+@contextlib.contextmanager
+def _sent_as_they_are(ray: Any) -> Iterator[None]:
+    """Let Ray send what runs in an actor, rather than its name, for which a node would import this package."""
+    modules = actor_main, worker_main
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            ray.cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,389 @@
+"""WorkerVecEnv: Gymnasium environments in workers elsewhere, as a Stable-Baselines3 VecEnv, whatever a worker is."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import warnings
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+from bridge.host_env.batches import concatenate
+from bridge.host_env.episodes import Episodes, infos_of_step
+from bridge.host_env.processes.lane_group import LaneGroup, LaneStep
+from bridge.host_env.processes.step_memory import StepMemory
+from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle, shut_down
+from bridge.host_env.processes.worker_main import CALL, RESET, STEP, Told, dumps
+from bridge.vec_env.arguments import lanes_of
+from jaxenvs.arguments import number, one_of, positive_int
+
+# Environments that are closed by `close` may take so long, before their workers are killed; after a fault, so long.
+SECONDS_TO_CLOSE = 30.0
+SECONDS_AFTER_A_FAULT = 2.0
+# A worker that dies so many times in a row before its new episodes have begun is given up.
+MOST_STARTS = 10
+# With a `step_timeout`, what `reset` may take, and starting a worker again with all attempts, unless that is more.
+SECONDS_TO_BEGIN = 60.0
+
+log = logging.getLogger("bridge")
+
+
+class WorkerVecEnv(VecEnv):
+    """Gymnasium environments in workers, some in each: ProcessVecEnv, RayVecEnv.
+
+    What `reset` and `step` return is as SerialVecEnv says, and what their environments do with the same seeds too. The
+    infos have `episode` as by a Monitor.
+
+    An environment that raises, in a step or a reset, is a WorkerError with its traceback and lane; a worker that is
+    killed or ends, at whatever time, one with its lanes, a WorkerDied. Either way the other workers are shut down, and
+    this VecEnv is closed. With `on_worker_death="restart"` a worker that died is started again: its lanes begin new
+    episodes, unseeded and with the attributes that their factories give them (the `again` of a factory, if it has one),
+    and in the next step the old ones are truncated: their last observation is the terminal one, that step's reward
+    is 0. It is logged, too.
+
+    Attributes:
+      restarts: how many workers were started again.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]],
+        envs_per_worker: int,
+        memory: int,
+        step_timeout: float | None,
+        on_worker_death: str,
+    ) -> None:
+        """
+        Args:
+          env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do.
+          envs_per_worker: how many environments, one after another, a worker steps.
+          memory: the descriptor of the file whose memory is shared with the workers; PRIVATE if none is.
+          step_timeout: seconds that a step, and the resets in it, may take. A worker that takes longer is killed, and
+            that is a death as others are. `reset` and starting a worker again may then take a minute, or `step_timeout`
+            if that is longer. Without it all may take for ever, as `env_method` may always.
+          on_worker_death: "raise" or "restart".
+
+        Raises:
+          ValueError: an argument, or a space of the environments, is not what it must be.
+          WorkerError: an environment cannot be made.
+        """
+        num_envs = positive_int("the number of env_fns", len(env_fns))
+        if step_timeout is not None:
+            number("step_timeout", step_timeout, above=0)
+        self._step_timeout = step_timeout
+        self._restart = one_of("on_worker_death", on_worker_death, ("raise", "restart")) == "restart"
+        self.restarts = 0
+        self._has_state = False
+        self._workers: list[WorkerHandle] = []
+        self._finalizer = weakref.finalize(self, shut_down, self._workers, SECONDS_AFTER_A_FAULT)
+        try:
+            for first in range(0, num_envs, envs_per_worker):
+                lanes = range(first, min(first + envs_per_worker, num_envs))
+                pickled = cloudpickle.dumps([env_fns[lane] for lane in lanes])
+                self._workers.append(self._new_worker(lanes, pickled))
+            self._worker_of = {lane: worker for worker in self._workers for lane in worker.lanes}
+            started = [pickle.loads(worker.receive()) for worker in self._workers]
+            observation_space, action_space, metadata, _ = started[0]
+            self._memory = StepMemory(memory, num_envs, observation_space, action_space)
+            for worker in self._workers:
+                worker.share(self._memory)
+            for worker in self._workers:
+                worker.receive()
+            self._groups = [LaneGroup(list(self._workers))]
+            super().__init__(num_envs, observation_space, action_space)
+        except BaseException:
+            shut_down(self._workers, 0)
+            raise
+        self.metadata = metadata
+        self._episodes = Episodes(num_envs, all(monitored for *_, monitored in started))
+
+    @abstractmethod
+    def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerHandle:
+        """Start a worker with these lanes, whose environments a pickled list of functions makes. Does not wait."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many there are; none once this is closed."""
+        return len(self._workers)
+
+    # --- Stepping -----------------------------------------------------------------------------------------------
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in every lane. A step under way is forgotten.
+
+        Raises:
+          WorkerError: an environment raised, or a worker died; see above.
+        """
+        workers = self._open()
+        begin = [
+            pickle.dumps(([self._seeds[lane] for lane in worker.lanes], [self._options[lane] for lane in worker.lanes]))
+            for worker in workers
+        ]
+        slots = [group.slot for group in self._groups for _ in group.workers]
+        for group in self._groups:
+            group.told, group.pending = None, []
+        for worker, slot, message in zip(workers, slots, begin):
+            worker.send(RESET, slot, message)
+        self.reset_infos = []
+        deadline = self._deadline("end its reset within", SECONDS_TO_BEGIN)
+        for worker, slot, message in zip(list(workers), slots, begin):
+            self.reset_infos += pickle.loads(self._receive(worker, slot, message, deadline))
+            worker.new_infos = None
+        self._reset_seeds()
+        self._reset_options()
+        self._episodes.begin()
+        self._has_state = True
+        observation: VecEnvObs
+        observation = concatenate([self._memory.copy_observations(group.slot, group.lanes) for group in self._groups])
+        return observation
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Start a step of all lanes, and return at once.
+
+        Raises:
+          ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
+        """
+        self._require_state()
+        self._memory.write_actions(actions, slice(None))
+        for group in self._groups:
+            self._begin_step(group)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
+
+        Raises:
+          WorkerError: an environment raised, or a worker died; see above.
+        """
+        self._open()
+        if any(group.told is None for group in self._groups):
+            raise RuntimeError("step_wait was called without step_async.")
+        self._collect()
+        return self.join([self._end_step(group) for group in self._groups])
+
+    # --- Stepping in groups -------------------------------------------------------------------------------------
+
+    def split(self) -> list[LaneGroup]:
+        """Two groups of lanes that can step each on its own, as equal as whole workers allow; of one worker, one.
+
+        All lanes can go on stepping together, too. A step under way is forgotten.
+        """
+        workers = self._open()
+        if len(self._groups) == 1 and len(workers) > 1:
+            middle = min(range(1, len(workers)), key=lambda at: abs(2 * workers[at].lanes.start - self.num_envs))
+            slot = self._groups[0].slot
+            self._groups = [LaneGroup(workers[:middle], slot), LaneGroup(workers[middle:], slot)]
+        return self._groups
+
+    def step_lanes_async(self, group: LaneGroup, actions: np.ndarray) -> None:
+        """As `step_async`, for the lanes of a group."""
+        self._require_state()
+        self._memory.write_actions(actions, group.lanes)
+        self._begin_step(group)
+
+    def step_lanes_wait(self, group: LaneGroup) -> LaneStep:
+        """The step of a group; `join` makes an SB3 step of those of all groups. Errors are as of `step_wait`."""
+        self._open()
+        if group.told is None:
+            raise RuntimeError("step_lanes_wait was called without step_lanes_async.")
+        self._collect_group(group)
+        return self._end_step(group)
+
+    def join(self, steps: list[LaneStep]) -> VecEnvStepReturn:
+        """What `step_wait` returns, of a step of each group, in the order of `split`. Episodes are counted here."""
+        step = LaneStep.join(steps)
+        arrays = step.rewards, step.terminated, step.truncated
+        dones, infos = infos_of_step(self._episodes, *arrays, step.told, self.reset_infos)
+        return step.observations, step.rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the environments and end their workers."""
+        shut_down(self._workers, SECONDS_TO_CLOSE)
+
+    # --- Attributes ---------------------------------------------------------------------------------------------
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """An attribute of the environment of each lane, or of one of its wrappers.
+
+        Raises:
+          AttributeError: there is no such attribute.
+          WorkerError: it raised something else; nothing is shut down. Or its worker died.
+        """
+        return self._call(indices, "get_attr", attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute as SerialVecEnv does. A worker that is started again has the former one."""
+        self._call(indices, "set_attr", attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method. Errors are as of `get_attr`."""
+        return self._call(indices, "env_method", method_name, method_args, method_kwargs)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """As SB3's, and always True for Monitor, whose `episode` every info of an ended episode has."""
+        if issubclass(wrapper_class, Monitor):
+            return [True for _ in lanes_of(indices, self.num_envs)]
+        return self._call(indices, "env_is_wrapped", wrapper_class.__module__, wrapper_class.__qualname__)
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each lane."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"Pictures need render_mode 'rgb_array', and it is {self.render_mode!r}.", stacklevel=2)
+            return [None for _ in range(self.num_envs)]
+        return self.env_method("render")
+
+    # --- Inside -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[WorkerHandle]:
+        if not self._workers:
+            raise RuntimeError(f"This {type(self).__name__} is closed, by close() or because of an error in a worker.")
+        return self._workers
+
+    def _require_state(self) -> None:
+        self._open()
+        if not self._has_state:
+            raise RuntimeError("Call reset() first: the environments have no state.")
+
+    def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
+        """When something that begins now must have been done; none without a `step_timeout`."""
+        return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
+
+    def _begin_step(self, group: LaneGroup) -> None:
+        group.deadline = self._deadline("end its step within step_timeout =")
+        group.told, group.pending = Told({}, {}, {}), list(group.workers)
+        for worker in group.workers:
+            if worker.new_infos is None:
+                worker.send(STEP, 1 - group.slot)
+
+    def _collect(self) -> None:
+        """Wait for the workers that have not ended the steps under way."""
+        for group in self._groups:
+            self._collect_group(group)
+
+    def _collect_group(self, group: LaneGroup) -> None:
+        while group.told is not None and group.pending:
+            worker = group.pending[0]
+            payload = b""
+            if worker.new_infos is None:  # else it died before the step
+                payload = self._receive(worker, 1 - group.slot, None, group.deadline)
+            if worker.new_infos is not None:
+                self._memory.truncate(worker.lanes, group.slot)
+                self._tell_begun(worker, group.told)
+            elif payload:
+                infos, begun = pickle.loads(payload)
+                group.told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
+                group.told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
+            group.pending.pop(0)
+
+    def _end_step(self, group: LaneGroup) -> LaneStep:
+        """What a step that all workers have ended came to."""
+        assert group.told is not None
+        told, group.told, group.slot = group.told, None, 1 - group.slot
+        memory, lanes = self._memory, group.lanes
+        # Copies: the next step of these lanes may begin before this one is looked at.
+        terminated, truncated = memory.terminated[lanes].copy(), memory.truncated[lanes].copy()
+        for lane in (terminated | truncated).nonzero()[0].tolist():
+            told.terminal[lanes.start + lane] = memory.copy_observations("terminal", lanes.start + lane)
+        observations = memory.copy_observations(group.slot, lanes)
+        return LaneStep(observations, memory.rewards[lanes].copy(), terminated, truncated, told)
+
+    def _receive(
+        self, worker: WorkerHandle, slot: int, begin: bytes | None = None, deadline: Deadline | None = None
+    ) -> bytes:
+        """The answer to a command for the environments, or from a worker that was started again, to a reset.
+
+        Args:
+          slot: where the first observations of one that is started again belong.
+          begin: the reset then; unseeded if not given.
+
+        Raises:
+          WorkerError: an environment raised, or a worker died and is not to be started again. All are shut down.
+        """
+        try:
+            try:
+                return worker.receive(deadline)
+            except WorkerDied as error:
+                if not self._restart:
+                    raise
+                return self._start_again(worker, error, slot, begin)
+        except WorkerError:
+            shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+            raise
+
+    def _start_again(self, worker: WorkerHandle, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
+        nothing = [None for _ in worker.lanes]
+        deadline = self._deadline("begin again within", SECONDS_TO_BEGIN)
+        for _ in range(MOST_STARTS):
+            self.restarts += 1
+            log.warning("%s It is started again, with new episodes (restart %d).", error, self.restarts)
+            try:
+                worker.start()
+                worker.receive(deadline)
+                worker.share(self._memory)
+                worker.receive(deadline)
+                worker.send(RESET, slot, begin or pickle.dumps((nothing, nothing)))
+                infos = worker.receive(deadline)
+                worker.new_infos = pickle.loads(infos)
+                return infos
+            except WorkerDied as next_error:
+                error = next_error
+                if deadline is not None and time.monotonic() > deadline.at:
+                    break
+            except BaseException:  # half started; whoever asks it next finds it dead
+                worker.end()
+                raise
+        raise error
+
+    def _tell_begun(self, worker: WorkerHandle, told: Told) -> None:
+        told.begun.update(zip(worker.lanes, worker.new_infos or []))
+        worker.new_infos = None
+
+    def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
+        """Something for each lane."""
+        self._open()
+        self._collect()  # a worker answers in order
+        lanes = lanes_of(indices, self.num_envs)
+        asked: dict[WorkerHandle, list[int]] = {}
+        for lane in lanes:
+            asked.setdefault(self._worker_of[lane], []).append(lane)
+        messages = {worker: dumps((name, theirs, arguments)) for worker, theirs in asked.items()}
+        for worker, message in messages.items():
+            worker.send(CALL, payload=message)
+        results = {}
+        for worker, message in messages.items():
+            results[worker] = iter(pickle.loads(self._result(worker, message)))
+        return [next(results[self._worker_of[lane]]) for lane in lanes]
+
+    def _result(self, worker: WorkerHandle, message: bytes) -> bytes:
+        try:
+            try:
+                return worker.receive()
+            except WorkerDied as error:
+                if not self._restart:
+                    shut_down(self._workers, SECONDS_AFTER_A_FAULT)
+                    raise
+                group = next(group for group in self._groups if worker in group.workers)
+                if group.told is not None:
+                    self._memory.truncate_ended_step(worker.lanes, 1 - group.slot)
+                self._start_again(worker, error, 1 - group.slot, None)
+                if group.told is not None:
+                    self._tell_begun(worker, group.told)
+                worker.send(CALL, payload=message)
+                return worker.receive()
+        except WorkerError as error:
+            if error.attribute_error is not None:
+                raise AttributeError(error.attribute_error) from None
+            raise
