@@ -58,8 +58,11 @@ def _join(sizes: tuple[int, ...], _: None, parts: tuple[jax.Array, ...]) -> tupl
         return (jnp.concatenate(parts),)
     if sum(sizes) > LONG:
         return (jnp.concatenate(jax.lax.optimization_barrier(parts)),)  # type: ignore[no-untyped-call]
+    starts = itertools.accumulate(sizes, initial=0)
     vector = jnp.zeros(sum(sizes), parts[0].dtype)
-    for start, part in zip(itertools.accumulate(sizes, initial=0), parts):
+    # The largest first, a product: what is written first, as a sum over a batch, XLA computes anew for every element of
+    # the vector, which took 6 of the 31 us of an update of DQN.
+    for start, part in sorted(zip(starts, parts), key=lambda each: -each[1].size):
         vector = jax.lax.dynamic_update_slice(vector, part, (start,))
     return (vector,)
 
