@@ -50,21 +50,23 @@ LUNAR_LANDER: dict[str, Any] = {
     "ent_coef": 0.01,
 }
 
+ACROBOT: dict[str, Any] = {
+    "normalize": True,
+    "n_envs": 16,
+    "n_timesteps": 1_000_000,
+    "n_steps": 256,
+    "gae_lambda": 0.94,
+    "gamma": 0.99,
+    "n_epochs": 4,
+    "ent_coef": 0.0,
+}
+
 # Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of DLR-RM/rl-baselines3-zoo).
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
 # "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "recurrent_ppo": {
-        "Acrobot-v1": {
-            "normalize": True,
-            "n_envs": 16,
-            "n_timesteps": 1_000_000,
-            "n_steps": 256,
-            "gae_lambda": 0.94,
-            "gamma": 0.99,
-            "n_epochs": 4,
-            "ent_coef": 0.0,
-        },
+        "Acrobot-v1": ACROBOT,
         "BipedalWalker-v3": {
             "normalize": True,
             "n_envs": 16,
@@ -92,16 +94,7 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
             "learning_rate": "lin_0.001",
             "clip_range": "lin_0.2",
         },
-        "Acrobot-v1": {
-            "normalize": True,
-            "n_envs": 16,
-            "n_timesteps": 1_000_000,
-            "n_steps": 256,
-            "gae_lambda": 0.94,
-            "gamma": 0.99,
-            "n_epochs": 4,
-            "ent_coef": 0.0,
-        },
+        "Acrobot-v1": ACROBOT,
         "MountainCar-v0": {
             "normalize": True,
             "n_envs": 16,

@@ -9,6 +9,22 @@ from typing import Any
 # Environment -> settings.
 Settings = dict[str, dict[str, Any]]
 
+# Of DQN, for two environments.
+ACROBOT: dict[str, Any] = {
+    "n_timesteps": 100_000,
+    "learning_rate": 6.3e-4,
+    "batch_size": 128,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "gamma": 0.99,
+    "target_update_interval": 250,
+    "train_freq": 4,
+    "gradient_steps": -1,
+    "exploration_fraction": 0.12,
+    "exploration_final_eps": 0.1,
+    "policy_kwargs": {"net_arch": [256, 256]},
+}
+
 DQN: Settings = {
     "CartPole-v1": {
         "n_timesteps": 50_000,
@@ -38,34 +54,8 @@ DQN: Settings = {
         "exploration_final_eps": 0.07,
         "policy_kwargs": {"net_arch": [256, 256]},
     },
-    "Acrobot-v1": {
-        "n_timesteps": 100_000,
-        "learning_rate": 6.3e-4,
-        "batch_size": 128,
-        "buffer_size": 50_000,
-        "learning_starts": 0,
-        "gamma": 0.99,
-        "target_update_interval": 250,
-        "train_freq": 4,
-        "gradient_steps": -1,
-        "exploration_fraction": 0.12,
-        "exploration_final_eps": 0.1,
-        "policy_kwargs": {"net_arch": [256, 256]},
-    },
-    "LunarLander-v3": {
-        "n_timesteps": 100_000,
-        "learning_rate": 6.3e-4,
-        "batch_size": 128,
-        "buffer_size": 50_000,
-        "learning_starts": 0,
-        "gamma": 0.99,
-        "target_update_interval": 250,
-        "train_freq": 4,
-        "gradient_steps": -1,
-        "exploration_fraction": 0.12,
-        "exploration_final_eps": 0.1,
-        "policy_kwargs": {"net_arch": [256, 256]},
-    },
+    "Acrobot-v1": ACROBOT,
+    "LunarLander-v3": ACROBOT,
 }
 
 SAC: Settings = {

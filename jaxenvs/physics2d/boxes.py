@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxenvs.physics2d.geometry import Frame, first_least, row
 from jaxenvs.physics2d.kernels import once
-from jaxenvs.physics2d.narrow_phase import FACE_OF_EDGE, Manifold, clip, swapped
+from jaxenvs.physics2d.narrow_phase import FACE_OF_EDGE, Manifold, clip, manifold_of
 from jaxenvs.physics2d.settings import RADIUS
 from jaxenvs.physics2d.world import World
 
@@ -74,24 +74,10 @@ def collide_box(world: World, body: jax.Array, corners: jax.Array, frame: Frame)
     segment, is_left_low = clipped(segment, (ry, -rx), low, here)
     segment, is_left_high = clipped(segment, (-ry, rx), high, there)
     is_left = (jnp.max(separations) <= 2 * RADIUS) & is_left_low & is_left_high
-
-    points, ids, is_close = [], [], []
-    for (x, y), id in zip(segment[:2], segment[2:], strict=True):
-        is_close.append(rx * (x - low[0]) + ry * (y - low[1]) <= 2 * RADIUS)
-        local = frame.turn_back(x - frame.x, y - frame.y)
-        points.append(jnp.stack([jnp.where(on_polygon, x, local[0]), jnp.where(on_polygon, y, local[1])]))
-        ids.append(jnp.where(on_polygon, swapped(id), id))
-    number = is_close[0].astype(jnp.int32) + is_close[1].astype(jnp.int32)
     half = np.float32(0.5)
     on_box = jnp.stack([half * (low[0] + high[0]), half * (low[1] + high[1])])
-    return Manifold(
-        on_polygon=on_polygon,
-        count=jnp.where(is_left, number, np.int32(0)),
-        point=jnp.stack([jnp.where(is_close[0], points[0], points[1]), points[1]]),
-        id=jnp.stack([jnp.where(is_close[0], ids[0], ids[1]), ids[1]]),
-        normal=jnp.where(on_polygon, normals[here], jnp.stack([rx, ry])),
-        plane=jnp.where(on_polygon, half * (vertices[here] + vertices[there]), on_box),
-    )
+    plane = jnp.where(on_polygon, half * (vertices[here] + vertices[there]), on_box)
+    return manifold_of(segment, is_left, on_polygon, (rx, ry), low, normals[here], plane, frame)
 
 
 def _polygon(world: World, body: jax.Array, vertices: Any, normals: Any, frame: Frame) -> _Shape:

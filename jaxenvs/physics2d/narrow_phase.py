@@ -104,10 +104,35 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     segment, is_left_low = once(clip)(segment, (ry, -rx), low, low_id)
     segment, is_left_high = once(clip)(segment, (-ry, rx), high, high_id)
     is_left = is_near & is_left_low & is_left_high
+    plane = jnp.where(on_polygon, vertices[here], jnp.stack([low[0], low[1]]))
+    return manifold_of(segment, is_left, on_polygon, (rx, ry), low, normals[here], plane, frame)
 
+
+Segment = tuple[Vector, Vector, jax.Array, jax.Array]
+
+
+def manifold_of(
+    segment: Segment,
+    is_left: jax.Array,
+    on_polygon: jax.Array,
+    normal: Vector,
+    low: Vector,
+    own_normal: jax.Array,
+    plane: jax.Array,
+    frame: Frame,
+) -> Manifold:
+    """What is close to the reference of a segment that was clipped by both of its ends.
+
+    Args:
+      is_left: whether there is anything of it.
+      normal, low: of the reference in the world, and its first end.
+      own_normal: (2,), if the reference is the polygon's: its normal in the frame of the body.
+      on_polygon, plane: as in a Manifold.
+      frame: the body's.
+    """
     points, ids, is_close = [], [], []
-    for (x, y), id in zip(segment[:2], segment[2:]):
-        is_close.append(rx * (x - low[0]) + ry * (y - low[1]) <= 2 * RADIUS)
+    for (x, y), id in zip(segment[:2], segment[2:], strict=True):
+        is_close.append(normal[0] * (x - low[0]) + normal[1] * (y - low[1]) <= 2 * RADIUS)
         local = frame.turn_back(x - frame.x, y - frame.y)
         points.append(jnp.stack([jnp.where(on_polygon, x, local[0]), jnp.where(on_polygon, y, local[1])]))
         ids.append(jnp.where(on_polygon, swapped(id), id))
@@ -117,12 +142,9 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
         count=jnp.where(is_left, number, np.int32(0)),
         point=jnp.stack([jnp.where(is_close[0], points[0], points[1]), points[1]]),
         id=jnp.stack([jnp.where(is_close[0], ids[0], ids[1]), ids[1]]),
-        normal=jnp.where(on_polygon, normals[here], jnp.stack([rx, ry])),
-        plane=jnp.where(on_polygon, vertices[here], jnp.stack([low[0], low[1]])),
+        normal=jnp.where(on_polygon, own_normal, jnp.stack([normal[0], normal[1]])),
+        plane=plane,
     )
-
-
-Segment = tuple[Vector, Vector, jax.Array, jax.Array]
 
 
 def clip(

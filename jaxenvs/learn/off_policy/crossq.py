@@ -12,9 +12,16 @@ import optax
 
 from jaxenvs.environment import Environment, static, struct
 from jaxenvs.learn.distributions import SquashedGaussian
-from jaxenvs.learn.networks import Activation, FlattenExtractor, linear
+from jaxenvs.learn.networks import Activation, linear
 from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics, renormalize
-from jaxenvs.learn.off_policy.policies import ActorCriticPolicy, OffPolicyPolicy, Params, SACPolicy, SquashedActor
+from jaxenvs.learn.off_policy.policies import (
+    ActorCriticPolicy,
+    ContinuousCritic,
+    OffPolicyPolicy,
+    Params,
+    SACPolicy,
+    SquashedActor,
+)
 from jaxenvs.learn.off_policy.policies import init_linear as new_linear
 from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.sac import SAC
@@ -97,19 +104,12 @@ class CrossQActor(SquashedActor):
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossQCritic:
-    """Values of observations and actions in [-1, 1], by several RenormPerceptrons: (n_critics, batch)."""
+class CrossQCritic(ContinuousCritic):
+    """ContinuousCritic, of RenormPerceptrons."""
 
-    extractor: FlattenExtractor
-    q_networks: tuple[RenormPerceptron, ...]
+    q_networks: tuple[RenormPerceptron, ...]  # type: ignore[assignment]
 
-    def init(self, key: jax.Array) -> Params:
-        params: Params = {}
-        for network, network_key in zip(self.q_networks, jax.random.split(key, len(self.q_networks))):
-            params |= network.init(network_key)
-        return params
-
-    def apply(
+    def apply(  # type: ignore[override]
         self,
         params: Params,
         observation: Any,
@@ -149,7 +149,7 @@ class CrossQPolicy(ActorCriticPolicy):
 
         actor = CrossQActor(like.actor.extractor, renormalized(like.actor.latent_pi), like.actor.size)
         critic = CrossQCritic(like.critic.extractor, tuple(map(renormalized, like.critic.q_networks)))
-        return cls(actor, critic, like.head)  # type: ignore[arg-type]
+        return cls(actor, critic, like.head)
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         networks = {"actor": [self.actor.latent_pi], "critic": self.critic.q_networks}
@@ -171,6 +171,7 @@ class CrossQ(SAC):
     COUNTS: ClassVar[tuple[str, ...]] = (*SAC.COUNTS, "policy_delay")
     POLICY: ClassVar[type[OffPolicyPolicy]] = CrossQPolicy
     TARGETS: ClassVar[tuple[str, ...]] = ()
+    DELAYED: ClassVar[tuple[str, ...]] = ("actor_loss", "ent_coef_loss")
     STATISTICS: ClassVar[tuple[str, ...]] = tuple(
         f"{name}_{part}" for name in ("actor", "critic") for part in ("statistics", "steps")
     )
@@ -181,12 +182,6 @@ class CrossQ(SAC):
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """See SAC. Adam has the first beta of the original."""
         return super().optimizers(optax.scale_by_adam(b1=0.5) if optimizer is None else optimizer)
-
-    def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
-        """See OffPolicySettings."""
-        if metric not in ("actor_loss", "ent_coef_loss"):
-            return super().num_averaged(metric, before, after)
-        return after // self.policy_delay - before // self.policy_delay
 
     def _distribution(self, policy: Any, params: Any, observation: Any) -> Any:
         return policy.actor.apply(params["actor"], observation, _of(params, "actor_statistics"))
@@ -250,16 +245,10 @@ class CrossQ(SAC):
             return _follow(state, "actor", statistics), metrics
 
         is_due = state.num_updates % self.policy_delay == 0
-        none = {name: jnp.zeros_like(critic_loss) for name in ("actor_loss", "ent_coef_loss")[: 1 + self.auto_ent_coef]}
+        none = {name: jnp.zeros_like(critic_loss) for name in self.DELAYED[: 1 + self.auto_ent_coef]}
         state, metrics = jax.lax.cond(is_due, improve, lambda state: (state, none), state)
         metrics |= {"critic_loss": critic_loss, "ent_coef": ent_coef, "actor_updates": is_due.astype(critic_loss.dtype)}
         return state, metrics | batch.errors(error)
-
-    def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
-        actor_updates = sums.pop("actor_updates")
-        delayed = ("actor_loss", "ent_coef_loss")
-        counts = {name: actor_updates if name in delayed else count for name in sums}
-        return {name: total / jnp.maximum(counts[name], 1) for name, total in sums.items()}
 
 
 def _of(statistics: Mapping[str, Any], name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -108,7 +109,18 @@ class DQN(OffPolicySettings):
         noise: Any,
         gradient_step: jax.Array,
     ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-        next_value = policy.q_net.apply(state.targets["q_net_target"], batch.next_observation).max(1)
+        (name,) = self.NETWORKS
+        loss_of = self._loss_of(policy, state.targets, batch)
+        (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params[name])
+        state = self._descend(optimizers, state, name, gradient, self.max_grad_norm)
+        metrics = {"loss": loss} | batch.errors(error)
+        return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics
+
+    def _loss_of(
+        self, policy: Any, targets: Mapping[str, Any], batch: Transitions
+    ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+        """Of parameters: the loss, and how far each value was from its target, (batch,)."""
+        next_value = policy.q_net.apply(targets["q_net_target"], batch.next_observation).max(1)
         target = batch.reward + batch.discount * next_value
 
         def loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -119,7 +131,4 @@ class DQN(OffPolicySettings):
             distance = jnp.abs(error)
             return jnp.mean(batch.weighted(jnp.where(distance < 1, 0.5 * error**2, distance - 0.5))), error
 
-        (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params["q_net"])
-        state = self._descend(optimizers, state, "q_net", gradient, self.max_grad_norm)
-        metrics = {"loss": loss} | batch.errors(error)
-        return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics
+        return loss_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import jax
@@ -15,7 +16,7 @@ from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, Params, Perceptron, QNetwork, spaces_of
 from jaxenvs.learn.off_policy.quantiles import quantile_huber_loss
 from jaxenvs.learn.off_policy.replay import Transitions
-from jaxenvs.learn.off_policy.settings import OffPolicyState, Optimizers
+from jaxenvs.learn.off_policy.settings import Optimizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +80,18 @@ class QRDQN(DQN):
         quantiles: jax.Array = policy.quantile_net.apply(params["quantile_net"], observation)
         return quantiles.mean(1)
 
-    def _update(
-        self,
-        policy: Any,
-        optimizers: Optimizers,
-        state: OffPolicyState,
-        batch: Transitions,
-        noise: Any,
-        gradient_step: jax.Array,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    def _loss_of(
+        self, policy: Any, targets: Mapping[str, Any], batch: Transitions
+    ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+        """See DQN."""
+
         def chosen(quantiles: jax.Array, action: jax.Array) -> jax.Array:
             """Those of one action, (n_quantiles, batch)."""
             # A comparison with every action rather than an index, whose gradient would be a scatter.
             is_chosen = action[:, None, None].astype(jnp.int32) == jnp.arange(quantiles.shape[2], dtype=jnp.int32)
             return jnp.sum(jnp.where(is_chosen, quantiles, 0), axis=2).T
 
-        following = policy.quantile_net.apply(state.targets["quantile_net_target"], batch.next_observation)
+        following = policy.quantile_net.apply(targets["quantile_net_target"], batch.next_observation)
         following = chosen(following, jnp.argmax(following.mean(1), axis=1))
         target = batch.reward + batch.discount * following
 
@@ -103,7 +100,4 @@ class QRDQN(DQN):
             losses = quantile_huber_loss(quantiles, target) * len(quantiles)  # their sum over the quantiles
             return jnp.mean(batch.weighted(losses)), quantiles.mean(0) - target.mean(0)
 
-        (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params["quantile_net"])
-        state = self._descend(optimizers, state, "quantile_net", gradient, self.max_grad_norm)
-        metrics = {"loss": loss} | batch.errors(error)
-        return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics
+        return loss_of

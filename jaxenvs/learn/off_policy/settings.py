@@ -73,6 +73,8 @@ class OffPolicySettings(Settings):
     TARGETS: ClassVar[tuple[str, ...]] = ()
     # Names of running statistics, vectors that follow batches: a policy makes them among its parameters.
     STATISTICS: ClassVar[tuple[str, ...]] = ()
+    # Names of metrics that only every `policy_delay`-th update has; each update tells by "actor_updates" if it is one.
+    DELAYED: ClassVar[tuple[str, ...]] = ()
 
     learning_rate: Any = 3e-4
     buffer_size: int = static(default=1_000_000)
@@ -228,7 +230,10 @@ class OffPolicySettings(Settings):
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
         """Of how many updates a metric is the mean, where `num_updates` went from `before` to `after`."""
-        return after - before
+        if metric not in self.DELAYED:
+            return after - before
+        delay: int = self.policy_delay  # type: ignore[attr-defined]
+        return after // delay - before // delay
 
     def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
         """What happens at steps of the environments rather than at updates, as the targets of DQN.
@@ -271,7 +276,10 @@ class OffPolicySettings(Settings):
         raise NotImplementedError(f"{type(self).__name__} does not define an update.")
 
     def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
-        return {name: total / jnp.maximum(count, 1) for name, total in sums.items()}
+        delayed = sums.pop("actor_updates", count)
+        return {
+            name: total / jnp.maximum(delayed if name in self.DELAYED else count, 1) for name, total in sums.items()
+        }
 
     def _descend(
         self,

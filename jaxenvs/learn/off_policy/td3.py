@@ -34,6 +34,7 @@ class TD3(OffPolicySettings):
     POLICY: ClassVar[type[OffPolicyPolicy]] = TD3Policy
     NETWORKS: ClassVar[tuple[str, ...]] = ("actor", "critic")
     TARGETS: ClassVar[tuple[str, ...]] = ("actor", "critic")
+    DELAYED: ClassVar[tuple[str, ...]] = ("actor_loss",)
 
     learning_rate: Any = 1e-3
     policy_delay: int = static(default=2)
@@ -50,12 +51,6 @@ class TD3(OffPolicySettings):
         """See OffPolicySettings."""
         action: jax.Array = policy.actor.apply(params["actor"], observation)
         return action
-
-    def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
-        """See OffPolicySettings."""
-        if metric != "actor_loss":
-            return super().num_averaged(metric, before, after)
-        return after // self.policy_delay - before // self.policy_delay
 
     def _update(
         self,
@@ -103,10 +98,6 @@ class TD3(OffPolicySettings):
         actor_updates = jnp.asarray(is_due, critic_loss.dtype)
         metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "actor_updates": actor_updates}
         return state, metrics | batch.errors(error)
-
-    def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
-        actor_loss = sums["actor_loss"] / jnp.maximum(sums["actor_updates"], 1)
-        return {"critic_loss": sums["critic_loss"] / jnp.maximum(count, 1), "actor_loss": actor_loss}
 
 
 @struct

@@ -103,6 +103,24 @@ def fill(model):
     buffer.full = True
 
 
+def update_in_order(monkeypatch, orders):
+    """Of our programs, all epochs take the rows in these orders."""
+
+    def program(network, optimizers, in_order):
+        [(name, optimizer)] = optimizers
+
+        @jax.jit
+        def update(settings, optimizer_settings, state, rollout, key):
+            transformation = optimizer.transformation(optimizer_settings[name])
+            state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
+            metrics.pop("explained_variance")
+            return state, key, metrics
+
+        return update
+
+    monkeypatch.setattr("bridge.engine.on_policy.program.update_program", program)
+
+
 @pytest.fixture
 def same_order(monkeypatch):
     """Both sides take the minibatches in the same order: a function that sets it, for so many epochs."""
@@ -113,20 +131,7 @@ def same_order(monkeypatch):
         env, step = orders % N_ENVS, orders // N_ENVS
         of_sb3 = iter(env * N_STEPS + step)
         monkeypatch.setattr(np.random, "permutation", lambda _: next(of_sb3))
-
-        def program(network, optimizers, in_order):
-            [(name, optimizer)] = optimizers
-
-            @jax.jit
-            def update(settings, optimizer_settings, state, rollout, key):
-                transformation = optimizer.transformation(optimizer_settings[name])
-                state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
-                metrics.pop("explained_variance")
-                return state, key, metrics
-
-            return update
-
-        monkeypatch.setattr("bridge.engine.on_policy.program.update_program", program)
+        update_in_order(monkeypatch, orders)
 
     return set_order
 

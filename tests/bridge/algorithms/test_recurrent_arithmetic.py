@@ -78,20 +78,7 @@ def same_cut(monkeypatch):
         of_stock = iter(begin)
         monkeypatch.setattr(np.random, "randint", lambda _: next(of_stock))
         orders = np.asarray(in_rows(begin.astype(np.int32), N_STEPS, N_ENVS))
-
-        def program(network, optimizers, in_order):
-            [(name, optimizer)] = optimizers
-
-            @jax.jit
-            def update(settings, optimizer_settings, state, rollout, key):
-                transformation = optimizer.transformation(optimizer_settings[name])
-                state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
-                metrics.pop("explained_variance")
-                return state, key, metrics
-
-            return update
-
-        monkeypatch.setattr("bridge.engine.on_policy.program.update_program", program)
+        test_arithmetic.update_in_order(monkeypatch, orders)
 
     return set_cut
 
