@@ -1,0 +1,155 @@
+"""What sb3-contrib's own tests (2.9.2) hold of QRDQN, TQC and CrossQ, held of ours: with its environments, arguments.
+
+What other modules show already is not here: test_contrib_off_policy.py has settings, quantiles and running statistics,
+test_off_policy_files.py zips.
+"""
+
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+import sb3_contrib
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
+from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+
+import bridge
+from tests.tiers import tiered
+
+SHARED = {"buffer_size": 500, "learning_starts": 20, "batch_size": 16, "train_freq": 4, "seed": 0, "device": "cpu"}
+NETWORKS = {
+    "QRDQN": {"net_arch": [16], "n_quantiles": 20},
+    "TQC": {"net_arch": [16], "n_quantiles": 20},
+    "CrossQ": {"net_arch": [16]},
+}
+
+
+def make(name, env, policy="MlpPolicy", **settings):
+    # SB3 writes into policy_kwargs.
+    return getattr(bridge, name)(policy, env, **copy.deepcopy({**SHARED, "policy_kwargs": NETWORKS[name], **settings}))
+
+
+def env_of(name):
+    """With actions that it takes."""
+    return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
+
+
+def test_quantiles_find_the_right_action_of_four():
+    """With this seed, as sb3-contrib's with it."""
+    kwargs = {"net_arch": [32], "n_quantiles": 25}
+    settings = {"gamma": 0.4, "target_update_interval": 10, "train_freq": 2, "batch_size": 256, "learning_rate": 1e-3}
+    env = DummyVecEnv([lambda: IdentityEnv(4)])
+    model = make("QRDQN", env, learning_starts=0, buffer_size=2000, policy_kwargs=kwargs, **settings).learn(1500)
+    assert evaluate_policy(model, env, 20, warn=False)[0] > 90
+
+
+@pytest.mark.parametrize("name", tiered(NETWORKS, "CrossQ"))
+def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_path):
+    model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
+    before = copy.deepcopy(model.get_parameters())
+    with pytest.raises(ValueError, match="nobody"):
+        model.set_parameters(before | {"nobody": {}}, exact_match=False)
+    with pytest.raises(ValueError, match="parameters"):
+        model.set_parameters(dict(list(before.items())[:-1]), exact_match=True)
+    *all_but_one, last = before["policy"]
+    part = {each: torch.rand_like(before["policy"][each].float()) for each in all_but_one}
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.set_parameters(before | {"policy": part}, exact_match=True)
+    model.set_parameters(before | {"policy": part}, exact_match=False)
+    now = model.policy.state_dict()
+    assert torch.equal(now[last], before["policy"][last])
+    for each in all_but_one:
+        torch.testing.assert_close(now[each], part[each].to(now[each].dtype))
+    model.save(tmp_path / "model")
+    observation = np.stack([model.observation_space.sample() for _ in range(10)])
+    expected, _ = getattr(sb3_contrib, name).load(tmp_path / "model").predict(observation, deterministic=True)
+    for each in (model, type(model).load(tmp_path / "model", env=env_of(name))):
+        np.testing.assert_allclose(each.predict(observation, deterministic=True)[0], expected, rtol=1e-4, atol=1e-5)
+        assert each.learn(40)._n_updates == 15
+
+
+@pytest.mark.parametrize("name", tiered(NETWORKS, "TQC"))
+def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
+    model = make(name, env_of(name)).learn(60)
+    acts = model.quantile_net if name == "QRDQN" else model.actor
+    observation = np.stack([model.observation_space.sample() for _ in range(10)])
+    expected, _ = model.predict(observation, deterministic=True)
+    for part in (model.policy, acts):
+        part.save(tmp_path / "part")
+        loaded = type(part).load(tmp_path / "part", device="cpu")
+        np.testing.assert_allclose(loaded.predict(observation, deterministic=True)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
+def test_other_environments_can_be_set_between_trainings(name):
+    model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
+    for env in (DummyVecEnv([lambda: env_of(name)]), env_of(name)):
+        before = model._n_updates
+        model.set_env(env)
+        model.learn(60)
+        assert model._n_updates == before + 10
+
+
+@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict(name):
+    seen = []
+    for _ in range(2):
+        model = make(name, "CartPole-v1" if name == "QRDQN" else "Pendulum-v1").learn(64)
+        env = model.get_env()
+        observation = env.reset()
+        for _ in range(50):
+            actions, _ = model.predict(observation)
+            observation, rewards, _, _ = env.step(actions)
+            seen.append(np.concatenate([actions.ravel(), rewards]))
+    np.testing.assert_array_equal(seen[:50], seen[50:])
+
+
+def in_dict(env):
+    space = spaces.Dict({"obs": env.observation_space})
+    return TransformObservation(env, lambda observation: {"obs": observation}, space)
+
+
+@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+def test_a_dict_of_one_vector_trains_as_the_vector(name):
+    env_id = "CartPole-v1" if name == "QRDQN" else "Pendulum-v1"
+    plain, packed = gymnasium.make(env_id), in_dict(gymnasium.make(env_id))
+    one, other = make(name, plain).learn(100), make(name, packed, "MultiInputPolicy").learn(100)
+    assert one._n_updates == other._n_updates == 20
+    for ours, theirs in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("channel_last", [False, True])
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
+def test_dicts_train_in_wrappers_around_the_environments(name, channel_last):
+    def one():
+        return SimpleMultiObsEnv(random_start=True, discrete_actions=name == "QRDQN", channel_last=channel_last)
+
+    for wrap in (
+        lambda env: VecFrameStack(env, 3, {"vec": None, "img": "last" if channel_last else "first"}),
+        lambda env: VecNormalize(env, norm_obs_keys=["vec"]),
+    ):
+        kwargs = NETWORKS[name] | {"features_extractor_kwargs": {"cnn_output_dim": 32}}
+        model = make(name, wrap(DummyVecEnv([one])), "MultiInputPolicy", policy_kwargs=kwargs).learn(60)
+        assert model._n_updates == 10
+        evaluate_policy(model, model.get_env(), 1, warn=False)
+
+
+@pytest.mark.parametrize("share", tiered([True, False], True))
+def test_targets_stay_without_tau_and_follow_when_the_critics_stay(share):
+    kwargs = {"n_quantiles": 20, "net_arch": [16], "share_features_extractor": share}
+    model = make("TQC", IdentityEnvBox(-10, 10), policy_kwargs=kwargs).learn(24)
+
+    def read(network):
+        return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+    for tau, rate, moves in ((0.0, 1e-3, "critic"), (0.1, 0.0, "critic_target")):
+        model.tau, model.lr_schedule = tau, lambda _, rate=rate: rate
+        before = {name: read(getattr(model, name)) for name in ("critic", "critic_target")}
+        model.train(gradient_steps=1)
+        assert [name for name in before if not torch.equal(before[name], read(getattr(model, name)))] == [moves]

@@ -1,0 +1,222 @@
+"""What sb3-contrib's own tests (2.9.2) hold of MaskablePPO and RecurrentPPO, held of ours: with its environments,
+callbacks and arguments. What test_maskable_ppo.py and test_recurrent_ppo.py show already is not here.
+"""
+
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit, TransformObservation
+from sb3_contrib.common import envs
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
+from sb3_contrib.common.maskable.utils import is_masking_supported
+from sb3_contrib.common.wrappers import ActionMasker
+from stable_baselines3.common.callbacks import EventCallback, StopTrainingOnNoModelImprovement
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnvBox
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import VecNormalize
+
+import bridge
+from tests.masked_environments import Locks
+from tests.tiers import tiered
+
+SHARED = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "seed": 0, "device": "cpu"}
+NETWORKS = {"MaskablePPO": {"net_arch": [16]}, "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8}}
+
+
+def make(name, env, policy="MlpPolicy", **settings):
+    # SB3 writes into policy_kwargs.
+    return getattr(bridge, name)(policy, env, **copy.deepcopy({**SHARED, "policy_kwargs": NETWORKS[name], **settings}))
+
+
+# --- Masks ----------------------------------------------------------------------------------------------------------
+
+DISCRETE, ONE_LEGAL = envs.InvalidActionEnvDiscrete, {"dim": 20, "n_invalid_actions": 19}
+# With one legal action in each step, so that nothing has to be learnt.
+FORCED = {
+    "discrete": lambda: DISCRETE(**ONE_LEGAL),
+    "multi_discrete": lambda: envs.InvalidActionEnvMultiDiscrete(dims=[2, 3], n_invalid_actions=3),
+    "multi_binary": lambda: envs.InvalidActionEnvMultiBinary(dims=3, n_invalid_actions=3),
+}
+
+
+@pytest.mark.parametrize("kind", tiered(FORCED, "discrete"))
+def test_who_may_do_one_thing_alone_does_it_untrained_and_without_masks_does_not(kind):
+    env = FORCED[kind]()
+    model = make("MaskablePPO", env)
+    assert evaluate_with_masks(model, env, 3, warn=False)[0] == 100
+    assert evaluate_with_masks(model, env, 3, warn=False, use_masking=False)[0] < 90
+    assert model.learn(64)._n_updates == 4
+
+
+def test_masks_find_the_right_action_among_seventy_in_two_rollouts():
+    env = DISCRETE(dim=70, n_invalid_actions=55)
+    model = bridge.MaskablePPO("MlpPolicy", env, gamma=0.4, seed=0, device="cpu").learn(3000)
+    assert evaluate_with_masks(model, env, 20, warn=False)[0] > 90
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_environments_without_masks_are_refused_unless_masks_are_left_out(n_envs):
+    env = make_vec_env(IdentityEnv, n_envs, env_kwargs={"dim": 2})
+    model = make("MaskablePPO", env)
+    for refused in (lambda: model.learn(64), lambda: evaluate_with_masks(model, env, warn=False)):
+        with pytest.raises(ValueError, match="does not support action masking"):
+            refused()
+    model.learn(64, use_masking=False)
+    evaluate_with_masks(model, env, 1, warn=False, use_masking=False)
+
+
+def test_whether_masks_are_supported_is_seen_through_every_vec_env():
+    for env, is_supported in (
+        (bridge.JaxVecEnv(Locks(), 2), True),
+        (bridge.JaxVecEnv(Locks(tells=""), 2), False),
+        (bridge.SerialVecEnv([FORCED["discrete"]] * 2), True),
+        (bridge.SerialVecEnv([lambda: IdentityEnv(2)] * 2), False),
+        (VecNormalize(bridge.JaxVecEnv(Locks(), 2)), True),
+    ):
+        assert is_masking_supported(env) == is_supported
+
+
+def test_callbacks_of_evaluations_with_masks_act_and_stop_the_training(tmp_path):
+    model = make("MaskablePPO", DISCRETE(20, n_invalid_actions=10))
+    new_best, stop = EventCallback(), StopTrainingOnNoModelImprovement(1, 2)
+    evaluation = MaskableEvalCallback(
+        Monitor(DISCRETE(20, n_invalid_actions=10)),
+        eval_freq=32,
+        n_eval_episodes=1,
+        callback_after_eval=stop,
+        callback_on_new_best=new_best,
+        log_path=tmp_path,
+        best_model_save_path=tmp_path,
+    )
+    model.learn(3200, callback=evaluation)
+    assert stop.n_calls >= new_best.n_calls > 0
+    assert model.num_timesteps == 32 * stop.n_calls < 3200
+    assert len(np.load(tmp_path / "evaluations.npz")["timesteps"]) == stop.n_calls
+    bridge.MaskablePPO.load(tmp_path / "best_model")
+
+
+def test_policies_without_masks_and_actions_of_a_box_are_refused():
+    with pytest.raises(ValueError, match="Policy must subclass MaskableActorCriticPolicy"):
+        bridge.MaskablePPO(ActorCriticPolicy, FORCED["discrete"]())
+    with pytest.raises(AssertionError, match="Box"):
+        bridge.MaskablePPO("MlpPolicy", IdentityEnvBox())
+
+
+def one_illegal(env):
+    illegal = np.random.default_rng().integers(env.action_space.n)
+    return [action != illegal for action in range(env.action_space.n)]
+
+
+def in_dict(env):
+    space = spaces.Dict({"obs": env.observation_space})
+    return TransformObservation(env, lambda observation: {"obs": observation}, space)
+
+
+SEEN = {
+    "pictures": ("CnnPolicy", lambda: ActionMasker(FakeImageEnv(screen_height=40, screen_width=40), one_illegal)),
+    "a dict": ("MultiInputPolicy", lambda: in_dict(FORCED["multi_discrete"]())),
+    "episodes that are cut off": ("MlpPolicy", lambda: TimeLimit(FORCED["discrete"](), 30)),
+}
+
+
+@pytest.mark.thorough  # that masks are obeyed, and that observations of all kinds train: test_maskable_ppo.py
+@pytest.mark.parametrize("what", SEEN)
+def test_masks_go_with_all_observations(what):
+    policy, make_one = SEEN[what]
+    policy_kwargs = {"features_extractor_kwargs": {"features_dim": 32}} if what == "pictures" else {}
+    model = make("MaskablePPO", make_one(), policy, policy_kwargs=policy_kwargs, normalize_advantage=False).learn(64)
+    assert model._n_updates == 4
+    evaluate_with_masks(model, make_one(), 1, warn=False)
+
+
+# --- Memories -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy_kwargs",
+    [
+        {"shared_lstm": True, "enable_critic_lstm": True},
+        {"shared_lstm": True, "enable_critic_lstm": False, "share_features_extractor": False},
+    ],
+)
+def test_memories_that_contradict_each_other_are_refused(policy_kwargs):
+    with pytest.raises(AssertionError):
+        bridge.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs=policy_kwargs)
+
+
+DROPOUT = {"lstm_hidden_size": 4, "lstm_kwargs": {"dropout": 0.5}, "n_lstm_layers": 2}
+MEMORIES = {
+    "extractors apart": {"share_features_extractor": False},
+    "extractors apart, none": {"share_features_extractor": False, "enable_critic_lstm": False},
+    "shared": {"shared_lstm": True, "enable_critic_lstm": False},
+    "own, dropped out": DROPOUT,
+    "none, dropped out": DROPOUT | {"enable_critic_lstm": False},
+}
+
+
+@pytest.mark.parametrize("see", tiered(["numbers", "pictures", "a dict"], "a dict"))
+@pytest.mark.parametrize("memory", tiered(MEMORIES, "extractors apart, none"))
+def test_all_memories_go_with_all_observations(memory, see):
+    env, policy, kwargs = gymnasium.make("CartPole-v1"), "MlpLstmPolicy", MEMORIES[memory]
+    if see == "a dict":
+        env, policy = in_dict(env), "MultiInputLstmPolicy"
+    if see == "pictures":
+        env, policy = FakeImageEnv(screen_height=40, screen_width=40, n_channels=3), "CnnLstmPolicy"
+        kwargs = kwargs | {"features_extractor_kwargs": {"features_dim": 32}}
+    model = make("RecurrentPPO", env, policy, policy_kwargs=kwargs).learn(64)
+    assert model._n_updates == 4
+    assert model.plan.updates == ("dropped out" not in memory and see != "pictures")
+    evaluate_policy(model, model.get_env(), 1, warn=False)
+
+
+@pytest.mark.thorough
+def test_memories_explore_by_noise_that_depends_on_the_state():
+    model = make("RecurrentPPO", "Pendulum-v1", "MlpLstmPolicy", use_sde=True, sde_sample_freq=4, clip_range_vf=0.1)
+    assert model.learn(200)._n_updates == 14
+    assert model.plan.updates
+
+
+def without_velocities():
+    env = CartPoleEnv()
+    seen = spaces.Box(env.observation_space.low[::2], env.observation_space.high[::2])
+    return TimeLimit(TransformObservation(env, lambda observation: observation[::2], seen), 500)
+
+
+@pytest.mark.thorough
+def test_a_memory_balances_a_pole_whose_velocities_are_hidden():
+    env = VecNormalize(make_vec_env(without_velocities, 8, seed=1))
+    model = bridge.RecurrentPPO(
+        "MlpLstmPolicy",
+        env,
+        n_steps=128,
+        learning_rate=7e-4,
+        batch_size=256,
+        max_grad_norm=1,
+        gae_lambda=0.98,
+        policy_kwargs={"net_arch": {"vf": [64], "pi": []}, "lstm_hidden_size": 64, "ortho_init": False},
+        seed=1,
+        device="cpu",
+    ).learn(50_000)
+    env.training, env.norm_reward = False, False
+    assert evaluate_policy(model, env, 20, warn=False)[0] > 450
+
+
+def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict():
+    seen = []
+    for _ in range(2):
+        model = make("RecurrentPPO", "Pendulum-v1", "MlpLstmPolicy").learn(64)
+        env, states, starts = model.get_env(), None, None
+        observation = env.reset()
+        for _ in range(50):
+            actions, states = model.predict(observation, states, starts)
+            observation, rewards, starts, _ = env.step(actions)
+            seen.append(np.concatenate([actions.ravel(), rewards]))
+    np.testing.assert_array_equal(seen[:50], seen[50:])
