@@ -8,8 +8,8 @@ from stable_baselines3.common.envs import BitFlippingEnv
 
 import bridge
 import jaxenvs
-from bridge import JaxVecEnv
-from tests.bridge.algorithms.off_policy_models import state_of
+from bridge import JaxVecEnv, load_checkpoint, save_checkpoint
+from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
 from tests.stock import STOCK
 from tests.tiers import tiered
 
@@ -131,3 +131,30 @@ def test_a_buffer_of_a_program_goes_on_in_a_program(tmp_path):
     other.learn(40, reset_num_timesteps=False)
     assert other.plan.collects
     assert other._n_updates > model._n_updates
+
+
+def test_a_checkpoint_goes_on_as_if_nothing_had_come_between(tmp_path):
+    whole = make().learn(60)
+    save_checkpoint(whole, tmp_path / "model")
+    other = load_checkpoint(bridge.DQN, tmp_path / "model", jax_env())
+    for each in (whole, other):
+        each.learn(60, reset_num_timesteps=False)
+    assert other.plan.collects
+    assert_equal(*(state_of(each, with_store=False) for each in (other, whole)))
+    for name in ("actions", "rewards", "dones", "ep_length", "ep_start"):
+        np.testing.assert_array_equal(*(getattr(each.replay_buffer, name) for each in (other, whole)), err_msg=name)
+
+
+@pytest.mark.parametrize("name", tiered(KINDS, "DQN"))
+def test_many_seeds_are_one_program(name):
+    one, two = bridge.train_seeds(make(name), 120, [0, 1])
+    assert one._n_updates == two._n_updates > 40
+    weights = [next(iter(each.policy.parameters())).detach() for each in (one, two)]
+    assert not np.array_equal(*weights)
+    assert one.learn(60).plan.collects
+    assert one._n_updates > two._n_updates
+
+
+def test_hindsight_that_is_no_part_of_one_program_is_refused_with_the_reason():
+    with pytest.raises(bridge.NotCompilable, match="The replay buffer stays on the host: copy_info_dict is True"):
+        bridge.train_seeds(make(replay_buffer_kwargs={"copy_info_dict": True}), 120, [0])

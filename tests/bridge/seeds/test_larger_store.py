@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bridge.seeds.larger_store import in_larger_store
 from jaxenvs.arrays import from_arrays, to_arrays
@@ -21,10 +22,11 @@ def filled(replay, times):
     return replay
 
 
-def larger(replay, capacity, num_ends):
+def larger(replay, capacity, num_ends=None):
     """In the store of a larger budget, as the one seed of a sweep."""
     arrays = {f".replay{name}": array[None] for name, array in to_arrays(replay).items()}
-    state = SimpleNamespace(replay=Replay.create(capacity, jnp.zeros((1, 1)), ACTION, num_ends))
+    whole = replay.episodes is not None
+    state = SimpleNamespace(replay=Replay.create(capacity, jnp.zeros((1, 1)), ACTION, num_ends, whole))
     shapes = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), state.replay)
     grown = in_larger_store(SimpleNamespace(replay=shapes), arrays | {".iteration": np.ones(1, np.int32)})
     return from_arrays(
@@ -54,3 +56,22 @@ def test_the_ends_of_episodes_are_kept_where_their_ring_had_wrapped():
 def test_a_ring_that_had_not_wrapped_is_kept_as_it_was():
     grown = larger(filled(Replay.create(4, jnp.zeros((1, 1)), ACTION, num_ends=4), range(4)), 8, num_ends=8)
     assert stored(filled(grown, range(4, 8))) == pairs(range(8))
+
+
+def with_episodes(replay, times):
+    """With steps of episodes of three each."""
+    no = jnp.zeros(1, bool)
+    for time in times:
+        now, done = jnp.full((1, 1), float(time)), jnp.full(1, time % 3 == 2)
+        replay = replay.add(now, ACTION, jnp.full(1, float(time)), done, no, now + 1, now + 100)
+    return replay
+
+
+@pytest.mark.parametrize("budget", [5, 6])  # within an episode, and after one
+def test_whole_episodes_are_those_of_a_store_that_was_as_large_from_the_beginning(budget):
+    begun = with_episodes(Replay.create(budget, jnp.zeros((1, 1)), ACTION, whole=True), range(budget))
+    grown = with_episodes(larger(begun, 12), range(budget, 11))
+    large = with_episodes(Replay.create(12, jnp.zeros((1, 1)), ACTION, whole=True), range(11))
+    assert int(grown.episodes.count[0]) == 9
+    for ours, expected in zip(jax.tree.leaves(grown), jax.tree.leaves(large), strict=True):
+        np.testing.assert_array_equal(ours, expected)

@@ -9,6 +9,7 @@ import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn.off_policy.hindsight import Episodes
+from jaxenvs.learn.sweep import sweep
 
 
 def training(n_bits=6, **settings):
@@ -44,6 +45,16 @@ def test_of_a_ring_without_a_whole_episode_nothing_is_learned():
     state = begun.init(jax.random.key(0))
     after, _ = jax.jit(learn.advance, static_argnums=2)(begun, state, 20)
     assert int(after.learner.num_updates) == 20 - 11  # of episodes of 12 steps each
+
+
+def test_a_sweep_of_seeds_is_each_of_their_trainings():
+    begun = training(4, hindsight=learn.Hindsight(), learning_starts=20).replace(total_timesteps=200)
+    keys = jax.random.split(jax.random.key(0), 2)
+    swept = sweep(lambda key: learn.train(key, begun).state.learner, keys)
+    alone = jax.jit(learn.train)(keys[1], begun).state.learner
+    assert int(alone.num_updates) > 40
+    for both, one in zip(jax.tree.leaves(swept.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(both[1], one, rtol=1e-4, atol=1e-6)
 
 
 def test_it_learns_and_without_it_does_not_know_better():
