@@ -39,7 +39,9 @@ OFF_POLICY_FLAT = {
 OFF_POLICY_OF_PICTURES = ("DQN", "SAC", "TD3", "DDPG")
 OFF_POLICY_PICTURES = ("CnnPolicy 4x84x84, Box actions", "MultiInputPolicy, Box actions")
 
-A2C_STEPS, PPO_STEPS = 5, 2048
+# sb3-contrib's of the same kind, of which a wide network is no other case.
+ON_POLICY_CONTRIB = {"MaskablePPO": "MlpPolicy 64-64, legal actions", "RecurrentPPO": "MlpLstmPolicy 64-64"}
+A2C_STEPS, PPO_STEPS, RECURRENT_STEPS = 5, 2048, 128
 # Of one iteration of PPO over all environments, where SB3's default for each of them would take minutes.
 PPO_ROLLOUT, PPO_IMAGES_ROLLOUT = 2048, 128
 NAMED_SETTINGS = {"batch_size": 256, "n_epochs": 4}
@@ -57,8 +59,10 @@ NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
 NOTES = [
     "the two sides differ in the import of the algorithm alone, as for a user who changes it: Gymnasium environments "
     "are what SB3's make_vec_env gives, monitored in a DummyVecEnv; JAX environments are a JaxVecEnv on both sides; "
-    "CartPole-v1 for MlpPolicy, else pictures that cost next to nothing, the same in both worlds",
-    f"SB3's defaults, but for PPO's rollouts: {PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} of "
+    "CartPole-v1 for MlpPolicy and MlpLstmPolicy, else pictures that cost next to nothing, the same in both worlds; "
+    "MaskablePPO: four numbers in their place, and four actions of which another is illegal in each step",
+    "SB3's and sb3-contrib's defaults, but for the rollouts of PPO and MaskablePPO: "
+    f"{PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} of "
     f"pictures, and at least two of each environment) instead of {PPO_STEPS} of each, on both sides, because those "
     "would take minutes and, of pictures, up to 15 GB; and what a cell's name says. Off-policy, what counts as an "
     f"iteration are {OFF_POLICY_ITERATION} steps over all environments ({OFF_POLICY_IMAGES_ITERATION} of pictures), "
@@ -87,8 +91,9 @@ def make_cell(algorithm: str, network: str, environments: str, n_envs: int, norm
         is_flat = network.startswith("MlpPolicy")
         steps = (OFF_POLICY_ITERATION if is_flat else OFF_POLICY_IMAGES_ITERATION) // n_envs
         return Cell(algorithm, network, environments, n_envs, steps, settings={} if is_flat else PICTURES_SETTINGS)
-    if algorithm == "A2C":
-        return Cell(algorithm, network, environments, n_envs, A2C_STEPS, normalize)
+    short = {"A2C": A2C_STEPS, "RecurrentPPO": RECURRENT_STEPS}
+    if algorithm in short:
+        return Cell(algorithm, network, environments, n_envs, short[algorithm], normalize)
     rollout = PPO_ROLLOUT if network.startswith("MlpPolicy") else PPO_IMAGES_ROLLOUT
     return Cell(algorithm, network, environments, n_envs, max(2, rollout // n_envs), normalize)
 
@@ -111,6 +116,11 @@ def all_cells() -> list[Cell]:
         for algorithm in ("A2C", "PPO")
         for network in FLAT
         for environments, n_envs in NORMALIZED
+    ]
+    cells += [
+        make_cell(algorithm, network, environments, n_envs)
+        for algorithm, network in ON_POLICY_CONTRIB.items()
+        for environments, n_envs in ENVIRONMENTS[:3]  # 256 with memories take minutes an iteration
     ]
     cells += [
         make_cell(algorithm, network, environments, n_envs)
