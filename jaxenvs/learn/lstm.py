@@ -16,9 +16,8 @@ Memory = tuple[jax.Array, jax.Array]
 # Of the critic: a memory of its own, that of the actor, or none.
 CRITICS = ("own", "shared", "none")
 # So many sequences go side by side through the layers in an update, as each step of one reads all weights. With more
-# lanes these wait for the longest: of the 128 rows that sb3-contrib learns from at once, two lanes take a quarter less
-# time than four where sequences are long and no more where there are six (9.1 and 12.5 ms of a core; 8.8 and 9.5), and as long as
-# one on average.
+# lanes all wait for the longest: of the 128 rows that sb3-contrib learns from at once, two lanes take a quarter less
+# time of a core than four where sequences are long, and no more where there are six (9.1 and 12.5 ms, 8.8 and 9.5).
 MOST_LANES, ROWS_OF_LANE = 16, 64
 
 
