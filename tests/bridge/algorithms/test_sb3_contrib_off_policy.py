@@ -94,7 +94,8 @@ def test_other_environments_can_be_set_between_trainings(name):
         assert model._n_updates == before + 10
 
 
-@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+@pytest.mark.thorough  # trainings: test_off_policy.py
+@pytest.mark.parametrize("name", ["QRDQN", "TQC"])
 def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict(name):
     seen = []
     for _ in range(2):
@@ -140,7 +141,8 @@ def test_dicts_train_in_wrappers_around_the_environments(name, channel_last):
         evaluate_policy(model, model.get_env(), 1, warn=False)
 
 
-@pytest.mark.parametrize("share", tiered([True, False], True))
+@pytest.mark.thorough  # targets that follow: test_off_policy.py
+@pytest.mark.parametrize("share", [True, False])
 def test_targets_stay_without_tau_and_follow_when_the_critics_stay(share):
     kwargs = {"n_quantiles": 20, "net_arch": [16], "share_features_extractor": share}
     model = make("TQC", IdentityEnvBox(-10, 10), policy_kwargs=kwargs).learn(24)

@@ -62,7 +62,7 @@ def test_masks_find_the_right_action_among_seventy_in_two_rollouts():
     assert evaluate_with_masks(model, env, 20, warn=False)[0] > 90
 
 
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("n_envs", tiered([1, 2], 2))
 def test_environments_without_masks_are_refused_unless_masks_are_left_out(n_envs):
     env = make_vec_env(IdentityEnv, n_envs, env_kwargs={"dim": 2})
     model = make("MaskablePPO", env)
@@ -209,6 +209,7 @@ def test_a_memory_balances_a_pole_whose_velocities_are_hidden():
     assert evaluate_policy(model, env, 20, warn=False)[0] > 450
 
 
+@pytest.mark.thorough  # trainings: test_recurrent_ppo.py
 def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict():
     seen = []
     for _ in range(2):
