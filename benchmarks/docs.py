@@ -105,6 +105,7 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
     sections = {
         "never_slower": ("What changing the import costs", _never_slower),
         "host": ("Environments on the host", _all_tables),
+        "cluster": ("Environments on a cluster", _all_tables),
         "envpool": ("EnvPool's worlds", _all_tables),
         "training": ("Training", _training),
         "off_policy": ("Off-policy training", _all_tables),

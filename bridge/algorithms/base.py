@@ -96,7 +96,7 @@ class CompiledAlgorithm(BaseAlgorithm):
             self._hand_over()
             plan = make_plan(self, env)
             if self._plan is None or str(plan) != str(self._plan):
-                is_fallback = plan.reasons or plan.not_pipelined
+                is_fallback = plan.reasons or plan.not_pipelined or plan.not_rolled_out
                 log.log(logging.WARNING if is_fallback else logging.INFO, "%s", plan)
             self._plan = plan
         self._is_sure = self._is_learning and not self._plan.others

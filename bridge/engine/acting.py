@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
+from jax import export
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax
-from bridge.sb3 import Space
+from bridge.errors import POLICY_IS_NAN
 from bridge.translate.exported_network import Observation, Params
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
@@ -90,7 +91,7 @@ class Actor:
         """
         action, to_env, was_nan, memory = self.programs.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
-            raise ValueError(_NAN)
+            raise ValueError(POLICY_IS_NAN)
         return np.asarray(action), np.asarray(to_env), *_remembered(memory)
 
 
@@ -104,8 +105,20 @@ class JudgingActor(Actor):
         what is remembered next, as in `act`."""
         *results, was_nan, memory = self.programs.act_and_judge(self.params, observation, noise)
         if np.asarray(was_nan):
-            raise ValueError(_NAN)
+            raise ValueError(POLICY_IS_NAN)
         return *map(np.asarray, results), *_remembered(memory)
+
+    def exported(self, observation: Any, noise: np.ndarray) -> bytes:
+        """The program `act` for CPUs elsewhere, serialised by `jax.export`: of parameters, a batch of observations and
+        its noise, of these shapes."""
+        arguments = {name: np.asarray(each) for name, each in self.params.items()}, observation, noise
+        leaves, structure = jax.tree.flatten(arguments)
+        key = structure, tuple((each.shape, each.dtype) for each in leaves)
+        if key not in self.programs.exported:
+            exported = export.export(self.programs.act, platforms=["cpu"])(*arguments)
+            self.programs.exported[key] = bytes(exported.serialize())
+        program: bytes = self.programs.exported[key]
+        return program
 
     def judge(
         self, rollout: Rollout, judged: tuple[Any, Any] | None, done: Any, last: Any, gamma: float, gae_lambda: float
@@ -131,19 +144,6 @@ def is_where_jax_computes(tensor: torch.Tensor) -> bool:
     return tensor.device.type == ("cpu" if jax.default_backend() == "cpu" else "cuda")
 
 
-def as_sb3_gives(action: Any, space: Space) -> np.ndarray:
-    """A batch of actions for environments, in memory of their own, because environments may write into them.
-
-    Bounds in float64 are kept as such: rounded to float32, they may be outside.
-    """
-    if isinstance(space, spaces.Box):
-        clipped: np.ndarray = np.clip(np.asarray(action), space.low, space.high)
-        return clipped
-    # MaskablePPO chooses between two values of each bit, in wider integers.
-    is_bits = isinstance(space, spaces.MultiBinary) and np.asarray(action).dtype not in (np.int32, np.int64)
-    return np.array(action, np.float32 if is_bits else np.int64)
-
-
 def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:
     """Actions as SB3's policy gives them, in the bounds of a Box if they are squashed."""
     is_squashed = isinstance(policy.action_space, spaces.Box) and policy.squash_output
@@ -155,9 +155,6 @@ def is_nan(distribution: object) -> jax.Array:
     if isinstance(distribution, Deterministic):
         return jnp.zeros((), bool)
     return jnp.any(jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(distribution)]))
-
-
-_NAN = "The policy gave a distribution of NaN: its weights, the observation or what it computes from them is NaN."
 
 
 @functools.lru_cache(maxsize=64)
@@ -197,7 +194,8 @@ def _programs(network: Any) -> SimpleNamespace:
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    return SimpleNamespace(act=jit(act), predict=jit(predict), act_and_judge=jit(act_and_judge), judge=jit(judge))
+    programs = {function.__name__: jit(function) for function in (act, predict, act_and_judge, judge)}
+    return SimpleNamespace(**programs, exported={})
 
 
 def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:

@@ -16,8 +16,10 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from bridge.engine.acting import Actor, JudgingActor
 from bridge.engine.learner import Learner
 from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
+from bridge.engine.on_policy.remote_rollouts import why_not as why_not_rolled_out
 from bridge.engine.trust import has_own_methods, inner_environments, of_others
 from bridge.errors import NotCompilable
+from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.replay import HerReplayBuffer
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
@@ -64,6 +66,8 @@ class Plan:
         PyTorch before each update and written there after it.
       reasons: why not everything is compiled, a sentence each.
       pipelines: whether a ProcessVecEnv steps in two groups; `not_pipelined`: why it does not, if it was to.
+      rolls_out: whether the actors of a RayVecEnv act, in rollouts at whose steps nobody looks; `not_rolled_out`: as
+        `not_pipelined`.
     """
 
     mode: Mode = Mode.SB3
@@ -75,6 +79,8 @@ class Plan:
     reasons: list[str] = dataclasses.field(default_factory=list)
     pipelines: bool = False
     not_pipelined: str | None = None
+    rolls_out: bool = False
+    not_rolled_out: str | None = None
 
     # What it was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
@@ -106,12 +112,15 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"collecting: {self.mode.value}{', in two groups' if self.pipelines else ''}",
+            f"collecting: {self.mode.value}{', in two groups' if self.pipelines else ''}"
+            f"{', or where nobody looks at steps, whole rollouts in the actors' if self.rolls_out else ''}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.not_pipelined is not None:
             lines.append(f"not pipelined: {self.not_pipelined}")
+        if self.not_rolled_out is not None:
+            lines.append(f"no whole rollouts in the actors: {self.not_rolled_out}")
         if self.others:
             lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
         return "\n".join(lines)
@@ -156,10 +165,16 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.PROGRAM):
         reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
-    if getattr(algorithm, "pipeline", False):
+    if isinstance(algorithm, OnPolicyAlgorithm):
         sees_more = algorithm.MASKS or hasattr(algorithm, "_last_lstm_states")  # type: ignore[attr-defined]
-        plan.not_pipelined = why_not_pipelined(plan.network, plan.mode is Mode.ACTING, sees_more, env)
-        plan.pipelines = plan.not_pipelined is None
+        acting = plan.network, plan.mode is Mode.ACTING, sees_more, env
+        if algorithm.pipeline:  # type: ignore[attr-defined]
+            plan.not_pipelined = why_not_pipelined(*acting)
+            plan.pipelines = plan.not_pipelined is None
+        *_, innermost = inner_environments(env)
+        if isinstance(innermost, RayVecEnv) and innermost.whole_rollouts:
+            plan.not_rolled_out = why_not_rolled_out(*acting)
+            plan.rolls_out = plan.not_rolled_out is None
     plan._inputs = _inputs_of(algorithm, env)
     return plan
 

@@ -14,12 +14,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
 from bridge.buffers.rollout import read_rollout
-from bridge.engine.acting import as_sb3_gives, unscaled
+from bridge.engine.acting import unscaled
 from bridge.engine.compilation import HeldInterrupt
 from bridge.engine.memory import read_memory, rows_of, to_states
 from bridge.engine.steps import Ran, Steps, Taken
 from bridge.engine.watching import looks_at_steps
 from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
+from bridge.vec_env.actions import as_sb3_gives
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers import Chain
 

@@ -1,4 +1,4 @@
-"""Actions from Stable-Baselines3: checked on the host before any program sees them."""
+"""Actions from Stable-Baselines3: checked on the host before any program sees them, and as SB3 gives them to others."""
 
 from __future__ import annotations
 
@@ -86,3 +86,16 @@ class ActionChecker:
         """
         if tuple(shape) != self._shape:
             raise ValueError(f"actions must have shape {self._shape}, got {tuple(shape)}, for {self.space}.")
+
+
+def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
+    """A batch of actions for environments, in memory of their own, because environments may write into them.
+
+    Bounds in float64 are kept as such: rounded to float32, they may be outside.
+    """
+    if isinstance(space, spaces.Box):
+        clipped: np.ndarray = np.clip(np.asarray(action), space.low, space.high)
+        return clipped
+    # MaskablePPO chooses between two values of each bit, in wider integers.
+    is_bits = isinstance(space, spaces.MultiBinary) and np.asarray(action).dtype not in (np.int32, np.int64)
+    return np.array(action, np.float32 if is_bits else np.int64)

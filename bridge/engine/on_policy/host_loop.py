@@ -16,15 +16,18 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.buffers.rollout import read_rollout, write_memory
-from bridge.engine.acting import JudgingActor, as_sb3_gives, unscaled
+from bridge.engine.acting import JudgingActor, unscaled
 from bridge.engine.memory import Memory, of_states, read_memory, to_states
 from bridge.engine.on_policy.pipelining import Act, Pipeline, Stepped
+from bridge.engine.on_policy.remote_rollouts import RemoteRollout
 from bridge.engine.plan import Plan
 from bridge.engine.trust import BETWEEN_ROLLOUTS
 from bridge.engine.watching import looks_at_steps
+from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OnPolicy
+from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled
 
 # Last observations of truncated episodes are valued by so many at once.
@@ -77,8 +80,11 @@ def collect_rollouts(
         actor.refresh()
         noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
     is_box = isinstance(algorithm.action_space, spaces.Box)
-    if plan.pipelines and actor is not None:
-        assert isinstance(env, WorkerVecEnv)  # the plan has seen to that
+    if plan.rolls_out and actor is not None and not others_run:
+        assert isinstance(env, RayVecEnv)  # the plan has seen to that
+        take_step = RemoteRollout(env, actor, noise).step
+    elif plan.pipelines and actor is not None:
+        assert isinstance(env, WorkerVecEnv)
         take_step = Pipeline(env, noise, looks_ahead=not others_run).step
     else:
         take_step = functools.partial(step_together, env, noise)

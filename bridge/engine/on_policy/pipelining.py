@@ -9,13 +9,13 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from bridge.engine.acting import as_sb3_gives
 from bridge.host_env.batches import concatenate, take
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.processes.lane_group import LaneGroup
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.translate.policies import ExportedPolicy
+from bridge.vec_env.actions import as_sb3_gives
 
 # From observations and noise to actions as they were sampled and as environments take them; and to values and
 # logarithms of probabilities, if these are computed too.
@@ -76,12 +76,8 @@ def why_not(network: ExportedPolicy | None, acts: bool, sees_more: bool, env: Ve
     Args:
       acts: whether the policy acts by a program a step; sees_more: whether it sees more than observations.
     """
-    if network is None or not acts:
-        return "It takes acting by a program a step, in environments on the host."
-    if network.exploration is not None:
-        return "State-dependent exploration draws the noise of all lanes together."
-    if sees_more:
-        return "What is legal, or what the policy remembers, is of all lanes together."
+    if (reason := why_not_by_lanes(network, acts, sees_more)) is not None:
+        return reason
     # Exact types: a subclass, or a wrapper, may do anything in a step of all lanes.
     if not (type(env) is ProcessVecEnv or type(env) is RayVecEnv):
         return (
@@ -90,4 +86,15 @@ def why_not(network: ExportedPolicy | None, acts: bool, sees_more: bool, env: Ve
         )
     if env.num_workers < 2:
         return "All lanes are in one process."
+    return None
+
+
+def why_not_by_lanes(network: ExportedPolicy | None, acts: bool, sees_more: bool) -> str | None:
+    """Why a policy cannot act for some lanes without the others; None if it can. Arguments are those of `why_not`."""
+    if network is None or not acts:
+        return "It takes acting by a program a step, in environments on the host."
+    if network.exploration is not None:
+        return "State-dependent exploration draws the noise of all lanes together."
+    if sees_more:
+        return "What is legal, or what the policy remembers, is of all lanes together."
     return None

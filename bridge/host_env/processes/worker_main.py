@@ -297,9 +297,13 @@ class Worker:
         try:
             return ANSWER, self.do(kind, slot, payload)
         except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            attribute_error = str(error) if isinstance(error, AttributeError) else None
-            return RAISED, pickle.dumps((self.first + self.lanes.failed, attribute_error, text))
+            return RAISED, self.raised(error)
+
+    def raised(self, error: Exception) -> bytes:
+        """What there is to tell of an error of the environment that failed."""
+        text = "".join(traceback.format_exception(error))
+        attribute_error = str(error) if isinstance(error, AttributeError) else None
+        return pickle.dumps((self.first + self.lanes.failed, attribute_error, text))
 
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
         """Carry out a command; the answer."""

@@ -105,6 +105,9 @@ class Ray:
 
         return SimpleNamespace(options=options)
 
+    def put(self, value):
+        return value
+
     def get(self, reference, timeout=None):
         actor, number = reference
         while number not in actor.answers:
