@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from typing import Any
 
 import cloudpickle
@@ -29,7 +30,7 @@ STEPS = 128
 
 NOTES = [
     f"{LANES} environments in {ACTORS} actors of a Ray on this machine, or in {ACTORS} processes; those of an actor or "
-    "process step one after another",
+    "process step one after another; both at niceness 0, where Ray's default for actors is 15",
     "stepping: environments wait for so long in each step, as for a simulator elsewhere, so that nothing but what a "
     "step adds takes a core; ideal: as if it added nothing",
     f"rollouts: PPO's, of {STEPS} steps, with the values and advantages behind them, without updates",
@@ -114,6 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     options = common.Command(__doc__, parts=PARTS, rounds=5).options(argv)
     if common.peer("ray") is None:
         return
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15, and processes have 0
     # By its name a process would import all that this imports.
     cloudpickle.register_pickle_by_value(host)
     settings = {"rounds": options.rounds, "actors": ACTORS, "lanes": LANES}

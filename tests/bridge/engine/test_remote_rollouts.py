@@ -106,7 +106,7 @@ class DiesOnce(Counting):
         return super().step(action)
 
 
-@pytest.mark.parametrize("n_steps", [N_STEPS, 1])
+@pytest.mark.parametrize("n_steps", [N_STEPS, pytest.param(1, marks=pytest.mark.thorough)])
 def test_an_actor_that_dies_in_a_rollout_truncates_its_lanes_before_it(start, tmp_path, caplog, n_steps):
     at = 0 if n_steps == 1 else 5
     dying = functools.partial(DiesOnce, tmp_path / "died", at, actions="box", length=50)
