@@ -77,9 +77,11 @@ def parameters_of(model: Model) -> Any:
         return jnp.asarray(read_parameters(model.policy.parameters()))
     learner = model.plan.learner
     assert learner is not None
-    params, _, _ = learner.vectors()
-    # The logarithm of the entropy coefficient follows from the settings.
-    return {name: jnp.array(vector) for name, vector in params.items() if name != "log_ent_coef"}
+    params, targets, _ = learner.vectors()
+    # The logarithm of the entropy coefficient follows from the settings, as do the targets but for running statistics.
+    own = {name: vector for name, vector in params.items() if name != "log_ent_coef"}
+    own |= {name: targets[name] for name in model._settings_now().STATISTICS if name in targets}
+    return {name: jnp.array(vector) for name, vector in own.items()}
 
 
 def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:

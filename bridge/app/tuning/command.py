@@ -38,7 +38,7 @@ def run(options: dict[str, Any], out: Path) -> str:
     """
     _require_same(options, out / OPTIONS)
     make_folder(out)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # of a Ctrl-C it has a traceback
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # heartbeats
     of_trials = dict(options)
     storage, name = of_trials.pop("storage"), of_trials.pop("study_name")

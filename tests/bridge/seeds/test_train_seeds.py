@@ -54,6 +54,13 @@ def test_each_seed_learns_and_counts_as_its_own_training_would(name):
     assert not torch.equal(*moments)
 
 
+def test_running_statistics_are_each_seeds_own():
+    first, second = train_seeds(make("CrossQ"), 12, seeds=range(2))
+    means = [model.policy.actor.state_dict()["latent_pi.0.ra_mean"] for model in (first, second)]
+    assert all(mean.abs().max() > 0 for mean in means)  # they begin at 0
+    assert not torch.equal(*means)
+
+
 def test_a_class_of_ones_own_is_refused():
     with pytest.raises(NotCompilable, match="OwnPPO may train in a way of its own"):
         train_seeds(OwnPPO("MlpPolicy", "CartPole-v1"), 10, [0])

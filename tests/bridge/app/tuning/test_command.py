@@ -17,6 +17,7 @@ from bridge.app.runs import make_env, make_model
 from bridge.app.tuning import storage as storage_module
 from bridge.app.tuning.command import make_pruner, make_sampler
 from bridge.app.tuning.report import line
+from bridge.app.tuning.trials import Agents
 from jaxenvs import cli
 from jaxenvs.cli import UserError
 from tests.bridge.app.short_runs import error_of
@@ -70,6 +71,29 @@ def test_resume_goes_on_to_more_trials(out, capsys):
     assert "(3 of 3, 0 pruned; best" in printed
     assert len(study_of(out).trials) == 3
     assert (out / "importance.png").stat().st_size > 5_000
+
+
+def test_ctrl_c_says_how_to_go_on(space, tmp_path, capfd, monkeypatch):
+    evaluate, out = Agents.evaluate, tmp_path / "interrupted"
+
+    def interrupted_in_the_second(self, n_episodes):
+        if (out / "study.db").exists() and study_of(out).trials[-1].number == 1:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, n_episodes)
+
+    monkeypatch.setattr(Agents, "evaluate", interrupted_in_the_second)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["tune", "ppo", "CartPole-v1", "--trials", "9", *TINY, "--space", str(space), "--out", str(out)])
+    assert exit_info.value.code == 130
+    said = capfd.readouterr().err
+    assert f"To go on: jaxenvs tune --resume {out}" in said
+    assert "Traceback" not in said
+    assert (out / "best.json").exists()
+    assert [trial.state for trial in study_of(out).trials] == [
+        TrialState.COMPLETE,
+        TrialState.FAIL,
+        TrialState.WAITING,
+    ]
 
 
 def test_mistakes_end_in_a_line(out, space, tmp_path, capsys):

@@ -8,6 +8,8 @@ import pytest
 from optuna.trial import TrialState
 
 import bridge
+from bridge.app.hyperparameters import ALGORITHMS
+from bridge.app.hyperparameters import OFF_POLICY as OFF_POLICY_NAMES
 from bridge.app.tuning import trials as module
 from bridge.app.tuning.storage import open_storage
 from jaxenvs.cli import UserError
@@ -53,6 +55,36 @@ def test_the_second_trial_compiles_nothing_if_it_differs_in_numbers_alone(tuned)
     assert len({tuple(trial.params.values()) for trial in tuned.trials}) == 3
     first, second, third = tuned.sampler.before
     assert first < second == third == len(tuned.sampler.compiled)
+
+
+ON_POLICY = {"n_steps": 16, "policy_kwargs": {"net_arch": [4]}}
+OFF_POLICY = {"learning_starts": 8, "batch_size": 8, "train_freq": 8, "policy_kwargs": {"net_arch": [4]}}
+NUMBERS = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "gamma": {"low": 0.9, "high": 0.99}}
+OTHER_NUMBERS = {
+    "td3": {"tau": [0.001, 0.01], "noise_std": {"low": 0.1, "high": 0.5}},
+    "dqn": {"exploration_fraction": {"low": 0.1, "high": 0.5}, "target_update_interval": [1, 32]},
+    "sac": {"tau": {"low": 0.001, "high": 0.08}},
+}
+ENV_IDS = {"maskable_ppo": "Taxi-v4", **dict.fromkeys(("crossq", "ddpg", "sac", "td3", "tqc"), "Pendulum-v1")}
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_trials_of_every_algorithm_share_a_program(algorithm):
+    fixed = OFF_POLICY if algorithm in OFF_POLICY_NAMES else ON_POLICY
+    fixed = fixed | ({"noise_type": "normal"} if algorithm in ("td3", "ddpg") else {})
+    fixed = fixed | ({"policy_kwargs": {"lstm_hidden_size": 4}} if algorithm == "recurrent_ppo" else {})
+    space, env_id = NUMBERS | OTHER_NUMBERS.get(algorithm, {}), ENV_IDS.get(algorithm, "CartPole-v1")
+    run = TINY | {"total_timesteps": 64, "n_evaluations": 1, "hyperparameters": fixed, "env_kwargs": {}}
+    if algorithm in ENV_IDS:
+        run["env_kwargs"] = {"max_episode_steps": 20}
+    with compilations() as compiled:
+        study = create(sampler=Counting(compiled))
+        bridge.tune(algorithm, env_id, study, n_trials=3, space=space, **run)
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    first, second, third = study.sampler.before
+    assert first < second == third == len(compiled)
 
 
 def test_the_value_of_a_trial_is_the_median_of_its_seeds(tuned):
