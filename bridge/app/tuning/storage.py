@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from datetime import datetime, timedelta
@@ -95,7 +96,8 @@ def open_storage(
 
 
 def free_lost(study: optuna.Study) -> None:
-    """Let trials run again whose worker died: those that Optuna finds, and those that had no heartbeat yet."""
+    """Let trials run again whose worker died: those that Optuna finds, those that had no heartbeat yet, and those of
+    which another worker found out, and died before it had queued them up again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
@@ -108,6 +110,20 @@ def free_lost(study: optuna.Study) -> None:
             study.tell(trial.number, state=TrialState.FAIL)
         except ValueError:  # another worker has
             continue
+        _retry(study, trial)
+    trials = study.get_trials(deepcopy=False)
+    again = {number for trial in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)}
+    for trial in trials:
+        if trial.state is not TrialState.FAIL or trial.number in again or trial.user_attrs.get(BEGUN) != trial.number:
+            continue
+        assert trial.datetime_complete is not None
+        if datetime.now() - trial.datetime_complete > timedelta(seconds=GRACE_PERIOD):
+            _retry(study, copy.deepcopy(trial))
+
+
+def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         RetryHeartbeatStaleTrialCallback(MAX_RETRY)(study, trial)
 
 

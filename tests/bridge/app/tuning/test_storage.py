@@ -59,6 +59,22 @@ def test_a_trial_is_run_again_whose_worker_died_before_its_first_heartbeat(kind,
     assert states(study) == [TrialState.FAIL, TrialState.WAITING]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trial_is_run_again_whose_finder_died_too(kind, tmp_path, monkeypatch):
+    study = make(kind, tmp_path)
+    trial = study.ask()
+    x = trial.suggest_float("x", 0, 1)
+    trial.set_user_attr(BEGUN, trial.number)
+    study.tell(trial, state=TrialState.FAIL)  # and here the finder was killed
+    free_lost(study)
+    assert states(study) == [TrialState.FAIL]  # as it may be about to queue the trial up
+    monkeypatch.setattr(module, "GRACE_PERIOD", 0)
+    for _ in range(2):
+        free_lost(study)
+        assert states(study) == [TrialState.FAIL, TrialState.WAITING]
+    assert study.ask().suggest_float("x", 0, 1) == x
+
+
 def test_a_trial_that_kills_each_of_its_workers_is_given_up(tmp_path):
     study = make("journal", tmp_path)
     for _ in range(module.MAX_RETRY + 1):
