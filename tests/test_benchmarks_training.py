@@ -170,6 +170,16 @@ def test_sweep_quick_writes_its_table(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.slow
+def test_scale_quick_writes_its_table(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.scale", "--quick", "--rounds", "1"]
+    subprocess.run([*command, "--output", str(tmp_path)], cwd=client.CHECKOUT, check=True)
+    content = json.loads((tmp_path / "scale.json").read_text())
+    assert [row["devices"] for row in content["tables"]["devices"]] == [1, 2]
+    assert all(bar["met"] for bar in content["bars"])  # of bytes
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
     training.main(["--quick", "--only", "a", "--output", str(tmp_path)])  # b and c are as a

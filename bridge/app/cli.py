@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import tyro
 
 from bridge.app.config import LAST_SEED, TrainingConfig, forget_fitted, load_config, tell_of_other_versions
+from bridge.app.devices import offer_cores, train_on_devices
+from bridge.app.distributed import joined
 from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
 from bridge.app.hyperparameters import ALGORITHMS, parse_assignments
@@ -51,6 +55,11 @@ def train(
     config: File = None,
     out: File = None,
     resume: File = None,
+    devices: Number = None,
+    distributed: bool = False,
+    coordinator: Name = None,
+    num_processes: Number = None,
+    process_id: Number = None,
 ) -> None:
     """Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.
 
@@ -74,6 +83,12 @@ def train(
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,
         or to more, if --total-timesteps is given.
+      devices: Divide one training, as one program, over so many devices of this machine; on a CPU, of so many cores.
+      distributed: Divide it over all devices of all processes that are started alike, on as many machines as there are.
+        Under SLURM and the like no more need be said; elsewhere give the next three, too.
+      coordinator: HOST:PORT of the first process, for the others to find it.
+      num_processes: How many there are.
+      process_id: Which of them this is, from 0 on.
     """
     changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
     given: dict[str, Any] = {
@@ -83,11 +98,15 @@ def train(
         "num_seeds": seeds,
         "engine": engine,
         "backend": backend,
+        "devices": devices,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:
-        if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps"}]):
-            raise UserError("--resume goes on with the run as it was begun: only --total-timesteps can be given too.")
+        if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
+            raise UserError(
+                "--resume goes on with the run as it was begun: only --total-timesteps can be given too, and other "
+                "devices."
+            )
         config, out = resume / "config.json", resume
     elif config is None and (algorithm is None or env_id is None):
         raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config or --resume.")
@@ -103,21 +122,34 @@ def train(
         saved = {"algorithm": algorithm, "env_id": env_id, "env_kwargs": {}, "hyperparameters": {}}
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
         reserve_threads()  # before JAX runs anything
-    if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
-        saved = forget_fitted(saved)
-    arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
-    resolved = TrainingConfig.resolve(**arguments)
-    if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
-        raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
+    processes = (coordinator, num_processes, process_id)
+    is_distributed = distributed or any(each is not None for each in processes)
+    if is_distributed and devices is not None:
+        raise UserError(f"--distributed takes all devices that there are: leave out --devices {devices}.")
+    if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
+        raise UserError(f"{resume} was begun without --devices, and can only go on so.")
+    number = given.get("devices", saved.get("devices"))
+    if number is not None and not is_distributed:
+        offer_cores(number)
+    with joined(*processes) if is_distributed else contextlib.nullcontext():
+        if is_distributed:
+            given["devices"] = jax.device_count()
+        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
+            saved = forget_fitted(saved)
+        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
+        resolved = TrainingConfig.resolve(**arguments)
+        if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
+            raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
+        _train(resolved, out, resume is not None)
 
-    out = out or Path("runs") / f"{resolved.env_id.rpartition(':')[2]}-{resolved.algorithm}-{resolved.seed}"
-    if resume is None:
+
+def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
+    out = out or Path("runs") / f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
+    if not resume and config.devices is None:
         refuse_used(out)
+    run = train_on_devices if config.devices else train_seeds if config.num_seeds > 1 else train_run
     try:
-        if resolved.num_seeds > 1:
-            print(train_seeds(resolved, out, resume=resume is not None))
-        else:
-            print(train_run(resolved, out, resume=resume is not None))
+        print(run(config, out, resume=resume))
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)

@@ -62,6 +62,7 @@ class TrainingConfig:
       engine: of the algorithm.
       num_seeds: so many agents, of seed, seed + 1, ...
       backend: what steps the environments, one of `bridge.app.worlds.BACKENDS`.
+      devices: over how many it is divided; None: it is not, and trains as SB3's does.
     """
 
     algorithm: str
@@ -74,6 +75,7 @@ class TrainingConfig:
     engine: str = "auto"
     num_seeds: int = 1
     backend: str = "jax"
+    devices: int | None = None
 
     @functools.cached_property
     def world(self) -> World:
@@ -93,6 +95,7 @@ class TrainingConfig:
         engine: str = "auto",
         num_seeds: int = 1,
         backend: str = "jax",
+        devices: int | None = None,
     ) -> TrainingConfig:
         """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
 
@@ -114,6 +117,8 @@ class TrainingConfig:
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
         total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
+        if devices is not None:
+            _require_divisible_run(devices, engine, num_seeds, backend)
         numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
         for flag, number in numbers.items():
             if type(number) is not int or number < 1:
@@ -137,7 +142,7 @@ class TrainingConfig:
             _check_learns(resolved, total_timesteps)
         else:
             _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
-        run = (num_envs, total_timesteps, seed, resolved, engine, num_seeds, backend)
+        run = (num_envs, total_timesteps, seed, resolved, engine, num_seeds, backend, devices)
         return cls(algorithm, env_id, env_kwargs, *run)
 
     def as_json(self) -> dict[str, Any]:
@@ -146,7 +151,7 @@ class TrainingConfig:
         return fields
 
     def require_begun_as(self, begun: dict[str, Any] | None, path: Path) -> None:
-        """Refuse to go on with a run whose config.json was changed by hand, but for a larger budget.
+        """Refuse to go on with a run whose config.json was changed by hand, but for a larger budget and other devices.
 
         Args:
           begun: `as_json` of what the checkpoint was trained with; None of one that does not say.
@@ -155,7 +160,8 @@ class TrainingConfig:
           UserError: something is another.
         """
         before, now = (_flat(fields) for fields in (begun or {}, self.as_json()))
-        other = [name for name in before if name != "total_timesteps" and now.get(name) != before[name]]
+        free = ("total_timesteps", "devices")
+        other = [name for name in before if name not in free and now.get(name) != before[name]]
         if other:
             changes = ", ".join(f"{name} was {before[name]!r} and is {now.get(name)!r}" for name in other)
             raise UserError(
@@ -167,6 +173,18 @@ class TrainingConfig:
         """Write it as JSON, with the versions of the packages beside it."""
         with replacing(path) as unfinished:
             unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
+
+
+def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: str) -> None:
+    """
+    Raises:
+      UserError: it is no number, or what is asked for beside it is no training of one agent in one program.
+    """
+    if type(devices) is not int or devices < 1:
+        raise UserError(f"--devices must be an int of at least 1, got {devices!r}.")
+    others = {"--engine torch": engine == "torch", "--seeds": num_seeds > 1, "--backend native": backend == "native"}
+    if found := [flag for flag, is_given in others.items() if is_given]:
+        raise UserError(f"--devices divides one training that is one program: leave out it or {found[0]}.")
 
 
 def _tuned(algorithm: str, env_id: str, is_game: bool) -> dict[str, Any]:
@@ -199,7 +217,7 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
-        arguments = {"backend": "jax"} | arguments  # which 0.2.0 did not know
+        arguments = {"backend": "jax", "devices": None} | arguments  # which 0.2.0 did not know
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bridge.app.callbacks import Interrupt, Timer, progress_bar
 from bridge.app.config import TrainingConfig
+from bridge.app.distributed import tell
 from bridge.app.evaluation import describe_seeds, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, replacing
 from bridge.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, folders_of_models, make_env, make_model, save_model
@@ -17,6 +18,7 @@ from bridge.app.training import Interrupted, announce
 from bridge.errors import NotCompilable
 from bridge.seeds import SeedSweep
 from jaxenvs.cli import UserError
+from jaxenvs.learn.devices import is_first_process, largest
 
 
 def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
@@ -44,18 +46,18 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     config.save(out / CONFIG)
     path = out / SEEDS_CHECKPOINT
     if resume and path.exists():
-        _read(sweep, config, path)
+        read_arrays(sweep, config, path)
     announce(config, out, sweep.num_timesteps)
     try:
         with Interrupt() as interrupt:
-            _train(sweep, config, path, interrupt)
-            _write(sweep, config, path)
+            train_in_calls(sweep, config, path, interrupt)
+            write_arrays(sweep, config, path)
             sweep.finish()
             for model, (folder, _) in zip(models, folders):
                 make_folder(folder)
                 save_model(model, folder)
             if sweep.metrics:
-                _plot(config, sweep.metrics, out / CURVE)
+                plot(config, sweep.metrics, out / CURVE)
     except CannotWrite as error:
         raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
     if interrupt.came:
@@ -64,27 +66,41 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     return describe_seeds(evaluations)
 
 
-def _train(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
-    """Train until the budget is spent or Ctrl-C comes."""
+def train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
+    """Train until the budget is spent or Ctrl-C comes, and write checkpoints meanwhile. Of several processes, all stop
+    and write when one of them would."""
     if sweep.is_done:
         return
     timer = Timer()
+    tell(checkpoint=str(path.absolute()), out=str(path.parent))
     with progress_bar(config.total_timesteps, sweep.num_timesteps) as bar:
-        while not sweep.is_done and not interrupt.came:
+        stops = False
+        while not sweep.is_done and not stops:
             sweep.advance()
             bar.update(sweep.num_timesteps - bar.n)
-            if timer.is_due:
+            came = largest(interrupt.came, timer.is_due, is_first_process() and path.exists())
+            stops, is_due, is_there = map(bool, came)
+            interrupt.came = stops
+            tell(is_written=is_there)
+            if is_due:
                 with timer.writing():
-                    _write(sweep, config, path)
+                    write_arrays(sweep, config, path)
 
 
-def _write(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+def write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+    """Write the checkpoint. Of several processes all take part, and the first one writes."""
     arrays = sweep.to_arrays() | {CONFIG: np.array(json.dumps(config.as_json()))}
-    with replacing(path) as unfinished:
-        np.savez(unfinished, **arrays)  # type: ignore[arg-type]
+    if is_first_process():
+        with replacing(path) as unfinished:
+            np.savez(unfinished, **arrays)  # type: ignore[arg-type]
 
 
-def _read(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+def read_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+    """Go on from a checkpoint.
+
+    Raises:
+      UserError: it cannot be read, or is of another config.
+    """
     try:
         with np.load(path) as file:
             arrays = dict(file)
@@ -97,7 +113,8 @@ def _read(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
         raise UserError(f"Cannot go on from {path}: {type(error).__name__}: {error}") from error
 
 
-def _plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) -> None:
+def plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) -> None:
+    """Draw the learning curve."""
     from bridge.app.learning_curve import plot_seeds  # here, because matplotlib takes long to import
 
     with replacing(path) as unfinished:
@@ -106,6 +123,10 @@ def _plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) ->
             metrics["episode_return"],
             metrics["episodes"],
             unfinished,
-            title=f"{config.env_id}, {config.algorithm}, {config.num_seeds} seeds",
+            title=f"{config.env_id}, {config.algorithm}, {_seeds(config)}",
             threshold=config.world.reward_threshold,
         )
+
+
+def _seeds(config: TrainingConfig) -> str:
+    return f"seed {config.seed}" if config.num_seeds == 1 else f"{config.num_seeds} seeds"

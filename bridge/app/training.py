@@ -93,6 +93,7 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
         f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
         + (f" from {num_timesteps} on, " if num_timesteps else ", ")
         + (f"seed {config.seed}" if config.num_seeds == 1 else f"seeds {config.seed} to {last} in one program")
+        + (f", over {config.devices} device{'s' * (config.devices > 1)}" if config.devices else "")
         + f", into {out}",
         flush=True,
     )

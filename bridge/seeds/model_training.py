@@ -67,7 +67,8 @@ def training_of(model: Model, total_timesteps: int) -> Training:
     training: Training = make(model, total_timesteps)
     timesteps = training.algorithm.steps_per_iteration * model.n_envs
     # SB3 looks at what remains after collecting, when it learns from it.
-    remaining = 1 - timesteps * np.arange(1, training.num_iterations + 1) / total_timesteps
+    # The last iteration may go beyond the budget; what falls to 0 must not become negative there.
+    remaining = np.maximum(1 - timesteps * np.arange(1, training.num_iterations + 1) / total_timesteps, 0)
     return training.replace(**{name: _values(model, name, remaining) for name in training.algorithm.SCHEDULED})
 
 

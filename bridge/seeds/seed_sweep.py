@@ -14,6 +14,7 @@ from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance
+from jaxenvs.learn.devices import largest
 from jaxenvs.learn.sweep import compile_sweep, sweep
 
 # Between two calls of the program whoever calls `advance` shows progress, writes a checkpoint, and hears Ctrl-C.
@@ -27,6 +28,8 @@ KEPT = ("timesteps", "episodes", "episode_return", "epochs")  # of the metrics
 METRICS = "metrics/"  # before their names among the arrays
 
 Metrics = dict[str, np.ndarray]
+# From states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
+Program = Callable[[TrainingState, int], tuple[TrainingState, dict[str, Any]]]
 
 
 class SeedSweep:
@@ -52,7 +55,7 @@ class SeedSweep:
         params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(parameters_of, models))
         self._start = (keys, params)
         self._state: TrainingState | None = None
-        self._program: Callable[..., tuple[TrainingState, dict[str, jax.Array]]] | None = None
+        self._program: Program | None = None
         self._in_a_row = 1
         self._rows = 1  # of the next call
 
@@ -75,15 +78,21 @@ class SeedSweep:
         state, left = self._begun(), self._training.num_iterations - self._iteration
         if self._program is None or left < self._in_a_row:
             self._in_a_row = iterations_in_a_row(self._training, left)
-            self._program = compile_rows(self._training, state, self._in_a_row)
-        count = min(self._rows, left // self._in_a_row, MOST_ROWS_PER_CALL)
+            self._program = self._compile(state)
+        # By clocks that differ between processes, but programs over them must not.
+        (most,) = largest(self._rows)
+        count = min(most, left // self._in_a_row, MOST_ROWS_PER_CALL)
         start = time.monotonic()
-        self._state, new = self._program(state, jnp.full(len(self.models), count))
+        self._state, new = self._program(state, count)
         rows = {name: np.asarray(row)[:, :count] for name, row in new.items()}
         before = {name: self.metrics.get(name, row[:, :0]) for name, row in rows.items()}
         self.metrics = {name: np.concatenate([before[name], row], 1) for name, row in rows.items()}
         # At most twice as many as before, as the first calls are slower than the rest.
         self._rows = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
+
+    def _compile(self, state: TrainingState) -> Program:
+        program, number = compile_rows(self._training, state, self._in_a_row), len(self.models)
+        return lambda state, count: program(state, jnp.full(number, count))
 
     def finish(self) -> None:
         """Leave the models as their own trainings would have, as far as they came."""
@@ -126,15 +135,21 @@ def compile_rows(
     training: Training, state: TrainingState, in_a_row: int
 ) -> Callable[..., tuple[TrainingState, dict[str, jax.Array]]]:
     """States and a number of rows to states and metrics: as `advance`, whose number is part of the program."""
+    run = in_rows(lambda state: advance(training, state, in_a_row))
+    return compile_sweep(run, state, jnp.ones(len(state.iteration), int))
+
+
+def in_rows(advance_some: Callable[[TrainingState], Any]) -> Callable[[TrainingState, Any], Any]:
+    """From a function that goes on for some iterations, one that does it so many times, with a row of metrics each."""
 
     def advance_a_row(state: TrainingState) -> tuple[TrainingState, dict[str, jax.Array]]:
-        state, metrics = advance(training, state, in_a_row)
+        state, metrics = advance_some(state)
         episodes = metrics["episodes"]
         row = {name: values[-1] if name == "timesteps" else values.sum() for name, values in metrics.items()}
         row["episode_return"] = (metrics["episode_return"] * episodes).sum() / jnp.maximum(episodes.sum(), 1)
         return state, {name: row[name] for name in KEPT if name in row}
 
-    def run(state: TrainingState, num_rows: jax.Array) -> Any:
+    def run(state: TrainingState, num_rows: Any) -> Any:
         def iterate(i: jax.Array, carry: Any) -> Any:
             state, metrics = carry
             state, row = advance_a_row(state)
@@ -144,4 +159,4 @@ def compile_rows(
         metrics = jax.tree.map(lambda leaf: jnp.zeros(MOST_ROWS_PER_CALL, leaf.dtype), shapes)
         return jax.lax.fori_loop(0, num_rows, iterate, (state, metrics))
 
-    return compile_sweep(run, state, jnp.ones(len(state.iteration), int))
+    return run

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxenvs import arguments
-from jaxenvs.arrays import is_key, key_impl
+from jaxenvs.arrays import is_key, key_data, key_impl
 from jaxenvs.jax_names import is_traced, shard_map
 
 AXIS = "data"
@@ -125,28 +125,38 @@ def on_each(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: 
 
 
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
-    """A pytree on the devices of a mesh; traced leaves as they are. All processes call it, with the same values.
+    """A pytree on the devices of a mesh; traced leaves, and those that are there, as they are. All processes call it,
+    and the values are those of the first.
 
     Args:
       specs: a prefix of the tree.
     """
+    leaves, structure = jax.tree.flatten(tree)
+    shardings = [NamedSharding(mesh, spec) for spec in _of_leaves(specs, tree)]
+    is_there = [
+        is_traced(leaf) or (isinstance(leaf, jax.Array) and leaf.sharding == sharding)
+        for leaf, sharding in zip(leaves, shardings)
+    ]
+    # Copies, because an array that shares its memory with another takes that along when it is given away.
+    values = [None if there else np.array(key_data(leaf)) for leaf, there in zip(leaves, is_there)]
+    if jax.process_count() > 1 and not all(is_there):
+        values = multihost_utils.broadcast_one_to_all(values)
 
-    def place_leaf(spec: PartitionSpec, leaf: Any) -> Any:
-        sharding = NamedSharding(mesh, spec)
-        if is_traced(leaf) or (isinstance(leaf, jax.Array) and leaf.sharding == sharding):
+    def placed(leaf: Any, value: Any, sharding: NamedSharding) -> Any:
+        if value is None:
             return leaf
-        if is_key(leaf):
-            return jax.random.wrap_key_data(place_leaf(spec, jax.random.key_data(leaf)), impl=key_impl(leaf))
-        # A copy, because an array that shares its memory with another takes that along when it is given away.
-        values = np.array(leaf)
-        return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+        value = np.asarray(value)
+        array = jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+        return jax.random.wrap_key_data(array, impl=key_impl(leaf)) if is_key(leaf) else array
 
-    return jax.tree.map(
-        lambda spec, part: jax.tree.map(lambda leaf: place_leaf(spec, leaf), part),
-        specs,
-        tree,
-        is_leaf=lambda node: isinstance(node, PartitionSpec),
-    )
+    return jax.tree.unflatten(structure, [placed(*each) for each in zip(leaves, values, shardings)])
+
+
+def _of_leaves(prefix: Any, tree: Any) -> list[Any]:
+    """What a prefix has for each leaf of a tree."""
+    is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
+    whole = jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), prefix, tree, is_leaf=is_spec)
+    return jax.tree.leaves(whole, is_leaf=is_spec)
 
 
 def gather(tree: Any) -> Any:
@@ -160,3 +170,16 @@ def gather(tree: Any) -> Any:
         return multihost_utils.process_allgather(leaf, tiled=True)
 
     return jax.tree.map(gather_leaf, tree)
+
+
+def largest(*numbers: int) -> list[int]:
+    """The largest of each that any process has, so that all decide alike. All processes call it."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    told = multihost_utils.process_allgather(np.array(numbers, np.int32))
+    return [int(number) for number in np.max(told, 0)]
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that prints and writes for all."""
+    return jax.process_index() == 0

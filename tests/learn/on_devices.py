@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import hashlib
 import json
 import sys
 
@@ -157,6 +158,13 @@ def sweeps():
 
     keys, numbers = jax.random.split(KEY, 5), jnp.arange(5)
     return difference(sweep(run, keys, numbers, mesh=learn.make_mesh(2)), jax.vmap(run)(keys, numbers))
+
+
+def digest(name):
+    """Of the bits of what a training over two devices gave, all of its state."""
+    training, mesh = TRAININGS[name], learn.make_mesh(2)
+    end, _ = advance(training, training.init(KEY, mesh=mesh), ITERATIONS, mesh)
+    return hashlib.sha256(b"".join(array.tobytes() for array in to_arrays(learn.gather(end)).values())).hexdigest()
 
 
 if __name__ == "__main__":

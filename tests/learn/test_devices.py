@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -204,23 +205,45 @@ def test_a_mesh_that_is_none_is_refused():
         learn.make_mesh(2)
 
 
-@functools.cache
-def on_devices(*names):
-    """What trainings over four devices gave, in a process that has four."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.learn.on_devices", *names],
-        capture_output=True,
+def begun(num_devices, module, *arguments):
+    """A process with so many devices."""
+    flags = f"--xla_force_host_platform_device_count={num_devices} --xla_backend_optimization_level=0"
+    return subprocess.Popen(
+        [sys.executable, "-m", f"tests.learn.{module}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        timeout=600,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+
+
+def result_of(process):
+    """What it printed."""
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])  # after what gloo says
+
+
+@functools.cache
+def on_devices(*names):
+    """What trainings over four devices gave, in a process that has four."""
+    return result_of(begun(4, "on_devices", *names))
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_two_processes_give_the_bits_of_one_with_two_devices():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [begun(2, "on_processes"), *(begun(1, "on_processes", address, str(number)) for number in range(2))]
+    one, *two = map(result_of, processes)
+    assert two == [one, one]
 
 
 def assert_as_it_should_be(told):
+    """What `on_devices.compare` says."""
     assert told["on each device"] == 4
     assert told["lanes"] == 0
     assert told["moved"] > 1e-4
