@@ -49,11 +49,15 @@ def test_gymnasiums_checker_finds_no_more_than_in_gymnasiums_own(id: str) -> Non
 @each_suite
 def test_the_checker_of_stable_baselines3_finds_no_more_than_in_gymnasiums_own(id: str) -> None:
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
-    found = warnings_of(lambda: checker.check_env(ours_of(id), warn=True, skip_render_check=False))
+    ours = ours_of(id)
+    if hasattr(ours.unwrapped, "compute_reward"):
+        ours = ours.unwrapped  # Gymnasium's wrappers do not have it
+    found = warnings_of(lambda: checker.check_env(ours, warn=True, skip_render_check=False))
     if id.startswith("MinAtar/"):
         own = pytest.importorskip("minatar.gym").BaseEnv("breakout")  # whose kind of observation all have
     else:
-        own = theirs_of(id) if is_gymnasiums(id) else None
+        # The rewards of Gymnasium's walkers are NumPy's, which the checker refuses.
+        own = theirs_of(id) if is_gymnasiums(id) and not id.startswith("BipedalWalker") else None
     assert found <= (warnings_of(lambda: checker.check_env(own, warn=True)) if own else set())
 
 
