@@ -223,7 +223,7 @@ def test_hindsight_ends_where_stable_baselines3_does(algorithm):
             ("learn", 6, False, None, 4),
             ("travel", "own", 1),
             ("look", "buffer"),
-            ("learn", 30, False, None, 4),
+            ("learn", 30, True, None, 4),  # the new buffer is empty, and learning starts again
             ("look", "buffer"),
         ),
     )
