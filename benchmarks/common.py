@@ -28,7 +28,7 @@ RESULTS = CHECKOUT / "benchmarks" / "results"
 WARM_UP_ROUNDS = 2
 
 PACKAGES = (
-    *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch"),
+    *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch", "optuna"),
     *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "ray", "xminigrid"),
 )
 
