@@ -2,6 +2,7 @@
 # into .venv, once: again only when pyproject.toml or constraints.txt change.
 # `make test-all` also runs the tests that repeat others over more seeds, ids or shapes.
 # `make test-versions` also tests with other versions, each in an environment of its own: CONTRIBUTING.md.
+# `make docs` builds the site of docs/ into site/.
 # `make test-foreign` tests with the environments of other libraries, all of them: an hour.
 # `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
 
@@ -17,7 +18,7 @@ WORKERS := -n auto --dist worksteal
 LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
 GYMNAX := gymnax==1.0.1
 
-.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench gpu gpu-wheels clean
+.PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench docs gpu gpu-wheels clean
 
 demo: $(INSTALLED)
 	rm -rf runs/demo
@@ -57,6 +58,17 @@ bench: $(INSTALLED)
 	$(PIP) install --quiet -c constraints.txt -e ".[bench]"
 	.venv/bin/jaxenvs bench
 
+# In an environment of its own, which needs neither JAX nor PyTorch: the reference is read, not imported.
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+	@echo "The site is in site/index.html, and served by: .venv-docs/bin/mkdocs serve"
+
+.venv-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $$($(PYTHON) -c \
+		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	touch $@
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
@@ -90,4 +102,4 @@ gpu-wheels:
 	touch $@
 
 clean:
-	rm -rf .venv .venv-* .gpu-site .bench .jax_cache .pytest_cache .mypy_cache .ruff_cache runs
+	rm -rf .venv .venv-* site .gpu-site .bench .jax_cache .pytest_cache .mypy_cache .ruff_cache runs

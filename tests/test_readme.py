@@ -27,7 +27,7 @@ NEEDS = {
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
 }
 # What these train, README.md's do, examples, and tests of their parts.
-AT_LENGTH = ("docs/algorithms.md", "docs/off-policy.md")
+AT_LENGTH = ("docs/index.md", "docs/algorithms.md", "docs/off-policy.md")
 
 
 @pytest.mark.slow

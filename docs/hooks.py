@@ -1,0 +1,133 @@
+"""What the site shows that does not lie in docs/: examples, CHANGELOG.md, CONTRIBUTING.md. Called by mkdocs.yml."""
+
+import ast
+import json
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+CHECKOUT = Path(__file__).parent.parent
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+LANGUAGES = {".py": "python", ".c": "c"}
+FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Tell the theme where the repository is, if pyproject.toml does."""
+    if address := repository():
+        config.repo_url, config.repo_name = address, address.split("://")[-1].partition("/")[2]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made, and put the pages of folders into the navigation."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(CHECKOUT / source).read_text()))
+    for page, content in examples().items():
+        files.append(File.generated(config, page, content=content))
+    config.nav = _with_folders(config.nav, sorted(file.src_uri for file in files.documentation_pages()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links that lead out of docs/ lead to pages of the site, to the repository, or else nowhere."""
+    uri = page.file.src_uri
+    source = {made: source for source, made in PAGES.items()}.get(uri, f"docs/{uri}")
+
+    def link(match: re.Match[str]) -> str:
+        text, anchor = match[1], match[3] or ""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        if not (CHECKOUT / target).exists():
+            return match[0]  # mkdocs says so, if it is a link
+        if (shown := site_page(target)) is not None:
+            return f"[{text}]({posixpath.relpath(shown, posixpath.dirname(uri) or '.')}{anchor})"
+        if address := repository():
+            return f"[{text}]({address}/blob/main/{target}{anchor})"
+        return text if text.startswith("`") else f"`{text}`"
+
+    pieces, end = [], 0
+    for block in FENCED.finditer(markdown):
+        pieces += [LINK.sub(link, markdown[end : block.start()]), block[0]]
+        end = block.end()
+    return "".join([*pieces, LINK.sub(link, markdown[end:])])
+
+
+def repository() -> str | None:
+    """The address of the repository: of no place but this one."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    return project.get("urls", {}).get("Repository")
+
+
+def site_page(target: str) -> str | None:
+    """The page of the site that shows a file or folder of the checkout, or None."""
+    if target in PAGES:
+        return PAGES[target]
+    if target == "README.md":
+        return "index.md"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    return _page_of_example(Path(target)) if target.startswith("examples") else None
+
+
+def examples() -> dict[str, str]:
+    """A page for each example, those of a folder on one, and a page that lists them."""
+    about: dict[str, str] = {}
+    bodies: dict[str, str] = {}
+    for path in sorted((CHECKOUT / "examples").rglob("*")):
+        if path.suffix in (*LANGUAGES, ".ipynb"):
+            page = _page_of_example(path.relative_to(CHECKOUT))
+            bodies[page] = bodies.get(page, "") + _example(path)
+            if path.suffix == ".py":
+                docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+                about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
+    names = {page: Path(page).stem.replace("_", " ").capitalize() for page in bodies}
+    lines = [
+        f"* [{name}]({posixpath.relpath(page, 'examples')}): {about.get(page, 'a notebook.')}"
+        for page, name in names.items()
+    ]
+    index = "# Examples\n\nEach is a file in `examples/`, and run by the tests.\n\n" + "\n".join(lines) + "\n"
+    return {"examples/index.md": index} | {page: f"# {names[page]}\n{body}" for page, body in bodies.items()}
+
+
+def _page_of_example(path: Path) -> str:
+    """The page of a file or folder in examples/: scripts in a folder have one together."""
+    if path.suffix == ".ipynb" or len(path.parts) < 3:
+        return (path / "index.md" if path == Path("examples") else path.with_suffix(".md")).as_posix()
+    return path.parent.with_suffix(".md").as_posix()
+
+
+def _example(path: Path) -> str:
+    name = path.relative_to(CHECKOUT).as_posix()
+    if path.suffix != ".ipynb":
+        return f"\n`{name}`:\n\n{_fenced(path.read_text(), LANGUAGES[path.suffix])}"
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(re.sub("^#", "##", text, flags=re.MULTILINE) if cell["cell_type"] == "markdown" else _fenced(text))
+    return f"\nThe notebook `{name}`:\n\n" + "\n\n".join(parts)
+
+
+def _fenced(text: str, language: str = "python") -> str:
+    return f"````{language}\n{text.strip()}\n````\n"
+
+
+def _with_folders(nav: list, pages: list[str]) -> list:
+    """Put the pages of folders in the place of entries that end with /, their index first."""
+    found = []
+    for entry in nav:
+        if isinstance(entry, str):
+            found.append(entry)
+            continue
+        ((title, value),) = entry.items()
+        if isinstance(value, list):
+            value = _with_folders(value, pages)
+        elif value.endswith("/"):
+            inside = [page for page in pages if page.startswith(value)]
+            value = sorted(inside, key=lambda page: (page != f"{value}index.md", page))
+        found.append({title: value})
+    return found
