@@ -52,11 +52,10 @@ def make_atari_env(
 
     Args:
       env_id: "PongNoFrameskip-v4"; for "native" also EnvPool's name, "Pong-v5".
+      n_envs, seed, start_index, monitor_dir, vec_env_cls, vec_env_kwargs, monitor_kwargs: those of `make_vec_env`.
       wrapper_kwargs: of AtariWrapper.
       env_kwargs: of `gymnasium.make`; for "native", further options of EnvPool.
       backend: that of `make_vec_env`: "serial", which is "auto"; "process"; or "native".
-
-    The others are those of `make_vec_env`.
 
     Raises:
       ValueError, TypeError: an argument is not what it must be, or EnvPool has nothing for it.

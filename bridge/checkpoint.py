@@ -108,6 +108,7 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, 
     their folder alone, where these may be newer.
 
     Args:
+      model: one of SB3's or bridge's, on a JaxVecEnv, also in wrappers.
       path: of the file; ".zip" is added if it is not there.
       metadata: of your own, as JSON has it; `read_metadata` gives it back.
 
@@ -147,6 +148,8 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     A checkpoint is a pickle, as any zip of SB3's: load only your own.
 
     Args:
+      algorithm: the class of the model.
+      path: of the file.
       env: environments like those it was trained on, wrapped in the same wrappers. They continue where it was.
       kwargs: for `algorithm.load`.
 
@@ -201,6 +204,7 @@ class RolloutCheckpoint(BaseCallback):
         Args:
           path: of the zip file.
           every: so many rollouts.
+          verbose: as of SB3's callbacks.
           metadata: as for `save_checkpoint`.
 
         Raises:

@@ -22,6 +22,9 @@ def to_torch(tree: Any) -> Any:
 
     Typed PRNG keys come as their `jax.random.key_data`. NumPy arrays and Python numbers are copied. The tensors
     never require a gradient.
+
+    Args:
+      tree: an array, or a dict, list, tuple or other pytree of them.
     """
     return jax.tree.map(_leaf_to_torch, tree)
 
@@ -39,6 +42,10 @@ def to_jax(tree: Any, copy: bool = False) -> Any:
     (JAX_CPU_ENABLE_ASYNC_DISPATCH), and neither keeps the array nor returns it from a program.
 
     Tensors that require a gradient are detached. Anything but a tensor goes through `jnp.array`.
+
+    Args:
+      tree: a tensor, or a dict, list, tuple or other pytree of them.
+      copy: whether all is copied, whatever the facts.
     """
     return jax.tree.map(lambda leaf: _leaf_to_jax(leaf, copy), tree)
 

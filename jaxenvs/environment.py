@@ -21,6 +21,9 @@ T = TypeVar("T")
 def static(*, default: Any = dataclasses.MISSING) -> Any:
     """A field that chooses a code path or a shape. It is part of the compiled program, not of its data.
 
+    Args:
+      default: hashable; without one the field has to be given.
+
     Raises:
       TypeError: the default is not hashable.
     """
@@ -34,6 +37,9 @@ def struct(cls: type[T]) -> type[T]:
 
     A method `__check_init__(self)` is called with what somebody made, and may raise; not with what JAX puts together
     from leaves, which may be tracers, axes or anything else.
+
+    Args:
+      cls: with annotated fields, each of them a pytree, or `static`.
     """
     if not isinstance(cls, type):
         raise TypeError(f"@struct must decorate a class, got {shown(cls)}.")
@@ -82,6 +88,9 @@ def _register_unchecked(cls: Any) -> None:
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def environment(cls: type[T]) -> type[T]:
     """A `struct` that is an Environment: numeric fields are its leaves, `static` fields its structure.
+
+    Args:
+      cls: a subclass of Environment, with annotated fields.
 
     Raises:
       TypeError: the class is no Environment; or a field that cannot be a leaf (a bool, a string, a function, ...) is
@@ -338,7 +347,11 @@ def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
 
 
 class Wrapper(Environment[State]):
-    """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`."""
+    """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`.
+
+    Attributes:
+      env: the environment inside.
+    """
 
     env: Environment[Any]
 

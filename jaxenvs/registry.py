@@ -85,7 +85,14 @@ def register(
 ) -> None:
     """Make an environment known to `make`, to `bridge.make_vec_env`, and to Gymnasium as "jaxenvs/<id>".
 
-    Registering an id again replaces it, so that a notebook cell can be run twice. The arguments are those of `Spec`.
+    Registering an id again replaces it, so that a notebook cell can be run twice.
+
+    Args:
+      id: name and version, as "CartPole-v1".
+      entry_point: a class or function that makes the environment from its parameters, or "module:name" of one.
+      max_episode_steps: the limit that `make` puts on an episode, or None.
+      reward_threshold: the mean return at which the task counts as solved, or None.
+      parameters: what `make` passes to the entry point unless told otherwise.
 
     Raises:
       TypeError, ValueError: an argument is not what it must be.
@@ -106,6 +113,9 @@ def spec(id: str) -> Spec:
     """What is known of an id. Of "module:id" the module, which registers the id, is imported first, as by Gymnasium.
 
     Of "library/name", with one of LIBRARIES, it is known when the environment is made whether the library has it.
+
+    Args:
+      id: as for `make`.
 
     Raises:
       UnknownEnvironment: nothing is; the message has the nearest ids.
@@ -129,6 +139,7 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
     """The environment of an id, with its time limit.
 
     Args:
+      id: as "CartPole-v1"; of another library, "brax/ant"; "module:id" imports the module first, which registers it.
       max_episode_steps: another limit than the registered one; -1 for none, as in Gymnasium.
       parameters: fields of the environment, as `make("CartPole-v1", gravity=5.0)`.
 
@@ -170,7 +181,18 @@ def _imported(spec: Spec) -> Callable[..., Environment[Any]]:
 def make_vec(
     id: str, num_envs: int, *, autoreset: AutoresetMode = AutoresetMode.SAME_STEP, **parameters: Any
 ) -> VectorEnv:
-    """`num_envs` lanes of the environment of an id; the parameters and errors are those of `make` and `VectorEnv`."""
+    """`num_envs` lanes of the environment of an id.
+
+    Args:
+      id: as for `make`.
+      num_envs: how many.
+      autoreset: what follows the end of an episode, see VectorEnv.
+      parameters: as for `make`, `max_episode_steps` too.
+
+    Raises:
+      ValueError, TypeError: `num_envs` or `autoreset` is not what it must be; or as `make`.
+      UnknownEnvironment: nothing is registered under this id.
+    """
     num_envs = positive_int("num_envs", num_envs)
     return VectorEnv(make(id, **parameters), num_envs, autoreset)
 

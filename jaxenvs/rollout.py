@@ -39,8 +39,10 @@ def rollout(
     """Act for `num_steps` steps in every lane.
 
     Args:
+      venv: the environments.
       policy: `policy(key, observation) -> action`, on the whole batch: leading axis `num_envs`.
       key: a typed key. It seeds the policy and, without `start`, the environments.
+      num_steps: of each lane.
       start: where to begin: what the rollout before returned, or `venv.reset(key)`.
 
     Returns:

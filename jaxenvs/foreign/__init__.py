@@ -39,6 +39,9 @@ __all__ = [
 def ids(library: str) -> list[str]:
     """The ids of a library's environments, as `jaxenvs.make` takes them.
 
+    Args:
+      library: as "brax".
+
     Raises:
       ImportError: the library is not installed; the message says how to install it.
     """

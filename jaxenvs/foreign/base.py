@@ -48,9 +48,14 @@ class Foreign:
 
 @struct
 class ForeignState:
-    """The library's own state; the key of the episode's steps and their number, int32 (), where its step wants a key.
+    """The state of a ForeignEnvironment.
 
     The key of step number i is `fold_in(key, i)`: a carried key would be split in every step, wanted or not.
+
+    Attributes:
+      inner: the library's own.
+      key: of the episode's steps, where the library's step wants one; else None.
+      elapsed_steps: their number, int32 (), likewise.
     """
 
     inner: Any

@@ -141,6 +141,7 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
     """An adapter of an environment of brax, which must not reset itself: `brax.envs.get_environment`, not `create`.
 
     Args:
+      env: as `brax.envs.get_environment` returns it.
       resets: "fresh", for a state of brax's `reset` in each episode, which costs as much as many steps; or "first", for
         one of 256 that are made here, once, drawn anew in each episode. brax's own training keeps the first state of
         each environment, in which all its episodes begin.

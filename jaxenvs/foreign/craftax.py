@@ -88,6 +88,7 @@ def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
     """An adapter of an environment of craftax, of those with auto-reset or those without.
 
     Args:
+      env: as `craftax.craftax_env.make_craftax_env_from_name` returns it.
       params: its `EnvParams`; its `default_params` if not given.
     """
     adapted: CraftaxEnvironment = adapt_with_params(

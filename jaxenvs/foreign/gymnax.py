@@ -142,6 +142,7 @@ def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
     """An adapter of an environment of gymnax.
 
     Args:
+      env: as the first of what `gymnax.make` returns.
       params: its `EnvParams`; its `default_params` if not given.
     """
     adapted: GymnaxEnvironment = adapt_with_params(

@@ -97,7 +97,11 @@ def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
 
 
 def from_jumanji(env: Any) -> JumanjiEnvironment:
-    """An adapter of an environment of jumanji, not of one of its wrappers that reset."""
+    """An adapter of an environment of jumanji, not of one of its wrappers that reset.
+
+    Args:
+      env: as `jumanji.make` returns it.
+    """
     space = _space(env.observation_spec)
     for name in NONE_IS_MINUS_ONE.get(type(env.unwrapped).__name__, ()):
         space[name] = box(-1, space[name].n - 1, (), np.int32)  # type: ignore[index]

@@ -100,7 +100,11 @@ def _build(name: str, **arguments: Any) -> NavixEnvironment:
 
 
 def from_navix(env: Any) -> NavixEnvironment:
-    """An adapter of an environment of navix, as `navix.make` returns it."""
+    """An adapter of an environment of navix, as `navix.make` returns it.
+
+    Args:
+      env: as `navix.make` returns it.
+    """
     started = jax.eval_shape(lambda: in_32_bits(env.reset, jax.random.key(0)))
     height, width = started.state.grid.shape
     tile = started.state.cache.patches.shape[1]

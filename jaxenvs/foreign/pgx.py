@@ -103,6 +103,9 @@ def _build(name: str) -> PgxEnvironment:
 def from_pgx(env: Any) -> PgxEnvironment:
     """An adapter of a game of pgx.
 
+    Args:
+      env: as `pgx.make` returns it.
+
     Raises:
       ValueError: it is one of several players.
     """

@@ -110,6 +110,9 @@ def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **argum
 def from_playground(env: Any) -> PlaygroundEnvironment:
     """An adapter of an environment of MuJoCo Playground.
 
+    Args:
+      env: as `mujoco_playground.registry.load` returns it.
+
     Raises:
       ValueError: the environment resets itself or is of a batch; or it is not on MJX's own implementation.
     """

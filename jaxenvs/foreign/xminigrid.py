@@ -101,6 +101,9 @@ def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
 def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
     """An adapter of an environment of xminigrid and its parameters, as `xminigrid.make` returns them.
 
+    Args:
+      env, params: the pair that `xminigrid.make` returns.
+
     Raises:
       ValueError: the environment resets itself.
     """

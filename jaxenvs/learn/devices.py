@@ -27,6 +27,9 @@ AXIS = "data"
 def make_mesh(num_devices: int | None = None) -> Mesh:
     """So many devices, or all, of all processes, as `train`, `advance` and `sweep` take them.
 
+    Args:
+      num_devices: how many, of those of `jax.devices()` in this order; None for all.
+
     Raises:
       ValueError: there are not so many.
     """

@@ -43,7 +43,12 @@ ILLEGAL = -1e8
 
 @struct
 class Categorical:
-    """One of n actions. `logits`: (batch, n). Actions: int32 (batch,). `mask`: of those that are legal, or None."""
+    """One of n actions: int32 (batch,).
+
+    Attributes:
+      logits: (batch, n).
+      mask: of those that are legal, (batch, n); or None.
+    """
 
     logits: jax.Array
     mask: jax.Array | None = None
@@ -76,7 +81,13 @@ class Categorical:
 
 @struct
 class MultiCategorical:
-    """Several independent choices. `logits`: (batch, sum(nvec)), side by side. Actions: int32 (batch, len(nvec))."""
+    """Several independent choices: int32 (batch, len(nvec)).
+
+    Attributes:
+      logits: (batch, sum(nvec)), side by side.
+      nvec: among how many each choice is.
+      mask: of those that are legal, (batch, sum(nvec)); or None.
+    """
 
     logits: jax.Array
     nvec: tuple[int, ...] = static()
@@ -112,7 +123,11 @@ class MultiCategorical:
 
 @struct
 class Bernoulli:
-    """Independent yes or no. `logits`: (batch, n). Actions: int32 (batch, n), 0 or 1."""
+    """Independent yes or no: int32 (batch, n), 0 or 1.
+
+    Attributes:
+      logits: (batch, n).
+    """
 
     logits: jax.Array
 
@@ -143,7 +158,12 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 @struct
 class DiagonalGaussian:
-    """Independent normal numbers. `mean`: (batch, n); `log_std`: (n,) or (batch, n). Actions: float (batch, n)."""
+    """Independent normal numbers: float (batch, n).
+
+    Attributes:
+      mean: (batch, n).
+      log_std: (n,) or (batch, n).
+    """
 
     mean: jax.Array
     log_std: jax.Array
@@ -167,7 +187,12 @@ class DiagonalGaussian:
 
 @struct
 class SquashedGaussian:
-    """The tanh of independent normal numbers. `mean`, `log_std`: (batch, n). Actions: in (-1, 1), float (batch, n)."""
+    """The tanh of independent normal numbers: float (batch, n), in (-1, 1).
+
+    Attributes:
+      mean, log_std: (batch, n).
+      epsilon: SB3's, which keeps logarithms finite.
+    """
 
     mean: jax.Array
     log_std: jax.Array
@@ -222,6 +247,7 @@ class StateDependentGaussian:
       squash: actions are the tanh of the Gaussian.
       expln: the standard deviation grows like a logarithm above 1, instead of exponentially.
       learn_features: whether gradients flow through the latent.
+      epsilon: SB3's, which keeps square roots, logarithms and the arctanh finite.
     """
 
     mean: jax.Array

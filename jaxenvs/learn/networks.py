@@ -20,7 +20,12 @@ from jaxenvs.spaces import flatten
 
 @struct
 class Masked:
-    """An observation, and which actions are legal there: `action_mask`, (batch, n), 0 for those that are not."""
+    """An observation, and which actions are legal there.
+
+    Attributes:
+      observation: a batch.
+      action_mask: (batch, n), 0 for those that are not.
+    """
 
     observation: Any
     action_mask: Any

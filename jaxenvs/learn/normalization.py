@@ -15,7 +15,12 @@ from jaxenvs.vector import VectorTimeStep
 
 @struct
 class Moments:
-    """Mean and variance of all that was seen so far, and how much that was."""
+    """Mean and variance of all that was seen so far, and how much that was.
+
+    Attributes:
+      mean, variance: in the shape of one sample.
+      count: float (), how many samples.
+    """
 
     mean: jax.Array
     variance: jax.Array
@@ -55,12 +60,13 @@ class Normalizer:
     itself, and its sum can join a long history in float64.
 
     Attributes:
-      observation: Moments for each array of the observation that is normalised, else None: a pytree with the
-        observation's structure. `observation_seen` likewise.
+      observation, observation_seen: Moments for each array of the observation that is normalised, else None: a pytree
+        with the observation's structure.
       reward, reward_seen: Moments of the discounted return, whose deviation scales rewards.
       discounted_return: (num_envs,).
       gamma, epsilon, clip_observation, clip_reward: VecNormalize's.
-      training: whether statistics go on. norm_reward: whether rewards are scaled.
+      training: whether statistics go on.
+      norm_reward: whether rewards are scaled.
     """
 
     observation: Any

@@ -76,7 +76,13 @@ def collect(
     """Act for `n_steps` steps in every environment.
 
     Args:
-      step: see Step.
+      network: from parameters and observations to a distribution over actions and values.
+      params: of the network.
+      step: from the state of the environments and a batch of actions to the state, the VectorTimeStep as the policy
+        sees it, and whatever else is wanted of each step.
+      start: what the call before returned, or `CollectorState(state, timestep.observation)` after a reset.
+      key: a typed key, for the actions.
+      n_steps: of each environment; static.
       gamma, gae_lambda: discount, and the lambda of generalized advantage estimation.
       gae_gamma: the discount of the advantages, where it is another than that of the values behind a truncation.
       sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
@@ -208,6 +214,10 @@ def advantages(
       reward, value, done: (n_steps, num_envs). The reward of a truncated step must hold the value of what would have
         followed; beyond an end nothing is looked at.
       last_value: (num_envs,), of the observation after the last step.
+      gamma, gae_lambda: the discount of one step, and the weight of longer returns, 0 to 1.
+
+    Returns:
+      (n_steps, num_envs).
     """
     going_on = 1 - done.astype(value.dtype)
     next_value = jnp.concatenate([value[1:], last_value[None]])

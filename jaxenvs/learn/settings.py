@@ -23,6 +23,8 @@ class Settings:
     Numbers are traced, so that `vmap` sweeps them; the rest is the program.
 
     Attributes:
+      learning_rate: a float; or, for a Training, an array with one for each iteration.
+      gamma: the discount of one step.
       axis_name: of the axis over which a training is divided, of `jax.shard_map` or `jax.vmap`: updates take means over
         it, of gradients and statistics. `advance` with a mesh sets it.
     """

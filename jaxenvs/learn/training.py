@@ -162,6 +162,7 @@ def advance(
     """Go on for some iterations. Two calls one after the other do what one of their sum does, bit for bit.
 
     Args:
+      training: what to train; its `total_timesteps` ends nothing here, but schedules and exploration go by it.
       state: as `training.init` or the call before gave it.
       num_iterations: how many; static.
       mesh: devices, as `learn.make_mesh()` gives them, of which each has its part of the environments, of the

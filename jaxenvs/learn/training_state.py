@@ -81,7 +81,11 @@ def place(state: Any, mesh: Any) -> Any:
 
 def gather(state: Any) -> Any:
     """A state as a training without a mesh has it, in the memory of each host: for `jaxenvs.arrays.to_arrays`, and to
-    go on with elsewhere. All processes call it."""
+    go on with elsewhere. All processes call it.
+
+    Args:
+      state: of a Training over a mesh, or of one without.
+    """
     return devices.gather(state).whole()
 
 

@@ -20,7 +20,12 @@ NAME = "action_mask"  # in an info, or in an observation that is a dict
 
 @struct
 class ActionMaskerState:
-    """The state of the environment inside, and what it told last: `action_mask`, of whatever shape and dtype."""
+    """The state of an ActionMasker.
+
+    Attributes:
+      inner: that of the environment inside.
+      action_mask: what it told last, in whatever shape and dtype.
+    """
 
     inner: Any
     action_mask: jax.Array

@@ -17,6 +17,9 @@ class ActionRepeat(Wrapper[Any]):
 
     The reward is the sum of theirs, the rest that of the last of them. Where the episode ends on the way, the steps
     after its end are not taken. The state is that of `env`.
+
+    Attributes:
+      num_repeats: at least 1.
     """
 
     env: Environment[Any]

@@ -19,7 +19,12 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @struct
 class FrameStackState:
-    """The state of the environment inside, and what was observed: the next observation is that but for one frame."""
+    """The state of a FrameStack.
+
+    Attributes:
+      inner: that of the environment inside.
+      frames: what was observed: the next observation is that but for one frame.
+    """
 
     inner: Any
     frames: Any
@@ -38,6 +43,9 @@ class FrameStack(Wrapper[FrameStackState]):
     channels, and "first" (stack_size * channels, height, width).
 
     Attributes:
+      stack_size: how many observations.
+      padding_type: "reset" or "zero".
+      channels_order: None for a new axis; "last" or "first".
       padding: the observation of zeros, looked up when the wrapper is made: it does not follow parameters of `env`.
     """
 

@@ -40,7 +40,12 @@ class Sampler:
 
 @struct
 class RandomizedParametersState:
-    """The state of the environment inside, and its parameters in this episode, by name."""
+    """The state of RandomizedParameters.
+
+    Attributes:
+      inner: that of the environment inside.
+      parameters: those drawn for this episode, by name.
+    """
 
     inner: Any
     parameters: dict[str, jax.Array]

@@ -14,9 +14,10 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @struct
 class StickyActionState:
-    """The state of the environment inside, and what the next action depends on.
+    """The state of a StickyAction.
 
     Attributes:
+      inner: that of the environment inside.
       key: of all draws of the episode.
       last_action: what the environment was last given; zeros before the first step.
       elapsed_steps: uint32, the steps taken in this episode.

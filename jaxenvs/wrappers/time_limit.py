@@ -14,7 +14,12 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, str
 
 @struct
 class TimeLimitState:
-    """The state of the environment inside, and the steps taken in this episode, int32 ()."""
+    """The state of a TimeLimit.
+
+    Attributes:
+      inner: that of the environment inside.
+      elapsed_steps: int32 (), the steps taken in this episode.
+    """
 
     inner: Any
     elapsed_steps: jax.Array
@@ -25,6 +30,9 @@ class TimeLimit(Wrapper[TimeLimitState]):
     """Sets `truncated` from the step `max_steps` of an episode on, as `gymnasium.wrappers.TimeLimit` does.
 
     A step that reaches the limit and ends the episode by itself is both truncated and terminated.
+
+    Attributes:
+      max_steps: of an episode, at least 1.
     """
 
     env: Environment[Any]

@@ -36,8 +36,10 @@ class TransformObservation(Wrapper[Any]):
     those with two lambdas that do the same. The state is that of `env`.
 
     Args:
+      env: the environment inside.
       func: from an observation of `env` to an array, or a dict or tuple of arrays.
       observation_space: where these lie; that of `env` if not given.
+      space: the same, as it is kept; not for you.
     """
 
     env: Environment[Any]

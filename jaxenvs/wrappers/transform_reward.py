@@ -18,6 +18,9 @@ class TransformReward(Wrapper[Any]):
 
     The function is traced and is part of the program: programs are shared by environments with the same one, not by
     those with two lambdas that do the same. The state is that of `env`.
+
+    Attributes:
+      func: from the reward, float (), to another.
     """
 
     env: Environment[Any]

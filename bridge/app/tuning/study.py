@@ -58,7 +58,8 @@ def tune(
       study: which maximises. Its sampler, pruner and storage are used. If not given, one in memory, with Optuna's TPE
         and its median pruner.
       n_trials: until so many have ended or were pruned, those of other processes included.
-      num_seeds: agents in a trial, of seed, seed + 1, ...
+      num_seeds: agents in a trial.
+      seed: of the first of them; the others have seed + 1, ...
       total_timesteps, num_envs, env_kwargs: of each agent, as `jaxenvs train` has them.
       hyperparameters: which all trials have, and are not searched; as `jaxenvs train` has them.
       space: where to search: by name, a list of choices, a range {"low": 1e-5, "high": 0.01, "log": True}, or one of

@@ -50,11 +50,14 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
     ) -> None:
         """
         Args:
+          buffer_size: how many transitions, of all environments together.
+          observation_space: with `observation`, `achieved_goal` and `desired_goal`.
+          action_space: of `env`.
           env: whose `compute_reward` is asked.
+          device, n_envs, optimize_memory_usage, handle_timeout_termination: as of ReplayBuffer.
           n_sampled_goal: transitions with other goals for each as it was.
           goal_selection_strategy: "future", "final" or "episode", or SB3's enumeration of them.
           copy_info_dict: whether `compute_reward` is given the infos of the steps.
-          The others are those of ReplayBuffer.
 
         Raises:
           TypeError: observations do not tell of goals.

@@ -94,11 +94,19 @@ class LunarLander(Environment[LunarLanderState]):
     Reward: what the step brings the lander nearer, slower and more upright, 10 for each leg that touches, less the
     fuel; -100 for a crash or for leaving the picture, 100 for coming to rest.
     Source: Oleg Klimov's environment, as of Gymnasium 1.4, in Box2D's world (jaxenvs.physics2d).
+
+    Attributes:
+      gravity: m/s^2.
+      wind_power: N at most.
+      turbulence_power: N m at most.
+      main_engine_power, side_engine_power: of their impulses, as Gymnasium's constants of these names.
+      continuous: whether engines have throttles.
+      enable_wind: whether there are wind and turbulence.
     """
 
-    gravity: float = -10.0  # m/s^2
-    wind_power: float = 15.0  # N at most
-    turbulence_power: float = 1.5  # N m at most
+    gravity: float = -10.0
+    wind_power: float = 15.0
+    turbulence_power: float = 1.5
     main_engine_power: float = 13.0
     side_engine_power: float = 0.6
     continuous: bool = static(default=False)

@@ -40,22 +40,35 @@ class Acrobot(Environment[AcrobotState]):
     Reward: -1 a step, 0 for the last one.
     Source: Sutton (1996), "Generalization in reinforcement learning"; Sutton & Barto (1998), section 11.3. The
     paper lacks a term that the book has and the experiments of both had: `dynamics` chooses.
+
+    Attributes:
+      gravity: m/s^2.
+      link_mass_1, link_mass_2: kg.
+      link_length_1, link_length_2: m; the second is seen in the picture only.
+      center_of_mass_1, center_of_mass_2: m from the upper end of the link.
+      moment_of_inertia: kg m^2, of each link.
+      torque_magnitude: N m.
+      max_speed_1, max_speed_2: rad/s.
+      timestep_length: s.
+      dynamics: "book", or "nips" for the paper's.
+      torque_noise_max: N m, the most of a uniform noise on the torque; static, as without noise there is nothing to
+        draw.
     """
 
-    gravity: float = 9.8  # m/s^2
-    link_mass_1: float = 1.0  # kg
-    link_mass_2: float = 1.0  # kg
-    link_length_1: float = 1.0  # m
-    link_length_2: float = 1.0  # m, seen in the picture only
-    center_of_mass_1: float = 0.5  # m from the upper end of the link
-    center_of_mass_2: float = 0.5  # m from the upper end of the link
-    moment_of_inertia: float = 1.0  # kg m^2, of each link
-    torque_magnitude: float = 1.0  # N m
-    max_speed_1: float = 4 * math.pi  # rad/s
-    max_speed_2: float = 9 * math.pi  # rad/s
-    timestep_length: float = 0.2  # s
+    gravity: float = 9.8
+    link_mass_1: float = 1.0
+    link_mass_2: float = 1.0
+    link_length_1: float = 1.0
+    link_length_2: float = 1.0
+    center_of_mass_1: float = 0.5
+    center_of_mass_2: float = 0.5
+    moment_of_inertia: float = 1.0
+    torque_magnitude: float = 1.0
+    max_speed_1: float = 4 * math.pi
+    max_speed_2: float = 9 * math.pi
+    timestep_length: float = 0.2
     dynamics: Literal["book", "nips"] = static(default="book")
-    torque_noise_max: float = static(default=0.0)  # N m; static, as without noise there is nothing to draw
+    torque_noise_max: float = static(default=0.0)
 
     def __check_init__(self) -> None:
         super().__check_init__()

@@ -35,18 +35,29 @@ class CartPole(Environment[CartPoleState]):
     Observation: float32 (4,): x, x_dot, theta, theta_dot. Reward: 1 a step, the last one included.
     Source: Barto, Sutton & Anderson (1983); the equations without friction are those of Florian (2007),
     "Correct equations for the dynamics of the cart-pole system".
+
+    Attributes:
+      gravity: m/s^2.
+      cart_mass, pole_mass: kg.
+      half_length: m, half of the pole.
+      force_magnitude: N.
+      timestep_length: s.
+      position_limit: m, from the middle; beyond it the episode ends.
+      angle_limit: rad, from upright; beyond it the episode ends.
+      semi_implicit_euler: positions follow from the velocities after the step, not from those before.
+      sutton_barto_reward: 0 a step and -1 for the fall, instead of 1 a step.
     """
 
-    gravity: float = 9.8  # m/s^2
-    cart_mass: float = 1.0  # kg
-    pole_mass: float = 0.1  # kg
-    half_length: float = 0.5  # m, half of the pole
-    force_magnitude: float = 10.0  # N
-    timestep_length: float = 0.02  # s
-    position_limit: float = 2.4  # m
-    angle_limit: float = 12 * 2 * math.pi / 360  # rad
+    gravity: float = 9.8
+    cart_mass: float = 1.0
+    pole_mass: float = 0.1
+    half_length: float = 0.5
+    force_magnitude: float = 10.0
+    timestep_length: float = 0.02
+    position_limit: float = 2.4
+    angle_limit: float = 12 * 2 * math.pi / 360
     semi_implicit_euler: bool = static(default=False)
-    sutton_barto_reward: bool = static(default=False)  # 0 a step and -1 for the fall, instead of 1 a step
+    sutton_barto_reward: bool = static(default=False)
 
     def __check_init__(self) -> None:
         super().__check_init__()

@@ -29,15 +29,24 @@ class MountainCar(Environment[MountainCarState]):
     Observation: float32 (2,): position, velocity. Reward: -1 a step, the last one included.
     Source: Moore (1990), "Efficient memory-based learning for robot control"; the equations are those of
     Sutton & Barto, "Reinforcement Learning: An Introduction", example 10.1.
+
+    Attributes:
+      force: 1/step^2, the acceleration at full throttle.
+      gravity: 1/step^2.
+      min_position: a wall; whoever hits it stops.
+      max_position: where the track ends.
+      max_speed: 1/step.
+      goal_position: the top of the hill.
+      goal_velocity: 1/step, the least at which the goal counts as reached.
     """
 
-    force: float = 0.001  # 1/step^2, the acceleration at full throttle
-    gravity: float = 0.0025  # 1/step^2
-    min_position: float = -1.2  # a wall: whoever hits it stops
+    force: float = 0.001
+    gravity: float = 0.0025
+    min_position: float = -1.2
     max_position: float = 0.6
-    max_speed: float = 0.07  # 1/step
+    max_speed: float = 0.07
     goal_position: float = 0.5
-    goal_velocity: float = 0.0  # 1/step, the least at which the goal counts as reached
+    goal_velocity: float = 0.0
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:

@@ -22,7 +22,7 @@ class MountainCarContinuous(MountainCar):
     Source: the equations of MountainCar with a stronger engine and a nearer goal, as Gymnasium has them.
     """
 
-    force: float = 0.0015  # 1/step^2, the acceleration at full throttle
+    force: float = 0.0015
     goal_position: float = 0.45
 
     @property

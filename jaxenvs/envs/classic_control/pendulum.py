@@ -28,14 +28,22 @@ class Pendulum(Environment[PendulumState]):
     Observation: float32 (3,): cos theta, sin theta, theta_dot. Reward: minus the squared distance from upright and
     at rest, with a price on the torque; of the state before the step. Never terminates.
     Source: the equation of motion of a uniform rod, moment of inertia m l^2 / 3, in semi-implicit Euler steps.
+
+    Attributes:
+      gravity: m/s^2.
+      mass: kg.
+      length: m.
+      max_torque: N m.
+      max_speed: rad/s.
+      timestep_length: s.
     """
 
-    gravity: float = 10.0  # m/s^2
-    mass: float = 1.0  # kg
-    length: float = 1.0  # m
-    max_torque: float = 2.0  # N m
-    max_speed: float = 8.0  # rad/s
-    timestep_length: float = 0.05  # s
+    gravity: float = 10.0
+    mass: float = 1.0
+    length: float = 1.0
+    max_torque: float = 2.0
+    max_speed: float = 8.0
+    timestep_length: float = 0.05
 
     @property
     def observation_space(self) -> gymnasium.spaces.Box:

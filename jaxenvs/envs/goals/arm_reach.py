@@ -37,12 +37,17 @@ class ArmReach(GoalEnvironment[ArmReachState]):
     `info["is_success"]` says whether it is there. Pose and goal are random: angles uniform, the goal uniform in what
     the tip can reach.
     Source: the task of Plappert et al. (2018), "Multi-Goal Reinforcement Learning", with the kinematics of two links.
+
+    Attributes:
+      link_length_1, link_length_2: m.
+      max_turn: rad a step.
+      distance_threshold: m.
     """
 
-    link_length_1: float = 0.5  # m
-    link_length_2: float = 0.5  # m
-    max_turn: float = 0.2  # rad a step
-    distance_threshold: float = 0.05  # m
+    link_length_1: float = 0.5
+    link_length_2: float = 0.5
+    max_turn: float = 0.2
+    distance_threshold: float = 0.05
 
     @property
     def observation_space(self) -> gymnasium.spaces.Dict:

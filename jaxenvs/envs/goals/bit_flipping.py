@@ -32,6 +32,10 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
     flipped whose number is above 0. Observation: MultiBinary(n_bits) under each of the three names; the goal is all
     ones. Reward: 0 if the goal is achieved, else -1. Terminates there; `info["is_success"]` says so.
     Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", section 3.1.
+
+    Attributes:
+      n_bits: how many, at most 512.
+      continuous: whether actions are a Box.
     """
 
     n_bits: int = static(default=10)

@@ -56,6 +56,12 @@ class Game(Environment[State], Generic[State, DrawsType]):
     `observe`. All but the first are deterministic: with the reference's random numbers they are its episodes.
     Source: Young & Tian (2019), "MinAtar: An Atari-inspired testbed for thorough and reproducible reinforcement
     learning experiments".
+
+    Attributes:
+      sticky_action_prob: that the last action is done instead of the one asked for.
+      difficulty_ramping: whether the game gets faster, where it can.
+      minimal_actions: whether an action is a position in `minimal_action_set`, Discrete(3) of Breakout; else it is one
+        of all six, nothing (0), left, up, right, down, fire (5). Games name their actions by these numbers.
     """
 
     sticky_action_prob: float = 0.1

@@ -66,10 +66,14 @@ class Blackjack(Environment[BlackjackState]):
     Observation: Tuple(Discrete(32), Discrete(11), Discrete(2)): the player's sum, the dealer's card that is seen (1 is
     an ace), and whether an ace counts as 11. Reward, at the end: 1 for a win, 0 for a draw, -1 for a loss.
     Source: Sutton & Barto (2018), example 5.1; their rules are `sab`.
+
+    Attributes:
+      natural: a win with an ace and a ten as first cards pays 1.5; of no effect with `sab`.
+      sab: a player with such cards wins against a dealer without them.
     """
 
-    natural: bool = static(default=False)  # a win with an ace and a ten as first cards pays 1.5; not with sab
-    sab: bool = static(default=False)  # a player with such cards wins against a dealer without them
+    natural: bool = static(default=False)
+    sab: bool = static(default=False)
 
     def __check_init__(self) -> None:
         super().__check_init__()

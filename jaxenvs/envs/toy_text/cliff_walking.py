@@ -47,6 +47,9 @@ class CliffWalking(Environment[CliffWalkingState]):
     Observation: Discrete(48), the position. Reward: -1 a step; -100 for a fall, after which one stands at the start.
     The info has `prob`, the probability of the step just taken.
     Source: Sutton & Barto (2018), example 6.6.
+
+    Attributes:
+      is_slippery: whether the ground is.
     """
 
     is_slippery: bool = static(default=False)

@@ -48,12 +48,19 @@ class FrozenLake(Environment[FrozenLakeState]):
     On slippery ice a step goes where it was meant to with `success_rate`, else to either side of that.
     Observation: Discrete(rows * columns), the position. Reward: 1 for the goal, else 0; see `reward_schedule`. The
     info has `prob`, the probability of the step just taken.
+
+    Attributes:
+      success_rate: a probability.
+      reward_schedule: of reaching a goal, a hole, ice.
+      desc: the map, rows of S (start), F (ice), H (hole), G (goal); None for that of `map_name`.
+      map_name: "4x4" or "8x8".
+      is_slippery: whether the ice is.
     """
 
     success_rate: float = 1 / 3
-    reward_schedule: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of reaching a goal, a hole, ice
-    desc: tuple[str, ...] | None = static(default=None)  # rows of S (start), F (ice), H (hole), G (goal)
-    map_name: str = static(default="4x4")  # unless there is a desc
+    reward_schedule: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    desc: tuple[str, ...] | None = static(default=None)
+    map_name: str = static(default="4x4")
     is_slippery: bool = static(default=True)
 
     def __check_init__(self) -> None:

@@ -69,6 +69,12 @@ class Taxi(Environment[TaxiState]):
     The info has `prob`, the probability of the step just taken, rain considered; and `action_mask`, int8 (6,), which
     actions would change anything.
     Source: Dietterich (2000), "Hierarchical reinforcement learning with the MAXQ value function decomposition".
+
+    Attributes:
+      rainy_probability: that a drive goes where it was meant to, in rain.
+      fickle_probability: that a fickle passenger changes his destination.
+      is_rainy: whether it rains.
+      fickle_passenger: whether the passenger is fickle.
     """
 
     rainy_probability: float = 0.8

@@ -162,7 +162,9 @@ class CrossQPolicy(ActorCriticPolicy):
 
 @struct
 class CrossQ(SAC):
-    """SAC's settings, without targets (`tau` and `target_update_interval` have no effect), and:
+    """Off-policy learning without target networks (Bhatt et al. 2024, https://arxiv.org/abs/1902.05605).
+
+    Its settings are SAC's, of which there are no targets (`tau` and `target_update_interval` have no effect), and:
 
     Attributes:
       policy_delay: gradient steps of the critics for one of the actor and of the entropy coefficient.

@@ -19,7 +19,9 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState,
 
 @struct
 class DQN(OffPolicySettings):
-    """OffPolicySettings, and:
+    """Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236).
+
+    Its settings are those of OffPolicySettings, with SB3's defaults, and:
 
     Attributes:
       target_update_interval: steps of all environments together between changes of the target.

@@ -12,7 +12,11 @@ from jaxenvs.environment import struct
 
 @struct
 class NormalActionNoise:
-    """Independent normal noise in each step. `mean`, `sigma`: numbers, or one for each dimension of an action."""
+    """Independent normal noise in each step.
+
+    Attributes:
+      mean, sigma: of the noise on actions in [-1, 1]; numbers, or one for each dimension of an action.
+    """
 
     mean: Any
     sigma: Any
@@ -32,7 +36,14 @@ class NormalActionNoise:
 
 @struct
 class OrnsteinUhlenbeckActionNoise:
-    """Noise that drifts, by `theta`, back to its mean: Brownian motion with friction, in steps of `dt`."""
+    """Noise that drifts back to its mean: Brownian motion with friction.
+
+    Attributes:
+      mean, sigma: see NormalActionNoise.
+      theta: the friction.
+      dt: the length of a step.
+      initial_noise: where each episode begins.
+    """
 
     mean: Any
     sigma: Any

@@ -188,7 +188,11 @@ class ContinuousCritic:
 
 @dataclasses.dataclass(frozen=True)
 class DQNPolicy(OffPolicyPolicy):
-    """A Q-network for Discrete actions."""
+    """A Q-network for Discrete actions.
+
+    Attributes:
+      q_net: the values of all actions.
+    """
 
     q_net: QNetwork
     head: ActionHead
@@ -211,7 +215,12 @@ class DQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ActorCriticPolicy(OffPolicyPolicy):
-    """An actor, and critics of what it does."""
+    """An actor, and critics of what it does.
+
+    Attributes:
+      actor: from observations to actions.
+      critic: from observations and actions to values.
+    """
 
     actor: Any
     critic: ContinuousCritic

@@ -32,7 +32,11 @@ class QuantileNetwork(QNetwork):
 
 @dataclasses.dataclass(frozen=True)
 class QRDQNPolicy(OffPolicyPolicy):
-    """A network of quantiles for Discrete actions."""
+    """A network of quantiles for Discrete actions.
+
+    Attributes:
+      quantile_net: the quantiles of the returns of all actions.
+    """
 
     quantile_net: QuantileNetwork
     head: ActionHead
@@ -60,7 +64,10 @@ class QRDQNPolicy(OffPolicyPolicy):
 
 @struct
 class QRDQN(DQN):
-    """DQN's settings. Gradients are not scaled down where `max_grad_norm` is None."""
+    """DQN of quantiles (Dabney et al. 2018, https://arxiv.org/abs/1710.10044).
+
+    Its settings are DQN's. Gradients are not scaled down where `max_grad_norm` is None.
+    """
 
     POLICY: ClassVar[type[OffPolicyPolicy]] = QRDQNPolicy
     NETWORKS: ClassVar[tuple[str, ...]] = ("quantile_net",)

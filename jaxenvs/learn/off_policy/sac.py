@@ -21,7 +21,9 @@ from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings, OffPolicy
 
 @struct
 class SAC(OffPolicySettings):
-    """OffPolicySettings, and:
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905).
+
+    Its settings are those of OffPolicySettings, with SB3's defaults, and:
 
     Attributes:
       ent_coef: the weight of the entropy; or, if it is learned, what it starts from.

@@ -18,7 +18,9 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState,
 
 @struct
 class TD3(OffPolicySettings):
-    """OffPolicySettings, and:
+    """Twin delayed deterministic policy gradient (Fujimoto, van Hoof & Meger 2018, https://arxiv.org/abs/1802.09477).
+
+    Its settings are those of OffPolicySettings, with SB3's defaults, and:
 
     Attributes:
       policy_delay: gradient steps of the critics for one of the actor and of the targets.

@@ -46,7 +46,9 @@ class TQCPolicy(ActorCriticPolicy):
 
 @struct
 class TQC(SAC):
-    """SAC's settings, and:
+    """Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269).
+
+    Its settings are SAC's, and:
 
     Attributes:
       top_quantiles_to_drop_per_net: of the quantiles of all critics together, so many times their number of the

@@ -21,7 +21,10 @@ RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
 
 @struct
 class A2C(OnPolicySettings):
-    """OnPolicySettings with SB3's defaults for A2C: one gradient step for each rollout."""
+    """Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783): one gradient step for each rollout.
+
+    Its settings are those of OnPolicySettings, with SB3's defaults.
+    """
 
     OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
 

@@ -24,7 +24,9 @@ STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fracti
 
 @struct
 class PPO(OnPolicySettings):
-    """OnPolicySettings, and:
+    """Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
+
+    Its settings are those of OnPolicySettings, with SB3's defaults, and:
 
     Attributes:
       batch_size, n_epochs: of the minibatches, of which the last of an epoch may be smaller; passes over a rollout.

@@ -18,7 +18,12 @@ from jaxenvs.learn.settings import Settings
 
 @struct
 class LearnerState:
-    """Parameters of a network and the state of their optimiser, whose arrays are vectors, as `ravel` orders them."""
+    """Parameters of a network and the state of their optimiser.
+
+    Attributes:
+      params: as the network's `init` makes them.
+      optimizer_state: its arrays are vectors, as `ravel` orders them.
+    """
 
     params: Any
     optimizer_state: Any
