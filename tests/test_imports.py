@@ -38,9 +38,9 @@ def test_jaxenvs_works_without_torch_and_sb3():
     assert result.stdout.strip() == "(2, 4)", result.stderr
 
 
-@pytest.mark.parametrize("missing", ["torch", "stable_baselines3"])
-def test_bridge_says_which_extra_is_missing(missing):
-    result = python(f"import sys; sys.modules['{missing}'] = None\nimport bridge")
+@pytest.mark.parametrize(("name", "missing"), [("bridge", "torch"), ("jaxenvs.sb3", "stable_baselines3")])
+def test_bridge_says_which_extra_is_missing(name, missing):
+    result = python(f"import sys; sys.modules['{missing}'] = None\nimport {name}")
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: bridge needs PyTorch and Stable-Baselines3")
     assert f"{missing} is not installed" in last
@@ -90,3 +90,24 @@ def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():
     assert python(code.format("")).stdout.strip() == "False"
     set_by_user = "os.environ['JAX_CPU_ENABLE_ASYNC_DISPATCH'] = 'true'; "
     assert python(code.format(set_by_user)).stdout.strip() == "True"
+
+
+def test_jaxenvs_sb3_has_the_objects_of_bridge():
+    result = python(
+        "import bridge, jaxenvs.sb3, pickle\n"
+        "from jaxenvs.sb3 import *\n"
+        "from jaxenvs.sb3 import CrossQ\n"
+        "same = [getattr(jaxenvs.sb3, name) is getattr(bridge, name) for name in dir(bridge) if name[:2] != '__']\n"
+        "print(all(same), len(same) > 40, PPO is bridge.PPO, CrossQ is bridge.CrossQ)\n"
+        "print(dir(jaxenvs.sb3) == dir(bridge), hasattr(jaxenvs.sb3, 'Nothing'))\n"
+        "print(pickle.dumps(PPO) == pickle.dumps(bridge.PPO))\n"
+        "import jaxenvs.sb3.wrappers\n"
+    )
+    assert result.stdout.split() == [*["True"] * 5, "False", "True"], result.stderr
+    assert "'jaxenvs.sb3' is not a package" in result.stderr
+
+
+def test_another_bridge_in_the_way_is_named(tmp_path):
+    (tmp_path / "bridge.py").write_text("")
+    result = subprocess.run([sys.executable, "-c", "import jaxenvs.sb3"], cwd=tmp_path, capture_output=True, text=True)
+    assert f"`import bridge` finds {tmp_path / 'bridge.py'}" in result.stderr
