@@ -1,37 +1,36 @@
-"""Writes docs/benchmarks.md and the short table of README.md from benchmarks/results: python -m benchmarks.docs"""
+"""Writes what is written from benchmarks/results: python -m benchmarks.docs
+
+That is docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and the short table of README.md.
+"""
 
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, markdown
+from benchmarks.pages import plots, summary, tables
+from benchmarks.pages.text import fastest, fill
 
 CHECKOUT = Path(__file__).parent.parent
-README, PAGE = CHECKOUT / "README.md", CHECKOUT / "docs" / "benchmarks.md"
+README = CHECKOUT / "README.md"
+PAGES = {CHECKOUT / "docs" / "benchmarks.md": summary.page, CHECKOUT / "docs" / "benchmarks" / "tables.md": tables.page}
 BEGIN, END = "<!-- speed: python -m benchmarks.docs -->\n", "<!-- end of speed -->\n"
-
-# Of results that are not named as what makes them.
-COMMANDS = {"learning_off_policy": "learning --off-policy"}
-
-Rows = list[dict[str, Any]]
 
 
 def write() -> None:
-    """Write the page, and put the table in place of that between the two marks."""
+    """Write the pages, draw the plots, and put README's table in place of that between the two marks."""
     results = read()
-    PAGE.write_text(page(results))
+    for path, page in PAGES.items():
+        path.write_text(page(results))
+    plots.write(results)
     README.write_text(with_table(README.read_text(), results))
 
 
 def read() -> dict[str, Any]:
     """What every benchmark that has run has written, by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-
-
-# --- README.md --------------------------------------------------------------------------------------------------
 
 
 def with_table(readme: str, results: dict[str, Any]) -> str:
@@ -43,234 +42,29 @@ def with_table(readme: str, results: dict[str, Any]) -> str:
 
 def short(results: dict[str, Any]) -> str:
     """The fastest of each kind, in a row for each task."""
-    machine, stepping = results["training"]["machine"], results["vec_env"]["tables"]["steps"]
-    speeds = {
-        f"PPO on {what}": _fastest(
-            {row["side"]: row for row in results["training"]["tables"]["training"] if row["part"] == part}
-        )
-        for part, what in (
-            ("a", "8 JAX environments x 256 steps, batch 64, 10 epochs"),
-            ("b", "256 JAX environments x 32 steps, batch 2048, 4 epochs"),
-            ("c", "8 Gymnasium environments x 256 steps, batch 64, 10 epochs"),
-        )
-    }
-    names = {"JaxVecEnv": "bridge.PPO", "DummyVecEnv with Monitor": "stock SB3", "EnvPool adapter": "EnvPool"}
+    machine = results["training"]["machine"]
+    rows = summary.training_rows(results)
     for lanes in (8, 1024):
-        speeds[f"`VecEnv.step` of {lanes} environments, NumPy out"] = _fastest(
-            {names[row["vec_env"]]: row for row in stepping if row["lanes"] == lanes and row["vec_env"] in names}
+        steps = [row for row in results["vec_env"]["tables"]["steps"] if row["lanes"] == lanes]
+        speeds = fastest([{**row, "side": row["vec_env"]} for row in steps])
+        envpool = speeds.get("EnvPool adapter")
+        rows.append(
+            {
+                "thousand steps a second": f"`VecEnv.step` of {lanes} environments, NumPy out",
+                "`bridge`": speeds["JaxVecEnv"],
+                "Stable-Baselines3": speeds["DummyVecEnv with Monitor"],
+                "fastest other": f"{envpool:.3g} (EnvPool)" if envpool else None,
+            }
         )
-    rows = []
-    for task, best in speeds.items():
-        row: dict[str, Any] = {"thousand steps a second": task, "`bridge`": best.pop("bridge.PPO")}
-        row |= {"`jaxenvs.learn`": best.pop("jaxenvs.learn", None), "Stable-Baselines3": best.pop("stock SB3")}
-        other = max(best, key=best.__getitem__, default=None)
-        rows.append(row | {"fastest other": f"{best[other]:.3g} ({other})" if other else None})
     where = f"CartPole-v1 on {machine['cores']} cores of an {machine['cpu']}, compile time apart."
     what = "How it was measured, what else was, and where others are faster: [docs/benchmarks.md](docs/benchmarks.md)."
-    return f"\n{_fill(f'{where} {_gpu_in_short(results)} {what}')}\n\n{markdown(rows)}\n\n"
-
-
-def _fastest(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Thousand steps a second of each side, which may have rows with several numbers of threads."""
-    best: dict[str, float] = {}
-    for name, row in rows.items():
-        side = name.partition(",")[0]
-        best[side] = max(best.get(side, 0.0), row["steps_per_second"] / 1000)
-    return best
+    return f"\n{fill(f'{where} {_gpu_in_short(results)} {what}')}\n\n{markdown(rows)}\n\n"
 
 
 def _gpu_in_short(results: dict[str, Any]) -> str:
     if "gpu" not in results:
         return "Nothing was measured on a GPU yet (`make gpu` does it)."
     return f"On a GPU ({results['gpu']['machine']['gpu']}) it was measured too."
-
-
-def _fill(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
-
-
-# --- docs/benchmarks.md -----------------------------------------------------------------------------------------
-
-
-def page(results: dict[str, Any]) -> str:
-    """All tables, each with the command that makes it and what must be known to believe it."""
-    parts = [
-        """# Benchmarks
-
-Written by `python -m benchmarks.docs` from `benchmarks/results/`. `make bench` installs the peers and measures all of
-it anew, `make gpu` what is measured on a GPU. Every script has `--help`, and `--quick` to see that it works.
-
-No accelerator, unless it says so. Medians; slowest and fastest runs are in the files."""
-    ]
-    sections = {
-        "never_slower": ("What changing the import costs", _never_slower),
-        "host": ("Environments on the host", _all_tables),
-        "cluster": ("Environments on a cluster", _all_tables),
-        "envpool": ("EnvPool's worlds", _all_tables),
-        "training": ("Training", _training),
-        "off_policy": ("Off-policy training", _all_tables),
-        "replay": ("Replay buffers", _all_tables),
-        "sweep": ("Many seeds in one program", _sweep),
-        "scale": ("One training over two devices", _all_tables),
-        "tune": ("Tuning", _all_tables),
-        "learning": ("What is learnt", _learning),
-        "learning_off_policy": ("What is learnt off-policy", _learning_off_policy),
-        "worlds_learning": ("What is learnt in the suites", _all_tables),
-        "worlds": ("Suites, adapters and pictures", _all_tables),
-        "vec_env": ("VecEnv", _vec_env),
-        "raw_stepping": ("Stepping", _raw_stepping),
-        "soak": ("Ten minutes in one process", _all_tables),
-        "gpu": ("On a GPU", _gpu),
-    }
-    for name, (title, tables) in sections.items():
-        if name in results:
-            parts.append(f"## {title}\n\n{_about(name, results[name])}")
-            parts.extend(tables(results[name]["tables"]))
-    if "gpu" not in results:
-        parts.append("## On a GPU\n\nNothing was measured on a GPU yet: `make gpu` does it ([gpu.md](gpu.md)).")
-    bars = [bar for result in results.values() for bar in result["bars"]]
-    missed = [bar for bar in bars if not bar["met"]]
-    parts.append(f"## Bars\n\nThe project set itself {len(bars)} bars for these figures. Not reached: {len(missed)}.")
-    parts.extend([markdown(missed)] if missed else [])
-    return "\n\n".join(parts) + "\n"
-
-
-def _options(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items() if value and name != "quick")
-
-
-def _about(name: str, result: dict[str, Any]) -> str:
-    """Where, with what and how it was measured."""
-    machine = result["machine"]
-    where = f"{machine['cores']} cores of an {machine['cpu']}"
-    if "gpu" in machine:
-        where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
-    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-    later = [f"- measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
-    notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
-    command = COMMANDS.get(name, name)
-    return f"{_fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"
-
-
-def _training(tables: dict[str, Rows]) -> list[str]:
-    training = [
-        {
-            "setting": row["setting"],
-            "side": row["side"],
-            "environments": row["environments"],
-            "ms per iteration": row["ms_per_iteration"],
-            "thousand steps/s": row["steps_per_second"] / 1000,
-            "compile, s": row["compile_seconds"],
-        }
-        for row in tables["training"]
-    ]
-    peers = [f"- {row['peer']} ({row['versions']}): {row['does differently']}." for row in tables["peers"]]
-    return [
-        "PPO on CartPole-v1. Peers run in processes of their own, and do some things differently:",
-        "\n".join(peers),
-        markdown(training),
-        "From `python train.py` to an evaluated 475, each a process from its start: imports and compilation included, "
-        "JAX's\npersistent cache off; seconds:",
-        markdown([_without(row, "part") for row in tables["solved"]]),
-    ]
-
-
-def _sweep(tables: dict[str, Rows]) -> list[str]:
-    return [markdown(tables["sweep"])]
-
-
-def _learning(tables: dict[str, Rows]) -> list[str]:
-    return [
-        "Seeds of MountainCarContinuous-v0 solve it or get stuck, on both sides, so that ten of them say little.",
-        markdown([_without(row, "met") for row in tables["learning"]]),
-    ]
-
-
-def _learning_off_policy(tables: dict[str, Rows]) -> list[str]:
-    return [markdown([_without(row, "met") for row in tables["learning"]])]
-
-
-def _vec_env(tables: dict[str, Rows]) -> list[str]:
-    ppo = [
-        {
-            "setting": row["settings"],
-            "environments": row["vec_env"],
-            "collection, ms": row["collection_ms"],
-            "update, ms": row["update_ms"],
-        }
-        for row in tables["ppo"]
-    ]
-    return [
-        "`VecEnv.step` on CartPole-v1, microseconds a call:",
-        markdown(_pivot(tables["steps"], "vec_env", "lanes", "us_per_call")),
-        "Stock SB3 PPO on them, one iteration. With 8 environments JaxVecEnv does not pay here: between two calls of "
-        "the policy\nits caches are cold, and the update takes most of the time anyway.",
-        markdown(ppo),
-        "Memory of a process that steps eight environments:",
-        markdown(tables["memory"]),
-    ]
-
-
-def _raw_stepping(tables: dict[str, Rows]) -> list[str]:
-    rows = tables["stepping"]
-    return [
-        "Compiled random rollouts, million steps a second, against gymnax; *stacked* keeps the whole trajectory, "
-        "*reduced* its\nsums. Both sides are compiled with JAX's defaults:",
-        markdown(_compiled(rows)),
-        "One call from Python a step, CartPole-v1, million steps a second, NumPy out:",
-        markdown(_pivot(_calls(rows), "side", "lanes", "millions")),
-    ]
-
-
-def _never_slower(tables: dict[str, Rows]) -> list[str]:
-    return [markdown(tables["cells"])]
-
-
-def _gpu(tables: dict[str, Rows]) -> list[str]:
-    parts = []
-    for name, rows in tables.items():
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        parts.append(f"### {name.replace('_', ' ').capitalize()}")
-        parts.append(markdown([{column: row.get(column) for column in columns} for row in rows]))
-    return parts
-
-
-def _all_tables(tables: dict[str, Rows]) -> list[str]:
-    return [markdown(rows) for rows in tables.values() if rows]
-
-
-def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}
-
-
-def _pivot(rows: Rows, name: str, across: str, value: str) -> Rows:
-    """One row for each `name`, one column for each value of `across`."""
-    columns = list(dict.fromkeys(row[across] for row in rows))
-    cells = {(row[name], row[across]): row[value] for row in rows}
-    return [
-        {name.replace("vec_env", "environments"): label} | {f"{c} {across}": cells.get((label, c)) for c in columns}
-        for label in dict.fromkeys(row[name] for row in rows)
-    ]
-
-
-def _compiled(rows: Rows) -> Rows:
-    """jaxenvs, gymnax and their ratio, for each environment and number of lanes."""
-    speeds = {(row["env"], row["lanes"], row["side"]): row["steps_per_second"] / 1e6 for row in rows}
-    table = []
-    for env, lanes in dict.fromkeys((row["env"], row["lanes"]) for row in rows):
-        line = {"environment": env, "lanes": lanes}
-        for form in ("reduced", "stacked"):
-            ours = speeds[env, lanes, f"compiled, {form}: jaxenvs"]
-            theirs = speeds[env, lanes, f"compiled, {form}: gymnax"]
-            line |= {f"{form}: jaxenvs": ours, f"{form}: gymnax": theirs, f"{form}: ratio": ours / theirs}
-        table.append(line)
-    return table
-
-
-def _calls(rows: Rows) -> Rows:
-    """The per-step calls of CartPole-v1, in million steps a second."""
-    calls = [row for row in rows if row["env"] == "CartPole-v1" and row["side"].startswith("calls: ")]
-    return [{**row, "side": row["side"][len("calls: ") :], "millions": row["steps_per_second"] / 1e6} for row in calls]
 
 
 if __name__ == "__main__":

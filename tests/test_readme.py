@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import docs
+from benchmarks.pages import plots
+from benchmarks.pages.behind import behind
+from benchmarks.pages.figures import FIGURES
 from tests.tiers import tiered
 
 CHECKOUT = Path(__file__).parent.parent
@@ -68,9 +71,34 @@ def test_links_lead_somewhere(page):
 def test_the_tables_are_those_of_the_results():
     """If not: python -m benchmarks.docs"""
     results = docs.read()
-    assert docs.PAGE.read_text() == docs.page(results)
+    for path, page in docs.PAGES.items():
+        assert path.read_text() == page(results), path
     assert README.read_text() == docs.with_table(README.read_text(), results)
     assert README.read_text().count(docs.BEGIN) == README.read_text().count(docs.END) == 1
+
+
+def test_the_plots_are_those_of_the_results():
+    """They carry what they show. If not: python -m benchmarks.docs"""
+    results = docs.read()
+    for name, figure in FIGURES.items():
+        assert plots.shown(plots.FOLDER / f"{name}.svg") == json.loads(json.dumps(figure(results))), name
+
+
+def test_plots_are_drawn_twice_the_same(tmp_path):
+    results = docs.read()
+    for folder in ("once", "twice"):
+        plots.write(results, tmp_path / folder)
+    for drawn in sorted((tmp_path / "once").iterdir()):
+        assert drawn.read_bytes() == (tmp_path / "twice" / drawn.name).read_bytes()
+
+
+def test_the_page_says_where_another_is_ahead():
+    """Whatever a new measurement puts before ours, nobody has to write it there."""
+    results = docs.read()
+    rows = results["training"]["tables"]["training"]
+    rows.append({**rows[0], "side": "a newcomer", "steps_per_second": 3 * max(row["steps_per_second"] for row in rows)})
+    assert "a newcomer" in [row["ahead of ours"] for row in behind(results)]
+    assert "a newcomer" not in [row["ahead of ours"] for row in behind(docs.read())]
 
 
 def test_the_citation_is_of_this_version():

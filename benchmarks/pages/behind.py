@@ -1,0 +1,161 @@
+"""Where others are faster, or need less: found in the results, so that no new figure can be left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.pages.text import Rows
+
+OURS = ("bridge", "jaxenvs", "JaxVecEnv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """One figure of ours beside the best of others."""
+
+    what: str
+    case: str
+    other: str
+    times: float  # how much better the other is: above 1 where ours is behind
+
+
+def behind(results: dict[str, Any]) -> Rows:
+    """A row for each kind of comparison in which another was ahead at least once, the greatest difference first."""
+    kinds: defaultdict[str, list[Pair]] = defaultdict(list)
+    for pair in _pairs(results):
+        kinds[pair.what].append(pair)
+    rows: Rows = []
+    for what, pairs in kinds.items():
+        ahead = sorted((pair for pair in pairs if pair.times > 1), key=lambda pair: -pair.times)
+        if ahead:
+            rows.append(
+                {
+                    "what": what,
+                    "ahead of ours": ", ".join(dict.fromkeys(pair.other for pair in ahead)),
+                    "how often": f"{len(ahead)} of {len(pairs)}",
+                    "at most, times": ahead[0].times,
+                    "where that was": ahead[0].case,
+                }
+            )
+    return sorted(rows, key=lambda row: -row["at most, times"])
+
+
+def compared(results: dict[str, Any]) -> int:
+    """How many figures were put beside those of others."""
+    return sum(1 for _ in _pairs(results))
+
+
+def _pairs(results: dict[str, Any]) -> Iterator[Pair]:
+    for name, pairs in _KINDS.items():
+        if name in results:
+            yield from pairs(results[name]["tables"])
+
+
+def _training(tables: dict[str, Rows]) -> Iterator[Pair]:
+    yield from _by_case("PPO's steps a second", tables["training"], "setting", "part")
+    solved = {(row["setting"], row["side"]): row["seconds"] for row in tables["solved"]}
+    for setting in dict.fromkeys(setting for setting, _ in solved):
+        other = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" in side)
+        ours = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" not in side)
+        yield Pair("seconds from `python train.py` to a solved CartPole", f"{setting} settings", "SB3", ours / other)
+
+
+def _off_policy(tables: dict[str, Rows]) -> Iterator[Pair]:
+    rows = [row for row in tables["steps"] if row["environments"].endswith("Gymnasium")]
+    yield from _by_case("steps a second on Gymnasium environments", rows, "algorithm", "network", "setting")
+
+
+def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
+    for row in tables["cells"]:
+        cell = row["cell"]
+        yield Pair("steps a second after changing the import", cell, "SB3", 1 / row["times"])
+        yield Pair(
+            "seconds to the first iteration, with compilation", cell, "SB3", row["bridge_first"] / row["stock_first"]
+        )
+        yield Pair("memory in training, after the imports", cell, "SB3", row["times_MB"])
+
+
+def _raw_stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
+    forms: defaultdict[str, Rows] = defaultdict(list)
+    for row in tables["stepping"]:
+        form, _, side = row["side"].partition(": ")
+        case = f"{row['env']}, {row['lanes']} environments" + ("" if form == "calls" else f", {form}")
+        forms["calls" if form == "calls" else "compiled"].append({**row, "side": side, "case": case})
+    yield from _by_case("one call a step from Python, NumPy out", forms["calls"], "case")
+    yield from _by_case("compiled random rollouts", forms["compiled"], "case")
+
+
+def _vec_env(tables: dict[str, Rows]) -> Iterator[Pair]:
+    rows = [{**row, "side": row["vec_env"], "case": f"{row['lanes']} environments"} for row in tables["steps"]]
+    yield from _by_case("`VecEnv.step` on CartPole-v1", rows, "case")
+
+
+def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
+    for row in tables["cells"]:
+        yield Pair("steps a second after changing the imports", row["cell"], "SB3", 1 / row["times"])
+    for row in tables["acting"]:
+        yield Pair("acting", row["what"], "SB3", row["bridge [s]"] / row["stock SB3 [s]"])
+    for row in tables["stepping"]:
+        case = f"{row['lanes']} environments of {row['microseconds']} µs"
+        for ours, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):
+            if row.get(ours) and row.get(other):
+                yield Pair("`VecEnv.step` of Gymnasium environments", case, f"SB3's {other}", row[other] / row[ours])
+    speeds = {row["source"]: row["steps_per_second"] for row in tables["native"]}
+    for ours, other in (
+        ("the same in GymVecEnv", "Gymnasium's native CartPole"),
+        ("CartPole in C, NativeVecEnv", "CartPole in C"),
+    ):
+        yield Pair("native environments as a VecEnv", ours, "the same without", speeds[other] / speeds[ours])
+
+
+def _envpool(tables: dict[str, Rows]) -> Iterator[Pair]:
+    rows = [{**row, "side": row["side"].replace("VecEnv.step of GymVecEnv", "bridge")} for row in tables["seams"]]
+    yield from _by_case("EnvPool's environments as a VecEnv", rows, "what")
+    yield from _by_case("PPO on EnvPool's environments", tables["training"], "what")
+
+
+def _replay(tables: dict[str, Rows]) -> Iterator[Pair]:
+    for name in ("add", "sample"):
+        for row in tables[name]:
+            if row["stock SB3 [µs]"] is not None:
+                case = f"{name}, {row['numbers']} numbers"
+                yield Pair("replay buffers", case, "SB3", row["bridge [µs]"] / row["stock SB3 [µs]"])
+
+
+def _worlds(tables: dict[str, Rows]) -> Iterator[Pair]:
+    rows = []
+    for row in tables["adapters"]:
+        form, _, side = row["side"].partition(": ")
+        rows.append({**row, "side": side, "case": f"{row['environment']}, {form}"})
+    yield from _by_case("other libraries' environments through ours", rows, "case")
+    for name in ("minatar", "toy_text", "draw"):
+        yield from _by_case(f"{name.replace('_', ' ')}, steps a second", tables.get(name, []), "environment")
+
+
+_KINDS = {
+    "training": _training,
+    "off_policy": _off_policy,
+    "never_slower": _never_slower,
+    "raw_stepping": _raw_stepping,
+    "vec_env": _vec_env,
+    "host": _host,
+    "envpool": _envpool,
+    "replay": _replay,
+    "worlds": _worlds,
+}
+
+
+def _by_case(what: str, rows: Rows, *names: str) -> Iterator[Pair]:
+    """The fastest of ours and the fastest of others, where the rows agree in those columns."""
+    cases: defaultdict[str, Rows] = defaultdict(list)
+    for row in rows:
+        cases[", ".join(dict.fromkeys(str(row[name]) for name in names))].append(row)
+    for case, sides in cases.items():
+        ours = [row["steps_per_second"] for row in sides if row["side"].startswith(OURS)]
+        others = {row["side"]: row["steps_per_second"] for row in sides if not row["side"].startswith(OURS)}
+        if ours and others:
+            other = max(others, key=others.__getitem__)
+            yield Pair(what, case, other.replace("stock SB3", "SB3"), others[other] / max(ours))

@@ -1,0 +1,82 @@
+"""What the five plots and small tables of docs/benchmarks.md show, taken from the results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from benchmarks.pages.text import Rows, fastest
+
+SETTINGS = (
+    ("a", "8 JAX environments x 256 steps, batch 64, 10 epochs"),
+    ("b", "256 JAX environments x 32 steps, batch 2048, 4 epochs"),
+    ("c", "8 Gymnasium environments x 256 steps, batch 64, 10 epochs"),
+)
+
+
+def training(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Thousand steps a second of PPO on CartPole, by setting and side."""
+    rows = results["training"]["tables"]["training"]
+    return {f"PPO on {what}": fastest([row for row in rows if row["part"] == part]) for part, what in SETTINGS}
+
+
+def imports(results: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """How many times as many steps a second the same script makes, by algorithm and kind of policy, cell by cell."""
+    found: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {"MLP": [], "CNN or MultiInput": []})
+    for row in results["never_slower"]["tables"]["cells"]:
+        algorithm, policy = row["cell"].split()[:2]
+        found[algorithm]["MLP" if policy.startswith("Mlp") else "CNN or MultiInput"].append(_digits(row["times"]))
+    return dict(found)
+
+
+def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Steps a second by algorithm and setting, of each side on its own kind of environments."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for row in results["off_policy"]["tables"]["steps"]:
+        if row["algorithm"] in ("PPO", "A2C"):
+            continue
+        number, kind = row["environments"].split()[:2]
+        side = f"bridge, {kind}" if row["side"].startswith("bridge") else row["side"]
+        zoo = "" if row["setting"] == "SB3's defaults" else f", {row['setting']}"
+        cell = found[f"{row['algorithm']} {row['network']}, {number} env{'s' if number != '1' else ''}{zoo}"]
+        cell[side] = max(cell.get(side, 0.0), _digits(row["steps_per_second"]))
+    return dict(found)
+
+
+def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """CPU seconds of a whole training and the median return at its end, by environment and side."""
+    found: defaultdict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for name, default in (("learning", "PPO "), ("learning_off_policy", "")):
+        for row in results.get(name, {"tables": {"learning": []}})["tables"]["learning"]:
+            env = row["env"] if default else " ".join([row["env"].split()[0].upper(), *row["env"].split()[1:]])
+            side = "bridge" if row["side"].startswith("bridge") else row["side"]
+            figures = {"seconds": _digits(row["cpu_seconds"]), "return": _digits(row["median_return"])}
+            found[f"{default}{env}"][side] = figures
+    return {env: sides for env, sides in found.items() if len(sides) > 1}
+
+
+def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
+    """Million steps of CartPole a second: by way of stepping and side, for numbers of environments."""
+    calls: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in results["vec_env"]["tables"]["steps"]:
+        calls[row["vec_env"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
+    compiled: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    rows: Rows = results["raw_stepping"]["tables"]["stepping"]
+    for row in rows:
+        form, _, side = row["side"].partition(": ")
+        if row["env"] == "CartPole-v1" and form == "compiled, stacked":
+            compiled[side][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
+    return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one program": dict(compiled)}
+
+
+FIGURES = {
+    "training": training,
+    "imports": imports,
+    "off-policy": off_policy,
+    "learning": learning,
+    "stepping": stepping,
+}
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")

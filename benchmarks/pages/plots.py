@@ -1,0 +1,190 @@
+"""The plots of docs/benchmarks.md: small SVGs that can be read on a light page and on a dark one.
+
+Each carries what it shows as JSON, so that a test can tell whether it is of today's results without drawing it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages.figures import FIGURES
+
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
+GREY = "#7f8288"  # as far from white as from the dark page
+COLOURS = {
+    "bridge": "#3b82f6",
+    "jaxenvs": "#8b5cf6",
+    "stock SB3": "#9ca3af",
+    "SBX": "#10b981",
+}
+OTHERS = ("#f59e0b", "#ef6c57", "#d4a72c", "#e879a6")
+STYLE = {
+    "svg.hashsalt": "jaxenvs",
+    "svg.fonttype": "none",  # text stays text: small, and in the reader's own font
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "savefig.transparent": True,
+}
+
+
+def write(results: dict[str, Any], folder: Path = FOLDER) -> None:
+    """Draw all of them into the folder."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    folder.mkdir(exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for name, figure in FIGURES.items():
+            data = figure(results)
+            drawn = _DRAWINGS[name](data)
+            metadata = {"Date": None, "Creator": None, "Description": json.dumps(data)}
+            drawn.savefig(folder / f"{name}.svg", metadata=metadata, bbox_inches="tight")
+
+
+def shown(path: Path) -> Any:
+    """What a plot shows: as the figures, after a way through JSON."""
+    found = re.search(r"<dc:description>(.*?)</dc:description>", path.read_text(), re.DOTALL)
+    return json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")) if found else None
+
+
+def _figure(height: float, columns: int = 1, heights: Sequence[float] = (1,)) -> Any:
+    """A figure as narrow as a telephone can show it with text that can be read, and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    return figure, figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).ravel()
+
+
+def _legend(figure: Any, ax: Any) -> None:
+    """Above the axes, where no point is."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=10, handlelength=1.2, columnspacing=1.2)
+
+
+def _colour(side: str, others: list[str]) -> str:
+    for name, colour in COLOURS.items():
+        if side.startswith(name):
+            return colour
+    return OTHERS[others.index(side) % len(OTHERS)] if side in others else OTHERS[0]
+
+
+def _training(data: dict[str, dict[str, float]]) -> Any:
+    heights = [len(sides) for sides in data.values()]
+    figure, axes = _figure(0.3 + 0.4 * len(data) + 0.25 * sum(heights), heights=heights)
+    for ax, (setting, sides) in zip(axes, data.items()):
+        names = sorted(sides, key=sides.__getitem__)
+        bars = ax.barh(names, [sides[name] for name in names], 0.7, color=[_colour(name, []) for name in names])
+        ax.bar_label(bars, fmt=lambda value: f" {value:.3g}", color=GREY)
+        ax.set_title(setting, loc="left")
+        ax.set_xticks([])
+        ax.set_ylim(-0.6, len(names) - 0.4)
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(length=0)
+    axes[-1].set_xlabel("thousand steps a second")
+    return figure
+
+
+def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
+    figure, (ax,) = _figure(0.9 + 0.45 * len(data))
+    kinds_of = (("MLP", 0.14, "o", COLOURS["bridge"]), ("CNN or MultiInput", -0.14, "s", OTHERS[0]))
+    for kind, shift, marker, colour in kinds_of:
+        points = [(times, -index + shift) for index, kinds in enumerate(data.values()) for times in kinds[kind]]
+        ax.scatter(*zip(*points), marker=marker, s=26, alpha=0.65, color=colour, linewidths=0, label=f"{kind} policy")
+    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
+    ax.set_xscale("log")
+    ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
+    ax.minorticks_off()
+    ax.set_yticks([-index for index in range(len(data))], list(data))
+    ax.grid(axis="x")
+    ax.set_xlabel("steps a second, beside the same script with Stable-Baselines3")
+    _legend(figure, ax)
+    return figure
+
+
+def _off_policy(data: dict[str, dict[str, float]]) -> Any:
+    """Beside stock SB3, as SAC makes a hundred steps a second and DQN thousands."""
+    sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
+    figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
+    height = 0.8 / len(sides)
+    colours = {"bridge, JAX": "#3b82f6", "bridge, Gymnasium": "#93c0fb"}
+    for place, side in enumerate(sides):
+        has = [(index, cell[side] / cell["stock SB3"] - 1) for index, cell in enumerate(data.values()) if side in cell]
+        where = [-index + 0.4 - height * (place + 0.5) for index, _ in has]
+        colour = colours.get(side, _colour(side, []))
+        bars = ax.barh(where, [more for _, more in has], height, left=1, color=colour, label=side)
+        ax.bar_label(bars, [f" {more + 1:.3g}x" for _, more in has], color=GREY, fontsize=9)
+    ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
+    ax.set_xscale("log")
+    ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
+    ax.minorticks_off()
+    ax.set_yticks([-index for index in range(len(data))], [name.replace(", ", ",\n", 1) for name in data], fontsize=9)
+    ax.set_xlabel("steps a second, beside stock SB3 on Gymnasium environments")
+    _legend(figure, ax)
+    return figure
+
+
+def _learning(data: dict[str, dict[str, dict[str, float]]]) -> Any:
+    figure, (ax,) = _figure(0.9 + 0.36 * len(data))
+    others = list(dict.fromkeys(side for sides in data.values() for side in sides))
+    for index, sides in enumerate(data.values()):
+        seconds = [figures["seconds"] for figures in sides.values()]
+        ax.plot([min(seconds), max(seconds)], [-index, -index], color=GREY, linewidth=1, zorder=1)
+    for side in others:
+        points = [(sides[side]["seconds"], -index) for index, sides in enumerate(data.values()) if side in sides]
+        ax.scatter(*zip(*points), s=55, color=_colour(side, others), label=side, zorder=2)
+    ax.set_xscale("log")
+    ax.set_xticks([10, 30, 100, 300], ["10 s", "30 s", "100 s", "300 s"])
+    ax.minorticks_off()
+    ax.set_yticks([-index for index in range(len(data))], list(data))
+    ax.grid(axis="x")
+    ax.set_xlabel("CPU seconds of a whole training, median of the seeds")
+    _legend(figure, ax)
+    return figure
+
+
+def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure, axes = _figure(7, heights=[1] * len(data))
+    for ax, (way, sides) in zip(axes, data.items()):
+        others = [side for side in sides if not side.startswith(tuple(COLOURS))]
+        for side, speeds in sides.items():
+            colour = COLOURS["bridge"] if side == "JaxVecEnv" else _colour(side, others)
+            ax.plot(list(map(int, speeds)), list(speeds.values()), marker="o", color=colour, label=side)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_locator(NullLocator())
+        lanes = sorted({int(number) for speeds in sides.values() for number in speeds})
+        ax.set_xticks(lanes, [f"{number:,}" for number in lanes])
+        ax.set_title(way, loc="left")
+        ax.set_ylabel("million steps a second")
+        ax.grid(axis="y")
+        ax.legend(fontsize=10, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2)
+    axes[-1].set_xlabel("environments")
+    return figure
+
+
+_DRAWINGS = {
+    "training": _training,
+    "imports": _imports,
+    "off-policy": _off_policy,
+    "learning": _learning,
+    "stepping": _stepping,
+}
