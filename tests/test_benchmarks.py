@@ -43,6 +43,7 @@ def test_raw_stepping_writes_every_side_and_bar(tmp_path, capsys):
     assert "WARNING" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough  # as vec_env's, below
 def test_raw_stepping_without_peers_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
     no_peers(monkeypatch)
     content = run(raw_stepping, "raw_stepping", tmp_path, "--lanes", "8")

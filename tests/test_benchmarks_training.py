@@ -147,6 +147,7 @@ def test_bars_are_held_against_the_faster_stock_sb3(monkeypatch):
     assert environments == [training.JAX_ENVS, "VectorEnv", training.GYMNASIUM_ENVS, training.GYMNASIUM_ENVS]
 
 
+@pytest.mark.thorough
 def test_a_pure_training_goes_on_with_its_parameters():
     prepared = training.pure_training(SETTING, iterations=3)
     first, second = prepared.run(), prepared.run()
@@ -272,6 +273,7 @@ def test_both_sides_of_the_off_policy_learning_table_have_the_same_settings(task
     assert str(stock.policy) == str(ours.policy)
 
 
+@pytest.mark.thorough
 def test_evaluations_at_steps_leave_the_steps_between_to_programs():
     evaluations = learning.EvaluationsAtSteps(lambda: 1.0, every=30)
     model = DQN("MlpPolicy", make_vec_env("CartPole-v1", 2), learning_starts=200, buffer_size=100)

@@ -6,6 +6,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks import worlds_learning
 from jaxenvs.learn.distributions import Categorical
@@ -42,6 +43,7 @@ def test_an_episode_that_is_cut_off_counts_with_what_it_has_brought():
     assert lengths.tolist() == [50] * 3
 
 
+@pytest.mark.thorough
 def test_quick_writes_a_row_and_the_training(tmp_path):
     worlds_learning.main(["--quick", "--tasks", LAKE, "--output", str(tmp_path)])
     content = json.loads((tmp_path / "worlds_learning.json").read_text())

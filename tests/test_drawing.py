@@ -16,6 +16,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs.drawing import BLACK, WHITE, Canvas, background, draw_tiles
+from tests.tiers import tiered
 
 HEIGHT, WIDTH = 21, 33
 LEFT, RIGHT, BOTTOM, TOP = WORLD = (-2.0, 4.0, -1.0, 2.0)  # pixels of 0.18 by 0.14
@@ -129,7 +130,7 @@ def test_shapes_cover_those_before_them() -> None:
     assert tuple(picture[0, 0]) == WHITE
 
 
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (7, 2)])
+@pytest.mark.parametrize(("height", "width"), tiered([(1, 1), (1, 9), (7, 2)], (1, 9), (7, 2)))
 def test_pictures_have_any_size(height: int, width: int) -> None:
     canvas = Canvas.blank(height, width, 0.0, 1.0, 0.0, 1.0, (10, 20, 30)).box(0.0, 1.0, 0.0, 0.5, BLACK)
     picture = np.asarray(canvas.picture())
@@ -248,7 +249,7 @@ def test_a_picture_is_gymnasiums(id: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert np.abs(ours - np.roll(theirs, 1, axis=0)).mean() > 1
 
 
-@pytest.mark.parametrize("id", REACH)
+@pytest.mark.parametrize("id", tiered(REACH, "Acrobot-v1", "CartPole-v1"))
 def test_a_picture_has_any_size_and_lanes_parameters_of_their_own(id: str) -> None:
     env = jaxenvs.make(id).unwrapped
     parameter = {"CartPole-v1": "half_length", "Pendulum-v1": "length", "Acrobot-v1": "link_length_1"}

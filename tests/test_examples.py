@@ -17,7 +17,8 @@ SCRIPTS, NOTEBOOKS = (sorted(EXAMPLES.rglob(f"*.{kind}")) for kind in ("py", "ip
 AT_LENGTH = (
     *("custom_environment.py", "domain_randomization.py", "gradients_through_flight.py"),
     *("thousands_of_landers.py", "train_sb3.py", "wind_and_gravity.py"),
-    *("domain_randomization.ipynb", "other_library.ipynb", "same_script_compiled.ipynb"),
+    *("cartpole.py", "offline_sequence_model.py", "own_gymnasium_env.py", "sweep.py", "tank.py", "train_compiled.py"),
+    *("domain_randomization.ipynb", "other_library.ipynb", "quickstart.ipynb", "same_script_compiled.ipynb"),
 )
 
 

@@ -30,7 +30,10 @@ NEEDS = {
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
 }
 # What these train, README.md's do, examples, and tests of their parts.
-AT_LENGTH = ("docs/index.md", "docs/algorithms.md", "docs/off-policy.md")
+AT_LENGTH = (
+    *("docs/algorithms.md", "docs/index.md", "docs/many-machines.md", "docs/native-environments.md"),
+    *("docs/off-policy.md", "docs/pure-jax.md", "docs/replay.md", "docs/stable-baselines3.md", "docs/tuning.md"),
+)
 
 
 @pytest.mark.slow

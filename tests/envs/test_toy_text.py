@@ -178,6 +178,7 @@ def test_walker_stands_where_he_is_and_is_not_seen_in_a_hole() -> None:
     assert np.argwhere(differs).tolist() == [[0, 0], [2, 2]]
 
 
+@pytest.mark.thorough  # of some: test_picture_shows_the_state
 def test_every_situation_of_the_taxi_has_a_picture_of_its_own() -> None:
     env = jaxenvs.Taxi()
     state, _ = env.reset(jax.random.key(0))

@@ -64,6 +64,7 @@ def test_the_picture_is_that_of_the_environment_inside():
     assert TRAINED.can_render
 
 
+@pytest.mark.thorough  # they are environments as any: test_all_of_them_keep_the_contract
 def test_pure_jax_trains_on_them():
     algorithm = learn.A2C(n_steps=8)
     training = learn.Training(VectorEnv(TRAINED, 4), learn.ActorCritic.of(TRAINED), algorithm, total_timesteps=128)
@@ -72,6 +73,7 @@ def test_pure_jax_trains_on_them():
     assert np.isfinite(metrics["policy_loss"]).all()
 
 
+@pytest.mark.thorough  # which step in its VecEnv as any: test_a_parameter_is_reached_through_all_of_them
 def test_stable_baselines3_trains_on_them_in_one_program():
     env = make_vec_env(CartPole, 4, seed=0, wrapper_class=lambda env: TRAINED)
     assert env.observation_space == TRAINED.observation_space

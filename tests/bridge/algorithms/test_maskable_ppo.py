@@ -125,7 +125,7 @@ def test_callbacks_see_the_locals_of_sb3_contrib(make_env):
 # --- Beside sb3-contrib ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", tiered(ACTIONS, "multi_binary"))
+@pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete"))
 def test_zips_go_back_and_forth_in_the_middle_of_a_training(kind, tmp_path):
     ours = make(jax_env(kind=kind)).learn(2 * ROLLOUT)
     ours.save(tmp_path / "ours")

@@ -63,7 +63,7 @@ def test_how_a_training_is_cut_into_programs_changes_no_bit(name, monkeypatch):
     assert_equal(states[2], states[0])
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3"], "DQN", "SAC"))
 def test_learning_twice_is_learning_on(name, monkeypatch):
     monkeypatch.setattr(VectorizedActionNoise, "reset", lambda self: None)  # which SB3 does in each learn
     at_once, twice = (make(name, learning_rate=1e-2) for _ in range(2))

@@ -17,6 +17,7 @@ from bridge import RolloutCheckpoint, load_checkpoint, save_checkpoint
 from tests.bridge.algorithms.off_policy_models import assert_equal, make, make_env, state_of
 from tests.bridge.small_models import with_picklable_schedules
 from tests.stock import STOCK
+from tests.tiers import tiered
 
 
 def learnt(model):
@@ -25,7 +26,7 @@ def learnt(model):
     return {name: value for name, value in state.items() if name not in ("last_obs", "key")}
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3", "QRDQN", "TQC", "CrossQ"], "DQN", "SAC", "CrossQ"))
 def test_a_zip_goes_from_sb3_to_bridge_and_back_in_the_middle_of_a_training(name, tmp_path):
     ours, stock = getattr(bridge, name), getattr(STOCK, name)
     first = make(name, package=STOCK).learn(48)
@@ -142,7 +143,7 @@ def wrapped(name):
     return VecNormalize(make_env("SAC"), gamma=0.9) if name == "on the host" else make_env(name)
 
 
-@pytest.mark.parametrize("name", ["DQN", "TD3", "on the host"])
+@pytest.mark.parametrize("name", tiered(["DQN", "TD3", "on the host"], "DQN", "on the host"))
 def test_a_training_that_goes_on_from_a_checkpoint_is_one_that_was_not_interrupted(name, tmp_path):
     algorithm = "SAC" if name == "on the host" else name
     settings = {"use_sde": True, "learning_starts": 12} if name == "on the host" else {}

@@ -147,7 +147,11 @@ def test_dqn_learns_what_sb3s_learns(settings):
     ("name", "settings"),
     [
         ("TD3", {"action_noise": NORMAL, "policy_delay": 3, "gradient_steps": 2}),
-        ("TD3", {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1}),
+        pytest.param(
+            "TD3",
+            {"action_noise": DRIFTING, "train_freq": (1, "episode"), "gradient_steps": -1},
+            marks=pytest.mark.thorough,
+        ),
         ("TD3", {"n_envs": 2, "action_noise": DRIFTING, "train_freq": 4, "gradient_steps": 130}),
         ("DDPG", {"action_noise": NORMAL, "tau": 0.1, "policy_kwargs": {"net_arch": {"pi": [5], "qf": [6, 7]}}}),
     ],

@@ -28,12 +28,13 @@ from tests.bridge.algorithms.own_code_models import (
     zero,
 )
 from tests.environments import Counter
+from tests.tiers import tiered
 
 # --- Methods of a subclass ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("name", ["SAC", "TD3", "DQN"])
+@pytest.mark.parametrize("name", tiered(["SAC", "TD3", "DQN"], "SAC", "DQN"))
 def test_what_a_subclass_does_to_weights_after_an_update_stays(name, where):
     class Clipped(getattr(bridge, name)):
         def train(self, gradient_steps, batch_size=64):
@@ -208,7 +209,7 @@ def test_parameters_that_are_set_after_an_update_by_hand_are_saved(tmp_path):
         assert torch.equal(saved.policy.state_dict()[name], tensor), name
 
 
-@pytest.mark.parametrize("name", ["SAC", "TD3", "DDPG", "DQN"])
+@pytest.mark.parametrize("name", tiered(["SAC", "TD3", "DDPG", "DQN"], "SAC", "DQN"))
 def test_an_update_by_hand_takes_sb3s_number_of_rows(name):
     model, asked = make(getattr(bridge, name), buffer_size=200), []
     model.learn(20)

@@ -12,6 +12,7 @@ from stable_baselines3.common.logger import configure
 import bridge
 from bridge import NotCompilable, PrioritizedReplayBuffer
 from tests.bridge.algorithms.off_policy_models import OWN, make, make_env
+from tests.tiers import tiered
 
 BATCH, STEPS = 8, 4
 SMALLEST = 1e-6  # of Schaul et al. 2016: nothing is drawn never again
@@ -151,7 +152,7 @@ def test_updates_on_a_prioritised_buffer_are_those_of_plain_pytorch(name, update
     assert len(np.unique(stored)) > 4
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("name", tiered(["DQN", "SAC", "TD3"], "DQN", "SAC"))
 def test_a_training_draws_what_surprised_it(name):
     model = make(name, **BUFFER, **({"n_steps": 1} if "n_steps" in OWN[name] else {}))
     model.learn(60)

@@ -49,7 +49,7 @@ CASES = {
     ("environments", "case"),
     tiered(
         itertools.product(["JAX's", "Gymnasium's"], CASES),
-        *(("JAX's", "discrete"), ("JAX's", "state-dependent"), ("Gymnasium's", "box")),
+        *(("JAX's", "discrete"), ("Gymnasium's", "box")),
     ),
 )
 def test_sb3_that_takes_our_actions_learns_what_we_learn(environments, case, monkeypatch):

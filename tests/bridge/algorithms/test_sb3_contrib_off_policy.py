@@ -38,6 +38,7 @@ def env_of(name):
     return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
+@pytest.mark.thorough  # what updates make of quantiles: tests/bridge/translate/test_off_policy_updates.py
 def test_quantiles_find_the_right_action_of_four():
     """With this seed, as sb3-contrib's with it."""
     kwargs = {"net_arch": [32], "n_quantiles": 25}
@@ -72,7 +73,7 @@ def test_weights_can_be_set_in_part_and_what_does_not_fit_is_refused(name, tmp_p
         assert each.learn(40)._n_updates == 15
 
 
-@pytest.mark.parametrize("name", tiered(NETWORKS, "TQC"))
+@pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
 def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
     model = make(name, env_of(name)).learn(60)
     acts = model.quantile_net if name == "QRDQN" else model.actor

@@ -56,6 +56,7 @@ def test_who_may_do_one_thing_alone_does_it_untrained_and_without_masks_does_not
     assert model.learn(64)._n_updates == 4
 
 
+@pytest.mark.thorough  # what updates make of masks: test_arithmetic.py
 def test_masks_find_the_right_action_among_seventy_in_two_rollouts():
     env = DISCRETE(dim=70, n_invalid_actions=55)
     model = bridge.MaskablePPO("MlpPolicy", env, gamma=0.4, seed=0, device="cpu").learn(3000)

@@ -56,6 +56,7 @@ def test_normalized_run_saves_its_statistics(tmp_path, capsys):
     assert "-200.00 ± 0.00" in capsys.readouterr().out  # the reward as it is, not normalised
 
 
+@pytest.mark.thorough  # as the next test
 def test_a2c_trains(tmp_path):
     cli.main(["train", "a2c", "Pendulum-v1", "--total-timesteps", "80", "--out", str(tmp_path / "a2c")])
     assert (tmp_path / "a2c" / "model.zip").exists()

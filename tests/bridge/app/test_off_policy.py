@@ -70,7 +70,7 @@ def test_a_run_leaves_what_ppos_does_and_is_evaluated(run, capsys):
     assert (model.num_timesteps, model._n_updates) == (160, 2 * 18)  # from the 24th step on, after every eighth
 
 
-@pytest.mark.parametrize("name", tiered(CONTRIB, "crossq"))
+@pytest.mark.parametrize("name", tiered(CONTRIB, "qrdqn"))
 def test_algorithms_of_sb3_contrib_leave_zips_that_it_loads(name, tmp_path):
     env_id, stock, settings = CONTRIB[name]
     arguments = ["train", name, env_id, "--total-timesteps", "40", "--out", str(tmp_path)]
@@ -117,7 +117,8 @@ def test_a_film_is_made(run, tmp_path, capsys):
     assert "return" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("algorithm", tiered(["sac", "td3"], "td3"))
+@pytest.mark.thorough  # of DQN the next test, and of PPO test_seeds.py
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_the_zip_of_each_seed_goes_on_with_sb3(algorithm, tmp_path):
     arguments = ["train", algorithm, "Pendulum-v1", "--total-timesteps", "40", "--seeds", "2", "--out", str(tmp_path)]
     cli.main([*arguments, "--hyperparameters", *SMALL, "learning_rate=lin_0.01"])
@@ -180,6 +181,7 @@ def test_seeds_do_not_go_on_with_a_config_that_was_changed_by_hand(two_seeds, tm
     assert "gamma was 0.99 and is 0.5" in error_of(capsys, "train", "--resume", str(path.parent))
 
 
+@pytest.mark.thorough  # the larger store: tests/bridge/seeds/test_larger_store.py
 def test_seeds_go_on_to_a_larger_budget_with_a_larger_store(two_seeds, tmp_path):
     out = tmp_path / "longer"
     arguments = ["train", *DQN, "--seeds", "2", "--out", str(out), *DQN_SETTINGS]

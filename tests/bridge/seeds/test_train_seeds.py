@@ -10,7 +10,6 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 import bridge
 from bridge import NotCompilable, make_vec_env, train_seeds
 from bridge.seeds.train_seeds import _with_seeds
-from tests.tiers import tiered
 
 OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
 ALGORITHMS = {
@@ -44,7 +43,8 @@ def test_a_seeds_model_begins_as_the_constructor_makes_it(name):
     assert (made.get_env().reset() == copied.get_env().reset()).all()
 
 
-@pytest.mark.parametrize("name", tiered(["DQN", "QRDQN"], "QRDQN"))
+@pytest.mark.thorough  # of DQN, by the command: tests/bridge/app/test_off_policy.py
+@pytest.mark.parametrize("name", ["DQN", "QRDQN"])
 def test_each_seed_learns_and_counts_as_its_own_training_would(name):
     first, second = train_seeds(make(name), 12, seeds=range(2))
     assert (first.seed, second.seed) == (0, 1)

@@ -15,6 +15,7 @@ from bridge.translate.action_noise import export_noise, leave_noise_state, noise
 from bridge.translate.operations import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, environment
 from tests.bridge.algorithms.off_policy_models import SETTINGS
+from tests.tiers import tiered
 
 SIGMA = np.array([[0.01, 0.02], [0.1, 0.2]])
 NORMAL = NormalActionNoise(np.zeros((2, 2)), SIGMA)
@@ -67,7 +68,7 @@ def explored(env, noise, package=bridge, steps=400):
     return actions - mean.reshape(-1)
 
 
-@pytest.mark.parametrize("env_class", [Matrix, Column])
+@pytest.mark.parametrize("env_class", tiered([Matrix, Column], Matrix))
 def test_each_number_of_an_action_of_any_shape_has_its_noise(env_class):
     sigma = SIGMA if env_class is Matrix else np.array([[0.01], [0.1]])
     env = JaxVecEnv(TimeLimit(env_class(), 10), 2, 0)

@@ -30,7 +30,8 @@ from tests.tiers import tiered
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 # SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
 SHARED_OR_NOT = [f"{name}{shared}" for name in ("sac", "td3") for shared in ("", " with a shared extractor")]
-MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict")
+MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict", "qrdqn on a dict")
+MANY_NETWORKS += ("sac of other depths", "tqc with a shared extractor", "gsde with a shared extractor")
 every_policy = pytest.mark.parametrize("kind", POLICIES)
 
 

@@ -55,7 +55,11 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("kind", POLICIES)
+# Of an extractor and of what it sees, others show each by itself.
+TWICE = ("on images by two extractors", "two of a user's extractors", "an extractor of a dict")
+
+
+@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in TWICE)))
 def test_equals_torch_in_float64(kind, x64, monkeypatch):
     policy = POLICIES[kind]().double()
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # by which SB3 encodes observations

@@ -149,10 +149,8 @@ def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(
 # --- Images ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("policy", "observation_kind"),
-    tiered([("CnnPolicy", "image"), ("MultiInputPolicy", "dict")], ("CnnPolicy", "image")),
-)
+@pytest.mark.thorough  # beside a VecNormalize: test_of_a_dict_the_chosen_keys_are_normalised
+@pytest.mark.parametrize(("policy", "observation_kind"), [("CnnPolicy", "image"), ("MultiInputPolicy", "dict")])
 def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
     recorder = Recorder()
     env = Counter(observation_kind=observation_kind)
