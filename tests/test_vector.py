@@ -32,16 +32,17 @@ NUM_ENVS, NUM_STEPS = 20, 60
 ACTIONS = np.random.default_rng(0).integers(0, 2, (NUM_STEPS, NUM_ENVS)).astype(np.int32)
 
 
+@partial(jax.jit, static_argnums=0)
+def run(patched, venv, key, actions):
+    state, first = venv.reset(key)
+    state, rest = jax.lax.scan(venv.step, state, actions)
+    return state, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
 def unroll(venv, actions, key=None):
     """All timesteps of a VectorEnv, the first of reset included, as numpy."""
-
-    @jax.jit
-    def run(key, actions):
-        state, first = venv.reset(key)
-        state, rest = jax.lax.scan(venv.step, state, actions)
-        return state, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
-
-    state, timesteps = run(jax.random.key(0) if key is None else key, actions)
+    patched = vector.FEWEST_LANES_TO_SEARCH, vector.chunk_size  # another program for each
+    state, timesteps = run(patched, venv, jax.random.key(0) if key is None else key, actions)
     return state, jax.tree.map(np.asarray, timesteps)
 
 
@@ -92,7 +93,7 @@ def test_both_kinds_of_end_occur_and_the_final_observation_survives_the_reset(sa
     np.testing.assert_array_equal(timesteps.observation[~done], timesteps.final_observation[~done])
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 8, 64])
+@pytest.mark.parametrize("chunk", tiered([1, 3, 8, 64], 3, 64))
 def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
     monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
     select = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
@@ -114,7 +115,7 @@ def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, 
                 if not spec.entry_point.startswith("jaxenvs.envs.box2d.")  # whose rounding hangs on how many there are
             }.values()
         ),
-        *("Acrobot-v1", "Blackjack-v1", "MinAtar/Breakout-v1"),
+        "MinAtar/Breakout-v1",
     ),
 )
 def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
@@ -127,7 +128,7 @@ def test_the_bits_are_the_same_for_every_environment(monkeypatch, id):
     assert_trees_equal(searched, unroll(venv, actions))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(mask=st.lists(st.booleans(), min_size=17, max_size=17), chunk=st.sampled_from([1, 4, 17, 30]))
 def test_exactly_the_masked_lanes_are_replaced(mask, chunk):
     mask = np.array(mask)
@@ -215,15 +216,17 @@ def test_a_batch_restarts_each_lane_with_its_own_environment(monkeypatch):
 @pytest.mark.parametrize("num_envs", [4, 40])
 def test_returns_are_differentiable_through_the_reset_of_some_lanes(num_envs):
     # Every lane ends at its third step, and starts again from a state that does not depend on the force.
-    def mean_velocity(force, num_steps):
+    def mean_velocity(force, counts):
         venv = VectorEnv(TimeLimit(CartPole(force_magnitude=force), 3), num_envs)
-        actions = jnp.ones((num_steps, num_envs), jnp.int32)
+        actions = jnp.ones((4, num_envs), jnp.int32)
         _, timesteps = jax.lax.scan(venv.step, venv.reset(jax.random.key(0))[0], actions)
-        return timesteps.observation[-1, :, 1].mean()
+        return timesteps.observation[:, :, 1].mean(1) @ counts
 
+    backward = jax.jit(jax.grad(mean_velocity))
+    along = jax.jit(lambda force, counts: jax.jvp(lambda force: mean_velocity(force, counts), (force,), (1.0,))[1])
     for num_steps, steps_that_count in ((2, 2), (3, 0), (4, 1)):
-        reverse = jax.grad(mean_velocity)(10.0, num_steps)
-        forward = jax.jvp(partial(mean_velocity, num_steps=num_steps), (10.0,), (1.0,))[1]
+        last = jax.nn.one_hot(num_steps - 1, 4)
+        reverse, forward = backward(10.0, last), along(10.0, last)
         np.testing.assert_allclose(reverse, forward, rtol=1e-5)
         np.testing.assert_allclose(reverse, 0.0195 * steps_that_count, rtol=0.02)
 

@@ -6,6 +6,7 @@ More of them: `python -m tests.differential --programs 5000`.
 from pathlib import Path
 
 import pytest
+import stable_baselines3
 
 import bridge
 from tests.differential.comparing import KNOWN, compare
@@ -16,28 +17,34 @@ from tests.differential.settings import ALGORITHMS, Setting
 from tests.tiers import tiered
 
 ENVS = ("jax", "gymnasium")
-PROGRAMS = -(-320 // (len(ALGORITHMS) * len(ENVS)))  # of each algorithm and kind of environments
+# Of each algorithm, of sb3-contrib's half as many: 306 together. In JAX environments most compile what none before did.
+PROGRAMS = {"jax": 6, "gymnasium": 30}
 
 
-def _numbers(algorithm, env):
+def _how_many(algorithm, env):
+    return PROGRAMS[env] if algorithm in stable_baselines3.__all__ else PROGRAMS[env] // 2
+
+
+def _numbers(algorithm, env, programs):
     step = len(ALGORITHMS) * len(ENVS)
     number = ALGORITHMS.index(algorithm) + len(ALGORITHMS) * ENVS.index(env)
-    return range(number, number + PROGRAMS * step, step)
+    return range(number, number + programs * step, step)
 
 
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_programs_end_where_stable_baselines3_does(algorithm, env):
-    result = search(_numbers(algorithm, env), few=True, most=1)
+    programs = _how_many(algorithm, env)
+    result = search(_numbers(algorithm, env, programs), few=True, most=1)
     assert not result.finds, str(result.finds[0])
-    assert result.count == PROGRAMS
+    assert result.count == programs
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_programs_of_all_settings_end_where_stable_baselines3_does(algorithm, env):
-    result = search(_numbers(algorithm, env), most=1)
+    result = search(_numbers(algorithm, env, 15), most=1)
     assert not result.finds, str(result.finds[0])
 
 
@@ -203,7 +210,7 @@ def test_what_was_found_ends_where_stable_baselines3_does(name):
     assert compare(FOUND[name]) is None
 
 
-@pytest.mark.parametrize("algorithm", tiered(["DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC"], "DQN", "SAC"))
+@pytest.mark.parametrize("algorithm", tiered(["DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC"], "DQN"))
 def test_hindsight_ends_where_stable_baselines3_does(algorithm):
     """On the host, where goals come from NumPy's generator: learning, by hand too, files, and the other library."""
     program = Program(

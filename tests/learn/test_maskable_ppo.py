@@ -18,7 +18,7 @@ def training(kind, **settings):
     return learn.Training(venv, learn.ActorCritic.of(venv.env, actor=(8,), critic=(8,)), PPO, 64, **settings)
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("kind", tiered(ACTIONS, "discrete", "multi_binary"))
 def test_a_policy_gives_illegal_actions_no_chance(kind):
     network = learn.ActorCritic.of(Locks(kind=kind), actor=(8,), critic=(8,))
     params = network.init(jax.random.key(0))
@@ -46,12 +46,14 @@ def test_a_policy_gives_illegal_actions_no_chance(kind):
 @pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_it_trains_stops_and_goes_on(normalize):
     whole = training("discrete", normalize=normalize)
-    result = learn.train(jax.random.key(0), whole)
-    state = whole.init(jax.random.key(0))
+    start = jax.jit(learn.Training.init)(whole, jax.random.key(0))
+    go_on = jax.jit(learn.advance, static_argnums=2)
+    result, metrics = go_on(whole, start, 2)
+    state = start
     for _ in range(2):
-        state, _ = learn.advance(whole, state, 1)
-    jax.tree.map(np.testing.assert_array_equal, result.params, state.learner.params)
-    assert result.metrics["timesteps"].tolist() == [32, 64]
+        state, _ = go_on(whole, state, 1)
+    jax.tree.map(np.testing.assert_array_equal, result.learner.params, state.learner.params)
+    assert metrics["timesteps"].tolist() == [32, 64]
 
 
 def test_environments_without_masks_are_refused():

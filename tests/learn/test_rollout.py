@@ -15,8 +15,8 @@ from tests.environments import Counter
 
 def collected(venv, network, n_steps):
     """A rollout in new environments, where it started and ended, and the TimeSteps in it."""
-    params = network.init(jax.random.key(0))
-    state, timestep = venv.reset(jax.random.key(1))
+    params = jax.jit(network.init)(jax.random.key(0))
+    state, timestep = jax.jit(venv.reset)(jax.random.key(1))
     start = CollectorState(state, timestep.observation)
 
     def step(state, action):

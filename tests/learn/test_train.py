@@ -1,5 +1,7 @@
 """Whole trainings as pure functions: they learn, and they sweep."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,16 @@ VENV = jaxenvs.make_vec("CartPole-v1", 8)
 NETWORK = ActorCritic.of(VENV.env)
 TINY = Training(VENV, NETWORK, PPO(n_steps=32, batch_size=64, n_epochs=2), total_timesteps=512)
 train_once = jax.jit(train)
+go_on = jax.jit(advance, static_argnums=2)
+FALLING = TINY.replace(learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
+
+
+@functools.cache
+def trained(normalize):
+    """The start of a training, its end, and metrics."""
+    training = FALLING.replace(normalize=normalize)
+    start = jax.jit(Training.init)(training, jax.random.key(1))
+    return start, *go_on(training, start, training.num_iterations)
 
 
 def mean_return(metrics, iterations):
@@ -43,6 +55,7 @@ def test_ppo_learns_to_balance_a_pole():
     assert result.metrics["timesteps"][-1] == 97 * 256
 
 
+@pytest.mark.thorough  # test_a2c_descends_as_sb3s_does, and its updates in tests/bridge/algorithms/test_arithmetic.py
 def test_a2c_learns_to_balance_a_pole():
     training = Training(VENV, NETWORK, A2C(n_steps=8, learning_rate=3e-3), total_timesteps=60_000)
     metrics = train_once(jax.random.key(0), training).metrics
@@ -90,11 +103,12 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
 
 
 def test_training_with_normalisation_counts_every_observation():
-    result = train_once(jax.random.key(0), TINY.replace(normalize=True))
-    np.testing.assert_allclose(result.state.normalizer.observation.count, 512 + 8, rtol=1e-5)
-    assert np.isfinite(result.metrics["loss"]).all()
+    _, end, metrics = trained(True)
+    np.testing.assert_allclose(end.normalizer.observation.count, 512 + 8, rtol=1e-5)
+    assert np.isfinite(metrics["loss"]).all()
 
 
+@pytest.mark.thorough  # as SB3's: tests/bridge/algorithms/test_arithmetic.py
 def test_target_kl_ends_an_update_early():
     far = train_once(jax.random.key(0), TINY.replace(learning_rate=0.05, target_kl=0.01))
     assert far.metrics["epochs"].min() == 1
@@ -106,10 +120,7 @@ def test_target_kl_ends_an_update_early():
 
 @pytest.mark.parametrize("normalize", tiered([False, True], True))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
-    training = TINY.replace(normalize=normalize, learning_rate=jnp.linspace(1e-3, 0, TINY.num_iterations))
-    go_on = jax.jit(advance, static_argnums=2)
-    start = training.init(jax.random.key(1))
-    whole, whole_metrics = go_on(training, start, TINY.num_iterations)
+    training, (start, whole, whole_metrics) = FALLING.replace(normalize=normalize), trained(normalize)
     half, first_metrics = go_on(training, start, TINY.num_iterations // 2)
     end, second_metrics = go_on(training, half, TINY.num_iterations // 2)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(end), strict=True):
@@ -162,7 +173,7 @@ def test_a_key_that_is_none_is_refused(key):
         train(key, TINY)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 2048, 10_000])
+@pytest.mark.parametrize("size", tiered([1, 2, 7, 2048, 10_000], 1, 7, 10_000))
 def test_a_permutation_holds_every_number_once(size):
     first, second = (np.asarray(permutation(jax.random.key(seed), size)) for seed in range(2))
     np.testing.assert_array_equal(np.sort(first), np.arange(size))
@@ -203,20 +214,27 @@ def test_a_network_sees_what_gymnasium_makes_of_any_observation(kind):
     assert hash(network) == hash(ActorCritic.of(env, actor=(8,), critic=(8,)))
 
 
-def test_a_training_sees_dicts_and_does_not_normalize_numbers_of_categories():
+def of_dicts():
     env = Counter(observation_kind="dict")
-    training = Training(
-        VectorEnv(env, 2), ActorCritic.of(env, actor=(8,), critic=(8,)), PPO(n_steps=8, batch_size=8), 32
-    )
-    result = jax.jit(train)(jax.random.key(0), training)
+    network = ActorCritic.of(env, actor=(8,), critic=(8,))
+    return Training(VectorEnv(env, 2), network, PPO(n_steps=8, batch_size=8), 32)
+
+
+@pytest.mark.thorough  # networks see them: the test before; rollouts and updates: tests/bridge/engine/test_callbacks.py
+def test_a_training_sees_dicts():
+    result = jax.jit(train)(jax.random.key(0), of_dicts())
     assert np.isfinite(result.metrics["loss"]).all()
+
+
+def test_numbers_of_categories_are_not_normalized():
     with pytest.raises(ValueError, match="normalize takes observations of a Box or of a Dict of them, got Dict"):
-        train(jax.random.key(0), training.replace(normalize=True))
+        train(jax.random.key(0), of_dicts().replace(normalize=True))
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "clip_range"])
-def test_with_64_bits_enabled_a_schedule_leaves_parameters_their_dtype(name, x64):
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), NETWORK.init(jax.random.key(0)))
-    training = TINY.replace(n_epochs=1, target_kl=0.01, **{name: jnp.linspace(1e-3, 0, 2)})
-    result = jax.eval_shape(lambda key: train(key, training, params), jax.random.key(0))
+def test_with_64_bits_enabled_schedules_leave_parameters_their_dtype(x64):
+    key, schedule = jax.random.key(0), jnp.linspace(1e-3, 0, 2)
+    params = jax.eval_shape(NETWORK.init, key)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), params)
+    training = TINY.replace(n_epochs=1, target_kl=0.01, learning_rate=schedule, clip_range=schedule)
+    result = jax.eval_shape(lambda key, params: train(key, training, params), key, params)
     assert {leaf.dtype for leaf in jax.tree.leaves(result.params)} == {np.dtype(np.float32)}

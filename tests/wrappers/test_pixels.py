@@ -83,7 +83,7 @@ def test_the_final_observation_of_a_lane_is_the_picture_of_its_final_state() -> 
         before = state.lanes
         state, timestep = step(state, jnp.ones(20, int))
     assert timestep.truncated.all()
-    final, _ = jax.vmap(env.step)(before, jnp.ones(20, int))
+    final, _ = jax.jit(jax.vmap(env.env.step))(before, jnp.ones(20, int))
     draw = jax.jit(jax.vmap(lambda state: env.draw(state, *SIZE)))
     np.testing.assert_array_equal(timestep.final_observation, draw(final))
     np.testing.assert_array_equal(timestep.observation, draw(state.lanes))

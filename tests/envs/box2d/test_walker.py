@@ -53,6 +53,7 @@ def test_lidar_measures_level_ground() -> None:
     np.testing.assert_allclose(terrain.lidar(near, above), np.minimum(3 / np.cos(angles) / terrain.RANGE, 1), rtol=1e-5)
 
 
+@pytest.mark.thorough  # of BipedalWalkerHardcore, which has boxes too: test_walker_hardcore.py
 def test_picture() -> None:
     heights = jnp.full(terrain.POINTS, terrain.LEVEL)
     state = _stand(heights, jnp.zeros((0, 4)), jnp.float32(0), jnp.uint32(3))

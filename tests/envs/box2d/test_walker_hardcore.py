@@ -199,12 +199,14 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
 # --- Picture ----------------------------------------------------------------------------------------------------------
 
 
-def test_picture_shows_the_boxes_that_are_near() -> None:
+def test_picture_shows_the_walker_the_ground_and_the_boxes_that_are_near() -> None:
     env = new_reference(hardcore=True)
     env.reset(seed=1)
     state = jax.tree.map(jnp.asarray, state_of(env))
     picture = np.asarray(jax.jit(BipedalWalker(hardcore=True).draw, static_argnums=(1, 2))(state, 80, 120))
     left = env.hull.position[0] - 4
+    assert tuple(picture[int(80 - 6 * env.hull.position[1]), 24]) == (127, 51, 229)
+    assert tuple(picture[-1, 24]) == (102, 153, 76)
     seen = 0
     for box in boxes_of(env):
         x, y = (box[0] + box[2]) / 2 - left, (box[1] + box[3]) / 2

@@ -304,7 +304,8 @@ def test_an_update_is_sb3s(case, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "case", tiered(CASES, "DQN", "QRDQN, scaled down", "SAC, state-dependent", "TQC, many dropped", "CrossQ", "TD3")
+    "case",
+    tiered(CASES, "QRDQN, scaled down", "TD3"),  # the others for one update
 )
 def test_a_hundred_updates_are_sb3s(case, monkeypatch, float64):
     assert_same(*updated_by_both(case, 100, torch.float64, monkeypatch), tolerance=1e-8)
@@ -349,7 +350,7 @@ def test_networks_have_the_names_shapes_and_initialisation_of_sb3s(name):
     model = make_stock(name, {}, torch.float32)
     kind = "discrete" if name in DISCRETE else "box"
     policy = OURS[name][1].of(ENV[kind], net_arch=ARCH, **OF_POLICY.get(name, ({}, {}))[1])
-    begun, statistics = policy.init(jax.random.key(0)), read_statistics(model)
+    begun, statistics = jax.jit(policy.init)(jax.random.key(0)), read_statistics(model)
     for each, theirs in statistics.items():
         np.testing.assert_array_equal(begun.pop(each), theirs)
     for network, params in begun.items():

@@ -78,7 +78,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("name", tiered(TRAININGS, "SAC"))
+@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN"))
 def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
     start, whole, whole_metrics = trained(name)
     half, first = go_on(TRAININGS[name], start, 5)
@@ -105,6 +105,7 @@ def test_nothing_is_learned_before_learning_starts(name):
     assert end.learner.num_updates == per_iteration * (timesteps > STARTS).sum()
 
 
+@pytest.mark.thorough  # of bridge's, which are updated by the same code: test_contrib_off_policy.py there
 def test_running_statistics_of_crossq_follow_and_act():
     start, end, _ = trained("CrossQ")
     steps, num = end.learner.targets, end.learner.num_updates
@@ -116,6 +117,7 @@ def test_running_statistics_of_crossq_follow_and_act():
     assert acting.keys() == policy.init(jax.random.key(0)).keys() | {"log_ent_coef"}  # so that it can begin another
 
 
+@pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/test_off_policy.py
 def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
     # In numbers only, so that the program is that of the other tests.
     training = TRAININGS["TD3"].replace(action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.0), learning_rate=0.0)
@@ -203,7 +205,7 @@ def test_a_training_copies_nothing_of_its_store():
     assert not [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN", "SAC"))
 def test_a_training_runs_with_debug_nans(name):
     with jax.debug_nans(True):
         go_on(TRAININGS[name], trained(name)[0], 10)
@@ -253,6 +255,7 @@ def test_what_cannot_be_trained_is_refused(name, changes, message):
         train(jax.random.key(0), TRAININGS[name].replace(**changes))
 
 
+@pytest.mark.thorough  # of bridge.DQN, in the same store: tests/bridge/replay/test_lending.py
 def test_a_store_holds_dicts_and_networks_see_them():
     env = Counter(observation_kind="dict", action_kind="discrete_from_5")
     training = TRAININGS["DQN"].replace(venv=jaxenvs.VectorEnv(env, NUM_ENVS), network=DQNPolicy.of(env, (8,)))

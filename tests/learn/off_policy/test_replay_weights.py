@@ -1,6 +1,7 @@
 """Updates on transitions that do not count alike: the loss of the critics, and the errors for priorities."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ def case(name):
     batches = jax.tree.map(
         lambda leaf: jnp.asarray(leaf, jnp.float32 if leaf.dtype.kind == "f" else jnp.int32), batches
     )
-    noise = settings.noise(policy, params, jax.tree.map(lambda leaf: leaf[0], batches), jax.random.key(1), NUM)
+    noise = settings.noise(policy, params, first(batches), jax.random.key(1), NUM)
     return settings, policy, optimizers, settings.create(params, optimizers), batches, noise
 
 
@@ -51,9 +52,10 @@ def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     settings, policy, optimizers, state, batches, noise = case(name)
     batch, noise = first(batches), first(noise)
     weighed = dataclasses.replace(batch, weight=jnp.array([0, 0, BATCH, 0.0]))
-    after, metrics = settings.update(policy, optimizers, state, weighed, noise)
+    update = jax.jit(functools.partial(settings.update, policy, optimizers))
+    after, metrics = update(state, weighed, noise)
     one, one_noise = jax.tree.map(lambda leaf: leaf[2:3], (batch, noise))
-    alone, metrics_alone = settings.update(policy, optimizers, state, one, one_noise)
+    alone, metrics_alone = update(state, one, one_noise)
     assert_close(after.params[CRITIC[name]], alone.params[CRITIC[name]])
     loss = "loss" if name == "DQN" else "critic_loss"
     assert_close(metrics[loss], metrics_alone[loss])
@@ -64,13 +66,14 @@ def test_errors_are_those_before_the_update_of_each_transition(name):
     settings, policy, optimizers, state, batches, noise = case(name)
     batch, noise = first(batches), first(noise)
     weighed = dataclasses.replace(batch, weight=jnp.ones(BATCH))
-    after, metrics = settings.update(policy, optimizers, state, weighed, noise)
+    update = jax.jit(functools.partial(settings.update, policy, optimizers))
+    after, metrics = update(state, weighed, noise)
     errors = metrics.pop("td_errors")
     assert errors.shape == (BATCH,)
     # The squared ones are the loss, which is said of each transition alone.
     for index in range(BATCH):
         one, one_noise = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], (batch, noise))
-        _, alone = settings.update(policy, optimizers, state, dataclasses.replace(one, weight=jnp.ones(1)), one_noise)
+        _, alone = update(state, dataclasses.replace(one, weight=jnp.ones(1)), one_noise)
         assert_close(errors[index], alone["td_errors"][0])
         if name == "DQN":
             error = float(errors[index])
@@ -78,7 +81,7 @@ def test_errors_are_those_before_the_update_of_each_transition(name):
         else:
             squares = float(alone["critic_loss"]) * (2 if name == "SAC" else 1)  # of both critics, added up
             assert squares / 2 >= error_squared(errors[index]) - 1e-5
-    unweighed, plain = settings.update(policy, optimizers, state, batch, noise)
+    unweighed, plain = update(state, batch, noise)
     assert "td_errors" not in plain
     assert_close(after, unweighed)
     assert_close(metrics, plain)
@@ -95,11 +98,12 @@ def test_updates_one_after_the_other_give_the_errors_of_each(name):
     batches = dataclasses.replace(
         batches, weight=jnp.asarray(np.random.default_rng(1).random((NUM, BATCH)), jnp.float32)
     )
-    together, metrics = settings.updates(policy, optimizers, state, batches, noise)
+    update = jax.jit(functools.partial(settings.update, policy, optimizers))
+    together, metrics = jax.jit(functools.partial(settings.updates, policy, optimizers))(state, batches, noise)
     errors = []
     for index in range(NUM):
         batch, drawn = jax.tree.map(lambda leaf, i=index: leaf[i], (batches, noise))
-        state, one = settings.update(policy, optimizers, state, batch, drawn, index)
+        state, one = update(state, batch, drawn, index)
         errors.append(one["td_errors"])
     assert_close(together, state)
     assert_close(metrics["td_errors"], jnp.stack(errors))
