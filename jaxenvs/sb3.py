@@ -1,4 +1,4 @@
-"""`bridge` under a name that no other package has: `from jaxenvs.sb3 import PPO` gives the class of `bridge`.
+"""`bridge` under a name that says whose it is: `from jaxenvs.sb3 import PPO` gives the class of `bridge`.
 
 The objects are those of `bridge`, so that what either name wrote, the other reads. Its modules are imported by its own
 name: a second copy of them would have classes of its own. Needs PyTorch and Stable-Baselines3: `jaxenvs[sb3]`.
