@@ -1,5 +1,8 @@
 """The wheel is what users get: what is in it, and that it works where nothing else is, away from the checkout."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,6 +13,18 @@ import pytest
 
 CHECKOUT = Path(__file__).parent.parent
 PACKAGES = ("jaxenvs", "bridge")
+CONSTRAINTS = CHECKOUT / "constraints.txt"
+README = (CHECKOUT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^jaxenvs .*", README, re.MULTILINE)
+# Of these the ones that are there, with the newest of everything; without PyTorch, which would come with CUDA.
+OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
+
+# What README.md shows nothing of, and each form must have.
+TRAININGS = {
+    "sb3": "from jaxenvs.sb3 import A2C\nA2C('MlpPolicy', 'CartPole-v1').learn(100)",
+    "contrib": "from jaxenvs.sb3 import QRDQN\nQRDQN('MlpPolicy', 'CartPole-v1', learning_starts=50).learn(100)",
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +57,63 @@ def test_the_sdist_is_what_the_wheel_is_built_of(dist):
         names = {Path(name).parts[1] for name in archive.getnames()}
     files = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
     assert names == {*PACKAGES, *files}
+
+
+class Installed:
+    """An empty environment with the wheel in it, and an empty folder to work in."""
+
+    def __init__(self, folder, wheel, extra="", python=sys.executable, options=("-c", CONSTRAINTS)):
+        self.bin, self.folder = folder / "venv" / "bin", folder / "work"
+        self.folder.mkdir()
+        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
+        self.variables = {**inherited, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        run([python, "-m", "venv", folder / "venv"])
+        what = f"{wheel}[{extra}]" if extra else wheel
+        self("python", "-m", "pip", "install", "--quiet", *options, what)
+
+    def __call__(self, program, *arguments, code=0):
+        """What a program of the environment writes, and complains of."""
+        result = subprocess.run(
+            [self.bin / program, *arguments], cwd=self.folder, env=self.variables, capture_output=True, text=True
+        )
+        assert result.returncode == code, f"{program} {arguments}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
+        return result.stdout, result.stderr
+
+    def runs_readme(self, blocks):
+        for block in blocks:
+            _, complaints = self("python", "-c", block)
+            assert "warning" not in complaints.lower(), complaints
+
+
+@pytest.fixture(scope="module")
+def wheel(dist):
+    (path,) = dist.glob("*.whl")
+    return path
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("python", [sys.executable, *OTHER_PYTHONS])
+def test_without_pytorch_the_wheel_trains_and_says_what_is_missing(python, wheel, tmp_path):
+    if not (path := shutil.which(python)) or subprocess.run([path, "--version"], capture_output=True).returncode:
+        pytest.skip(f"{python} is not installed")
+    installed = Installed(tmp_path, wheel, python=path, **({"options": ()} if python in OTHER_PYTHONS else {}))
+    pure = [block for block in BLOCKS if "bridge" not in block]
+    assert pure
+    installed.runs_readme(pure)
+    where, _ = installed("python", "-c", "import jaxenvs; print(jaxenvs.__file__)")
+    assert Path(where.strip()).is_relative_to(installed.bin.parent)
+    assert "CartPole-v1" in installed("jaxenvs", "list")[0]
+    for name in ("bridge", "jaxenvs.sb3"):
+        assert 'pip install "jaxenvs[sb3]"' in installed("python", "-c", f"import {name}", code=1)[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("extra", TRAININGS)
+def test_with_stable_baselines3_the_wheel_runs_readme(extra, wheel, tmp_path):
+    installed = Installed(tmp_path, wheel, extra)
+    installed.runs_readme([*BLOCKS, TRAININGS[extra]])
+    assert [command.split()[1] for command in COMMANDS] == ["train", "record"]
+    for command in COMMANDS:
+        installed(*command.partition("#")[0].split())
+    assert list(installed.folder.rglob("*.gif"))
+    assert list(installed.folder.rglob("model.zip"))
