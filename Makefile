@@ -50,6 +50,8 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 # Every environment of other libraries: docs/environments/other-libraries.md, and EnvPool's: docs/environments/envpool.md.
 # And Ray's cluster: docs/cluster-environments.md.
 WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
+WITH_OTHERS += tests/test_coming_from.py "tests/test_readme.py::test_the_code_of_a_page_runs[docs/coming-from/brax.md]"
+WITH_OTHERS += "tests/test_readme.py::test_the_code_of_a_page_runs[docs/coming-from/envpool.md]"
 WITH_OTHERS += tests/bridge/host_env/test_ray_cluster.py "tests/test_readme.py::test_the_code_of_a_page_runs[docs/cluster-environments.md]"
 test-foreign: .venv-foreign/.installed
 	.venv-foreign/bin/pytest $(WORKERS) tests/foreign $(WITH_OTHERS) -m ""
@@ -61,7 +63,7 @@ bench: $(INSTALLED)
 # In an environment of its own, which needs neither JAX nor PyTorch: the reference is read, not imported.
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
-	@echo "The site is in site/index.html, and served by: .venv-docs/bin/mkdocs serve"
+	@echo "The site is in site/. To look at it: python3 -m http.server --directory site"
 
 .venv-docs/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-docs

@@ -45,6 +45,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not (CHECKOUT / target).exists():
             return match[0]  # mkdocs says so, if it is a link
         if (shown := site_page(target)) is not None:
+            text = _title(target) if re.fullmatch(r"[\w/.-]+\.md", text) else text
             return f"[{text}]({posixpath.relpath(shown, posixpath.dirname(uri) or '.')}{anchor})"
         if address := repository():
             return f"[{text}]({address}/blob/main/{target}{anchor})"
@@ -76,22 +77,35 @@ def site_page(target: str) -> str | None:
 
 def examples() -> dict[str, str]:
     """A page for each example, those of a folder on one, and a page that lists them."""
+    names: dict[str, str] = {}
     about: dict[str, str] = {}
     bodies: dict[str, str] = {}
     for path in sorted((CHECKOUT / "examples").rglob("*")):
-        if path.suffix in (*LANGUAGES, ".ipynb"):
-            page = _page_of_example(path.relative_to(CHECKOUT))
-            bodies[page] = bodies.get(page, "") + _example(path)
-            if path.suffix == ".py":
-                docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-                about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
-    names = {page: Path(page).stem.replace("_", " ").capitalize() for page in bodies}
-    lines = [
-        f"* [{name}]({posixpath.relpath(page, 'examples')}): {about.get(page, 'a notebook.')}"
-        for page, name in names.items()
-    ]
+        if path.suffix not in (*LANGUAGES, ".ipynb"):
+            continue
+        page = _page_of_example(path.relative_to(CHECKOUT))
+        names[page] = Path(page).stem.replace("_", " ").capitalize()
+        bodies[page] = bodies.get(page, "") + _example(path)
+        if path.suffix == ".py":
+            docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+            about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
+        elif path.suffix == ".ipynb":
+            cells = ("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+            names[page] = _heading("\n\n".join(cells)) or names[page]
+            about[page] = "a notebook."
+    lines = [f"* [{name}]({posixpath.relpath(page, 'examples')}): {about[page]}" for page, name in names.items()]
     index = "# Examples\n\nEach is a file in `examples/`, and run by the tests.\n\n" + "\n".join(lines) + "\n"
     return {"examples/index.md": index} | {page: f"# {names[page]}\n{body}" for page, body in bodies.items()}
+
+
+def _title(path: str) -> str:
+    """The heading of a page, in the place of its file's name, which says less on a site."""
+    return _heading((CHECKOUT / path).read_text()) or path
+
+
+def _heading(text: str) -> str | None:
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _page_of_example(path: Path) -> str:

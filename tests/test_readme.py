@@ -21,18 +21,22 @@ PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 BLOCKS = {
     str(page.relative_to(CHECKOUT)): blocks
     for page in PAGES
-    if (blocks := re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    if (blocks := re.findall(r'```python(?: title="(?:bridge|jaxenvs)")?\n(.*?)```', page.read_text(), re.DOTALL))
 }
 MARK = "--- end of block"
 NEEDS = {
+    "docs/coming-from/brax.md": ("brax",),
+    "docs/coming-from/envpool.md": ("envpool",),
     "docs/cluster-environments.md": ("ray",),
     "docs/environments/envpool.md": ("envpool",),
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
 }
 # What these train, README.md's do, examples, and tests of their parts.
 AT_LENGTH = (
-    *("docs/algorithms.md", "docs/index.md", "docs/many-machines.md", "docs/native-environments.md"),
-    *("docs/off-policy.md", "docs/pure-jax.md", "docs/replay.md", "docs/stable-baselines3.md", "docs/tuning.md"),
+    *("docs/algorithms.md", "docs/fast-script.md", "docs/index.md", "docs/many-machines.md", "docs/many-seeds.md"),
+    *("docs/native-environments.md", "docs/off-policy.md", "docs/own-environment.md", "docs/pure-jax.md"),
+    *("docs/replay.md", "docs/stable-baselines3.md", "docs/tuning.md"),
+    *(page for page in BLOCKS if page.startswith("docs/coming-from/")),
 )
 
 

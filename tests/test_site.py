@@ -1,8 +1,10 @@
 """The site is built strictly: a page that is not in the navigation, or a link that leads nowhere, is an error."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mkdocs.commands.build import build
@@ -39,6 +41,29 @@ def test_links_to_files_outside_lead_to_pages_of_the_site():
     assert hooks.site_page("examples/sweep.py") == "examples/sweep.md"
     assert hooks.site_page("examples/native_c/cartpole.c") == "examples/native_c.md"
     assert hooks.site_page("jaxenvs/vector.py") is None
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [(None, "`jaxenvs/vector.py`"), ("https://host/a/b", "https://host/a/b/blob/main/jaxenvs/vector.py")],
+)
+def test_what_has_no_page_is_linked_if_the_repository_has_an_address(monkeypatch, address, shown):
+    monkeypatch.setattr(hooks, "repository", lambda: address)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/page.md"))
+    code = "```python\nvalue[0](../../jaxenvs/vector.py)\n```\n"
+    text = f"[it](../../jaxenvs/vector.py) and [replay.md](../replay.md)\n\n{code}"
+    written = hooks.on_page_markdown(text, page, None, None)
+    assert shown.replace("`jaxenvs/vector.py`", "`it`") in written
+    assert "[Replay buffers](../replay.md)" in written
+    assert code in written
+
+
+def test_no_address_of_a_repository_is_made_up():
+    """Only pyproject.toml knows where the project is, or that it is nowhere yet."""
+    pages = [CHECKOUT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
+    for page in [*pages, *(CHECKOUT / "docs").rglob("*.md")]:
+        for address in re.findall(r"https?://\S*jaxenvs[^\s)]*", page.read_text()):
+            assert address.startswith(hooks.repository() or "nothing"), (page, address)
 
 
 @pytest.mark.thorough
