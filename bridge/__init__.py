@@ -31,6 +31,7 @@ from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_handle import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from bridge.results import plot_results
 from bridge.seeds import train_seeds
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
@@ -64,6 +65,7 @@ __all__ = [
     "load_checkpoint",
     "make_atari_env",
     "make_vec_env",
+    "plot_results",
     "register_wrapper",
     "save_checkpoint",
     "to_jax",

@@ -53,8 +53,9 @@ FLOORS = [
         "bridge.evaluation_on_host",
         "bridge.evaluation_program",
         "bridge.checkpoint",
-        "bridge.seeds",
+        "bridge.results",
     ],
+    ["bridge.seeds"],
     ["bridge"],
     ["jaxenvs.sb3"],  # another name of `bridge`, and the one module of jaxenvs that imports it
     ["bridge.app"],

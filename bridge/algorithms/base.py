@@ -42,7 +42,7 @@ SavePath = str | Path | io.BufferedIOBase
 # Of a model, what belongs to this process alone: neither saved nor pickled.
 NOT_SAVED = (
     *("_plan", "_is_learning", "_is_sure", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
-    *("_steps_begun", "_masks"),
+    *("_steps_begun", "_masks", "metrics"),
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
@@ -54,6 +54,8 @@ class CompiledAlgorithm(BaseAlgorithm):
     key: np.ndarray
     # Whether the model trained on observations that a VecNormalize had normalised, for `evaluate` without one.
     normalized_observations: bool = False
+    # Of `train_seeds`, for `plot_results`: timesteps, episodes and episode_return, each (num_rows,).
+    metrics: dict[str, np.ndarray] | None = None
     _plan: Plan | None = None
     # What SB3's `learn` has among its locals besides its arguments.
     _locals_of_learn: ClassVar[dict[str, Any]] = {}

@@ -17,9 +17,10 @@ import numpy as np
 from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
-from bridge.app.runs import CHECKPOINT, EPISODES
+from bridge.app.runs import CHECKPOINT
 from bridge.configuration import without_dynamo
 from bridge.engine.watching import QuietCallback
+from bridge.results.reading import EPISODES, read_episodes
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are rarer where writing one takes long.
@@ -97,8 +98,7 @@ class Episodes(QuietCallback):
         path = folder / EPISODES
         if not path.exists():
             return
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [(int(row["timesteps"]), float(row["return"])) for row in csv.DictReader(file)]
+        rows = read_episodes(path)
         self.timesteps = [timesteps for timesteps, _ in rows if timesteps <= until]
         self.returns = [gained for timesteps, gained in rows if timesteps <= until]
 
@@ -124,7 +124,6 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
     def write_last(self) -> None:
         """Write one when the training has ended, for it to go on to a larger budget."""
         if not self._can_write:
-            self._episodes.write(self.path.parent)
             return
         with self._writing():
             save_checkpoint(self.model, self.path, self.metadata)

@@ -12,10 +12,12 @@ from bridge.app.callbacks import Interrupt
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe, evaluate_model
 from bridge.app.files import CannotWrite, make_folder
-from bridge.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, make_env, make_model, refuse_used, save_model
-from bridge.app.seeds import plot, read_arrays, train_in_calls, write_arrays
+from bridge.app.learning_curve import draw_learning_curve
+from bridge.app.runs import CONFIG, make_env, make_model, refuse_used, save_model
+from bridge.app.seeds import read_arrays, train_in_calls, write_arrays
 from bridge.app.training import Interrupted, announce
 from bridge.errors import NotCompilable
+from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import MeshTraining
 from jaxenvs import learn
 from jaxenvs.cli import UserError
@@ -72,7 +74,7 @@ def train_on_devices(config: TrainingConfig, out: Path, resume: bool = False) ->
             if is_first:
                 save_model(model, out)
                 if training.metrics:
-                    plot(config, training.metrics, out / CURVE)
+                    draw_learning_curve(config, out)
     except CannotWrite as error:
         raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
     if interrupt.came:

@@ -21,14 +21,13 @@ from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.configuration import without_dynamo
+from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
 from jaxenvs.cli import UserError
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # what was learnt, for SB3 to load
 STATISTICS = "vec_normalize.pkl"  # of the VecNormalize that the model was trained in
 CHECKPOINT = "checkpoint.zip"  # from which the training goes on
-SEEDS_CHECKPOINT = "checkpoint.npz"  # the same of --seeds
-EPISODES = "episodes.csv"
 CURVE = "learning_curve.png"
 
 

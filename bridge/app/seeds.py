@@ -13,9 +13,11 @@ from bridge.app.config import TrainingConfig
 from bridge.app.distributed import tell
 from bridge.app.evaluation import describe_seeds, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, replacing
-from bridge.app.runs import CONFIG, CURVE, SEEDS_CHECKPOINT, folders_of_models, make_env, make_model, save_model
+from bridge.app.learning_curve import draw_learning_curve
+from bridge.app.runs import CONFIG, folders_of_models, make_env, make_model, save_model
 from bridge.app.training import Interrupted, announce
 from bridge.errors import NotCompilable
+from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import SeedSweep
 from jaxenvs.cli import UserError
 from jaxenvs.learn.devices import is_first_process, largest
@@ -57,7 +59,7 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
                 make_folder(folder)
                 save_model(model, folder)
             if sweep.metrics:
-                plot(config, sweep.metrics, out / CURVE)
+                draw_learning_curve(config, out)
     except CannotWrite as error:
         raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
     if interrupt.came:
@@ -111,22 +113,3 @@ def read_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
         raise
     except Exception as error:  # whatever reading a damaged file ends in
         raise UserError(f"Cannot go on from {path}: {type(error).__name__}: {error}") from error
-
-
-def plot(config: TrainingConfig, metrics: dict[str, np.ndarray], path: Path) -> None:
-    """Draw the learning curve."""
-    from bridge.app.learning_curve import plot_seeds  # here, because matplotlib takes long to import
-
-    with replacing(path) as unfinished:
-        plot_seeds(
-            metrics["timesteps"][0],
-            metrics["episode_return"],
-            metrics["episodes"],
-            unfinished,
-            title=f"{config.env_id}, {config.algorithm}, {_seeds(config)}",
-            threshold=config.world.reward_threshold,
-        )
-
-
-def _seeds(config: TrainingConfig) -> str:
-    return f"seed {config.seed}" if config.num_seeds == 1 else f"{config.num_seeds} seeds"

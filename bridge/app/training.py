@@ -12,11 +12,11 @@ from bridge import NotCompilable
 from bridge.app.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
 from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import describe, evaluate_model
-from bridge.app.files import CannotWrite, make_folder, replacing, writing
+from bridge.app.files import CannotWrite, make_folder, writing
+from bridge.app.learning_curve import draw_learning_curve
 from bridge.app.runs import (
     CHECKPOINT,
     CONFIG,
-    CURVE,
     config_of_checkpoint,
     make_env,
     make_model,
@@ -73,7 +73,8 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
             save_model(model, out)
-            _plot(config, out, episodes)
+            episodes.write(out)
+            draw_learning_curve(config, out)
     except CannotWrite as error:
         kept = "" if is_native else f" Nothing before the last checkpoint is lost: jaxenvs train --resume {out}"
         raise UserError(f"{error}{kept}") from error
@@ -97,20 +98,6 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
         + f", into {out}",
         flush=True,
     )
-
-
-def _plot(config: TrainingConfig, out: Path, episodes: Episodes) -> None:
-    """Draw the learning curve."""
-    from bridge.app.learning_curve import plot_learning_curve  # here, because matplotlib takes long to import
-
-    with replacing(out / CURVE) as path:
-        plot_learning_curve(
-            episodes.timesteps,
-            episodes.returns,
-            path,
-            title=f"{config.env_id}, {config.algorithm}, seed {config.seed}",
-            threshold=config.world.reward_threshold,
-        )
 
 
 def _learn(

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bridge.results.reading import METRICS
 from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, take_over
-from bridge.seeds.seed_sweep import METRICS, Program, SeedSweep, in_rows
+from bridge.seeds.seed_sweep import Program, SeedSweep, in_rows
 from jaxenvs.arrays import from_arrays, to_arrays
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Training, TrainingState, advance, gather, place

@@ -109,6 +109,7 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         if isinstance(model, EpsilonGreedyAlgorithm):
             model._n_calls = steps
             model.exploration_rate = model.exploration_schedule(model._current_progress_remaining)
+    model.metrics = metrics
     env, normalizer = model.get_env(), state.normalizer
     if isinstance(env, VecNormalize) and normalizer is not None:
         moments, all_rms = normalizer.observation, env.obs_rms

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.results.reading import METRICS
 from bridge.seeds.larger_store import in_larger_store
 from bridge.seeds.model_training import Model, parameters_of, take_over, training_of
 from jaxenvs.arrays import from_arrays, to_arrays
@@ -25,7 +26,6 @@ MOST_ITERATIONS_PER_ROW = 64
 # With fewer in a row, for all rows to be alike, a program would run too short; the last row is another program then.
 FEWEST_ITERATIONS_PER_ROW = 16
 KEPT = ("timesteps", "episodes", "episode_return", "epochs")  # of the metrics
-METRICS = "metrics/"  # before their names among the arrays
 
 Metrics = dict[str, np.ndarray]
 # From states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).

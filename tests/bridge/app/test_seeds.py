@@ -3,7 +3,9 @@
 import json
 import signal
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -55,6 +57,10 @@ def test_train_seeds_of_a_model_gives_what_the_command_writes(whole):
     config = TrainingConfig.resolve(**load_config(whole / "config.json")[0] | {"seed": 99, "num_seeds": 1})
     template = make_model(config, make_env(config))
     models = bridge.train_seeds(template, 256, seeds=[5, 6])
+    of_run, of_models = (bridge.plot_results(source, ax=Figure().add_subplot()) for source in (whole, models))
+    assert of_run.lines[0].get_label().startswith("IQM of 2 runs")
+    assert len(of_run.lines[0].get_xdata()) > 0
+    np.testing.assert_array_equal(of_run.lines[0].get_xydata(), of_models.lines[0].get_xydata())
     for seed, model in zip((5, 6), models):
         saved = PPO.load(whole / f"seed-{seed}" / "model.zip")
         assert same(model.policy.state_dict(), saved.policy.state_dict())

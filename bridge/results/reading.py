@@ -1,0 +1,123 @@
+"""What a training earned, from wherever it stands: files of monitors, a run of the command, metrics of a program."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.monitor import LoadMonitorResultsError, load_results
+
+# In the folder of a run of the command: of one agent, and of those whose training is one program.
+EPISODES = "episodes.csv"
+SEEDS_CHECKPOINT = "checkpoint.npz"
+METRICS = "metrics/"  # before their names among the arrays of the latter
+
+COLUMNS = ("timesteps", "episodes", "episode_return")  # of metrics
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the episodes of one training earned; each array is (num_rows,), in the order of time.
+
+    Attributes:
+      x: when, as the x-axis counts it: `timesteps`, `episodes` or `walltime_hrs`.
+      returns: of an episode, or the mean of those that ended in a rollout.
+      episodes: how many these are.
+    """
+
+    x: np.ndarray
+    returns: np.ndarray
+    episodes: np.ndarray
+
+    @property
+    def is_of_episodes(self) -> bool:
+        """Whether each row is one episode."""
+        return bool((self.episodes == 1).all())
+
+
+def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
+    """The trainings of a source: one, or those of several seeds.
+
+    Args:
+      source: a folder; metrics of a program; or what has such `metrics`.
+      num_timesteps: leave out what came later.
+
+    Raises:
+      FileNotFoundError: there is nothing of a training in the folder.
+      TypeError, ValueError: it is none of these, or not complete.
+    """
+    if isinstance(source, str | os.PathLike):
+        tables = _of_folder(Path(source))
+    else:
+        metrics = source if isinstance(source, Mapping) else getattr(source, "metrics", None)
+        if not isinstance(metrics, Mapping):
+            raise TypeError(
+                "dirs must be folders, metrics as learn.train gives them, or what has some, as a learn.Result or a "
+                f"model of train_seeds, got {type(source).__name__}."
+            )
+        tables = _of_metrics(metrics)
+    return [_run(table, num_timesteps, x_axis) for table in tables]
+
+
+def read_episodes(path: Path) -> list[tuple[int, float]]:
+    """Of each episode of a run the number of timesteps at which it ended, and its return."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [(int(row["timesteps"]), float(row["return"])) for row in csv.DictReader(file)]
+
+
+def is_metrics(source: Any) -> bool:
+    """Whether it is a mapping of metrics, and not of names of curves."""
+    return isinstance(source, Mapping) and "episode_return" in source
+
+
+Table = dict[str, np.ndarray]  # by name, the columns of a Run
+
+
+def _of_folder(folder: Path) -> list[Table]:
+    if (folder / EPISODES).exists():
+        rows = np.array(read_episodes(folder / EPISODES), float).reshape(-1, 2)
+        return [_of_episodes(rows[:, 0], rows[:, 1])]
+    if (folder / SEEDS_CHECKPOINT).exists():
+        with np.load(folder / SEEDS_CHECKPOINT) as file:
+            names = [name for name in file.files if name.startswith(METRICS)]
+            return _of_metrics({name.removeprefix(METRICS): file[name] for name in names})
+    try:
+        frame = load_results(str(folder))
+    except LoadMonitorResultsError:
+        raise FileNotFoundError(
+            f"{folder} holds neither monitor files (*monitor.csv) nor a run of `jaxenvs train` ({EPISODES} or "
+            f"{SEEDS_CHECKPOINT})."
+        ) from None
+    lengths, returns, seconds = (frame[name].to_numpy(float) for name in ("l", "r", "t"))
+    return [_of_episodes(lengths.cumsum(), returns) | {"walltime_hrs": seconds / 3600}]
+
+
+def _of_episodes(timesteps: np.ndarray, returns: np.ndarray) -> Table:
+    return {"timesteps": timesteps, "episodes": np.ones(len(returns)), "episode_return": returns}
+
+
+def _of_metrics(metrics: Mapping[str, Any]) -> list[Table]:
+    """A table for each row of seeds; of one seed there may be no axis."""
+    missing = [name for name in COLUMNS if name not in metrics]
+    if missing:
+        raise ValueError(f"Metrics must have {', '.join(COLUMNS)}; there is no {missing[0]}, only {sorted(metrics)}.")
+    arrays = [np.atleast_2d(np.asarray(metrics[name], float)) for name in COLUMNS]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) != 1 or arrays[0].ndim != 2:
+        raise ValueError(f"Metrics must be (num_rows,) or (num_seeds, num_rows), all alike, got {sorted(shapes)}.")
+    return [dict(zip(COLUMNS, rows)) for rows in zip(*arrays)]
+
+
+def _run(table: Table, num_timesteps: int | None, x_axis: str) -> Run:
+    x = table["episodes"].cumsum() if x_axis == "episodes" else table.get(x_axis)
+    if x is None:
+        raise ValueError(f"x_axis={x_axis!r} needs monitor files: nothing else tells the time of an episode.")
+    has_ended = table["episodes"] > 0  # of the others the return is 0
+    if num_timesteps is not None:
+        has_ended &= table["timesteps"] <= num_timesteps
+    return Run(x[has_ended], table["episode_return"][has_ended], table["episodes"][has_ended])
