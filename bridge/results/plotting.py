@@ -130,7 +130,7 @@ def _draw(ax: Axes, name: str, runs: list[Run], aggregate: str) -> None:
         low, line, high = np.percentile(means, [25, 50, 75], axis=0)
     label = f"{name}: {what}" if name else what
     (drawn,) = ax.plot(at, line, linewidth=2, marker="o" if len(at) < 3 else "", label=label)
-    if low is not None:
+    if low is not None and high is not None:
         ax.fill_between(at, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
 
 
