@@ -65,6 +65,7 @@ def test_several_agents_are_refused():
         jaxenvs.make("jumanji/Connector-v3")
 
 
+@pytest.mark.thorough  # what adapting does, the other tests hold
 def test_an_object_can_be_adapted_and_drawn():
     pytest.importorskip("matplotlib")
     env = from_jumanji(jumanji.make("Snake-v1", num_rows=5, num_cols=6))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxenvs import physics2d
 from jaxenvs.envs.box2d.lunar_lander import WORLD
@@ -34,6 +35,7 @@ def fly(thrust: jax.Array) -> Any:
     return jnp.stack([state.position[:, 0] @ MASSES / MASSES.sum(), state.angle[0]])
 
 
+@pytest.mark.thorough  # the gradient of a step takes long to compile
 def test_gradients_of_a_flight() -> None:
     thrusts = jnp.array([[0.0, 0.0, 0.0], [20.0, 30.0, 5.0]])
     nearby = [thrusts + sign * 2 * direction for direction in jnp.eye(3) for sign in (1, -1)]

@@ -469,6 +469,7 @@ def test_the_host_takes_the_rest_of_an_iteration_that_a_program_has_begun(mode):
     assert updates == [24, 32, 40]
 
 
+@pytest.mark.thorough  # two programs of a large store
 def test_a_large_store_has_no_more_rows_in_a_program_than_the_training_fills(monkeypatch):
     whole, parts = (make(env=make_env(length=100, limit=100), buffer_size=4000) for _ in range(2))
     whole.learn(96).learn(480, reset_num_timesteps=False)

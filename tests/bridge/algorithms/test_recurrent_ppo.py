@@ -212,6 +212,7 @@ def test_evaluate_remembers_within_episodes():
     assert set(ours.returns[first]) <= set(theirs)
 
 
+@pytest.mark.thorough  # of other algorithms test_train_seeds.py shows it
 def test_many_seeds_are_one_program():
     one, two = bridge.train_seeds(make(jax_env()), 2 * ROLLOUT, [0, 1])
     assert not np.array_equal(weights(one), weights(two))

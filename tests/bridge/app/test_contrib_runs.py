@@ -3,6 +3,7 @@
 import pytest
 
 from jaxenvs import cli
+from tests.tiers import tiered
 
 SMALL = ["--num-envs", "2", "--total-timesteps", "64", "--hyperparameters", "n_steps=16", "n_epochs=1"]
 RUNS = {
@@ -11,7 +12,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("algorithm", RUNS)
+@pytest.mark.parametrize("algorithm", tiered(RUNS, "maskable_ppo"))
 def test_a_film_shows_the_first_episode_of_the_evaluation(algorithm, tmp_path, capsys):
     env_id, policy_kwargs = RUNS[algorithm]
     run, film = tmp_path / "run", tmp_path / "film.gif"

@@ -199,6 +199,7 @@ def test_whole_episodes_with_the_draws_of_the_reference() -> None:
 # --- Picture ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough  # LunarLander's picture shows how it is drawn
 def test_picture_shows_the_walker_the_ground_and_the_boxes_that_are_near() -> None:
     env = new_reference(hardcore=True)
     env.reset(seed=1)
