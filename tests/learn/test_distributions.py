@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sb3_contrib.common.maskable import distributions as contrib
 from stable_baselines3.common import distributions as sb3
 
 from jaxenvs.learn import (
@@ -64,6 +65,29 @@ def state_dependent(full_std=True, **settings):
     return StateDependentGaussian(*map(jnp.asarray, (mean, latent, log_std)), **settings), reference
 
 
+def masked(make, reference, mask):
+    """What `make` gives with illegal actions, beside sb3-contrib's of the same logits."""
+    ours, _ = make()
+    mask = np.broadcast_to(mask, (BATCH, len(mask))).copy()
+    mask[:3] = 1  # in some rows all are legal
+    logits = torch.tensor(np.asarray(ours.logits))
+    if isinstance(ours, Bernoulli):  # of which sb3-contrib's has two logits for each
+        logits = torch.stack([torch.zeros_like(logits), logits], -1).flatten(1)
+    reference = reference.proba_distribution(logits)
+    reference.apply_masking(mask)
+    return ours.masked(jnp.asarray(mask)), reference
+
+
+MASKED = {
+    "discrete, masked": lambda: masked(discrete, contrib.MaskableCategoricalDistribution(3), [0, 1, 1]),
+    "discrete, one legal": lambda: masked(discrete, contrib.MaskableCategoricalDistribution(3), [0, 0, 1]),
+    "multi_discrete, masked": lambda: masked(
+        multi_discrete, contrib.MaskableMultiCategoricalDistribution([2, 3]), [0, 1, 1, 1, 0]
+    ),
+    "multi_binary, masked": lambda: masked(
+        multi_binary, contrib.MaskableBernoulliDistribution(4), [1, 1, 0, 1, 1, 0, 1, 1]
+    ),
+}
 KINDS = {
     "discrete": discrete,
     "multi_discrete": multi_discrete,
@@ -74,6 +98,7 @@ KINDS = {
     "state-dependent, one deviation": lambda: state_dependent(full_std=False),
     "state-dependent, squashed": lambda: state_dependent(squash=True),
     "state-dependent, expln": lambda: state_dependent(expln=True),
+    **MASKED,
 }
 
 
@@ -103,6 +128,25 @@ def test_entropy_is_sb3s(pair):
 def test_mode_is_sb3s(pair):
     ours, reference = pair
     np.testing.assert_allclose(ours.mode(), reference.mode(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_legal", [1, 2, 3])
+def test_the_entropy_of_equal_chances_is_the_logarithm_of_how_many_are_legal(n_legal):
+    legal = jnp.arange(3)[None] < n_legal
+    one = Categorical(jnp.zeros((1, 3))).masked(legal)
+    three = MultiCategorical(jnp.zeros((1, 9)), (3, 3, 3)).masked(jnp.tile(legal, 3))
+    np.testing.assert_allclose(one.entropy(), np.log(n_legal), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(three.entropy(), 3 * np.log(n_legal), rtol=1e-6, atol=1e-7)
+
+
+def test_one_legal_action_among_a_thousand_that_were_unlikely_is_sure():
+    """Whose chances, in float32, do not quite add up to one before."""
+    logits = jnp.full((2, 992), -17.0).at[0, 0].set(0.0).at[1].set(0.0)
+    sure = Categorical(logits).masked(jnp.arange(992)[None].repeat(2, 0) == 5)
+    assert sure.log_prob(jnp.array([5, 5])).tolist() == [0, 0]
+    assert sure.entropy().tolist() == [0, 0]
+    assert (jnp.exp(sure.log_prob(jnp.array([0, 0]))) == 0).all()
+    assert (jax.vmap(sure.sample)(sure.noise(jax.random.key(0), 100)) == 5).all()
 
 
 def test_equal_noise_gives_equal_actions_and_other_noise_others(pair):

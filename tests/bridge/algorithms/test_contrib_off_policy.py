@@ -19,6 +19,7 @@ CASES = {
     "quantiles": ("QRDQN", {"policy_kwargs": {"net_arch": [8], "n_quantiles": 5}}),
     "gradients scaled down": ("QRDQN", {"max_grad_norm": 0.1}),
     "one critic": ("TQC", {"policy_kwargs": {"net_arch": [8], "n_critics": 1, "n_quantiles": 5}}),
+    "three critics": ("TQC", {"policy_kwargs": {"net_arch": [8], "n_critics": 3, "n_quantiles": 5}}),
     "fixed entropy": ("TQC", {"ent_coef": 0.01, "top_quantiles_to_drop_per_net": 0}),
     "state-dependent, quantiles": ("TQC", {"use_sde": True}),
     "no warm-up": ("CrossQ", {"policy_kwargs": {"net_arch": [8], "renorm_warmup_steps": 0}}),

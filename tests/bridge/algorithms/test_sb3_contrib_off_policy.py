@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.envs import IdentityEnv, IdentityEnvBox, SimpleMultiObsEnv
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
@@ -85,6 +86,36 @@ def test_policies_and_what_acts_can_be_saved_by_themselves(name, tmp_path):
         np.testing.assert_allclose(loaded.predict(observation, deterministic=True)[0], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough  # that it is in zips, with its moments: test_off_policy_files.py
+@pytest.mark.parametrize("name", ["TQC", "CrossQ"])
+def test_the_entropy_coefficient_of_a_zip_goes_on_or_stays(name, tmp_path):
+    """On an environment of Gymnasium, and in one program."""
+    for env in (env_of(name), "Pendulum-v1"):
+        model = make(name, env).learn(60)
+        model.save(tmp_path / "model")
+        before = model.log_ent_coef.item()
+        assert before != 0
+        loaded = type(model).load(tmp_path / "model", env=model.get_env())
+        assert loaded.log_ent_coef.item() == before
+        loaded.learn(60)
+        assert loaded.log_ent_coef.item() != before
+    model = make(name, env_of(name), ent_coef=0.01).learn(40)
+    model.save(tmp_path / "model")
+    loaded = type(model).load(tmp_path / "model", env=model.get_env()).learn(40)
+    assert (loaded.log_ent_coef, loaded.ent_coef_optimizer) == (None, None)
+    assert loaded.ent_coef_tensor.item() == model.ent_coef_tensor.item() == pytest.approx(0.01)
+
+
+@pytest.mark.thorough  # state-dependent exploration: test_contrib_off_policy.py
+@pytest.mark.parametrize("name", ["TQC", "CrossQ"])
+def test_the_noise_of_state_dependent_exploration_can_be_asked_for(name):
+    model = make(name, "Pendulum-v1", use_sde=True).learn(60)
+    before = model.actor.action_dist.exploration_mat.clone()
+    model.policy.reset_noise()
+    assert not torch.equal(before, model.actor.action_dist.exploration_mat)
+    assert model.actor.get_std().shape == before.shape
+
+
 @pytest.mark.parametrize("name", tiered(NETWORKS, "QRDQN"))
 def test_other_environments_can_be_set_between_trainings(name):
     model = make(name, DummyVecEnv([lambda: env_of(name)])).learn(60)
@@ -100,7 +131,8 @@ def test_other_environments_can_be_set_between_trainings(name):
 def test_the_same_seed_gives_the_same_training_and_the_same_draws_of_predict(name):
     seen = []
     for _ in range(2):
-        model = make(name, "CartPole-v1" if name == "QRDQN" else "Pendulum-v1").learn(64)
+        noise = {"action_noise": NormalActionNoise(np.zeros(1), np.full(1, 0.1))} if name == "TQC" else {}
+        model = make(name, "CartPole-v1" if name == "QRDQN" else "Pendulum-v1", **noise).learn(64)
         env = model.get_env()
         observation = env.reset()
         for _ in range(50):

@@ -7,6 +7,8 @@ import copy
 import gymnasium
 import numpy as np
 import pytest
+import sb3_contrib
+import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TimeLimit, TransformObservation
@@ -21,7 +23,7 @@ from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, IdentityEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
 import bridge
 from tests.masked_environments import Locks
@@ -85,6 +87,20 @@ def test_whether_masks_are_supported_is_seen_through_every_vec_env():
         assert is_masking_supported(env) == is_supported
 
 
+@pytest.mark.slow
+@pytest.mark.thorough  # other masks of other VecEnvs: test_maskable_ppo.py
+@pytest.mark.parametrize("vec_env", [SubprocVecEnv, bridge.ProcessVecEnv])
+def test_masks_come_from_other_processes(vec_env):
+    env = vec_env([FORCED["discrete"]] * 2)
+    try:
+        assert is_masking_supported(env)
+        model = make("MaskablePPO", env).learn(64)
+        np.testing.assert_array_equal(model.rollout_buffer.rewards, 1)
+        assert evaluate_with_masks(model, env, 2, warn=False)[0] == 100
+    finally:
+        env.close()
+
+
 def test_callbacks_of_evaluations_with_masks_act_and_stop_the_training(tmp_path):
     model = make("MaskablePPO", DISCRETE(20, n_invalid_actions=10))
     new_best, stop = EventCallback(), StopTrainingOnNoModelImprovement(1, 2)
@@ -121,8 +137,13 @@ def in_dict(env):
     return TransformObservation(env, lambda observation: {"obs": observation}, space)
 
 
+def pictures():
+    return ActionMasker(FakeImageEnv(screen_height=40, screen_width=40), one_illegal)
+
+
 SEEN = {
-    "pictures": ("CnnPolicy", lambda: ActionMasker(FakeImageEnv(screen_height=40, screen_width=40), one_illegal)),
+    "pictures": ("CnnPolicy", pictures),
+    "pictures, by two networks": ("CnnPolicy", pictures),
     "a dict": ("MultiInputPolicy", lambda: in_dict(FORCED["multi_discrete"]())),
     "episodes that are cut off": ("MlpPolicy", lambda: TimeLimit(FORCED["discrete"](), 30)),
 }
@@ -132,7 +153,8 @@ SEEN = {
 @pytest.mark.parametrize("what", SEEN)
 def test_masks_go_with_all_observations(what):
     policy, make_one = SEEN[what]
-    policy_kwargs = {"features_extractor_kwargs": {"features_dim": 32}} if what == "pictures" else {}
+    policy_kwargs = {"features_extractor_kwargs": {"features_dim": 32}} if "pictures" in what else {}
+    policy_kwargs["share_features_extractor"] = "two networks" not in what
     model = make("MaskablePPO", make_one(), policy, policy_kwargs=policy_kwargs, normalize_advantage=False).learn(64)
     assert model._n_updates == 4
     evaluate_with_masks(model, make_one(), 1, warn=False)
@@ -176,6 +198,36 @@ def test_all_memories_go_with_all_observations(memory, see):
     assert model._n_updates == 4
     assert model.plan.updates == ("dropped out" not in memory and see != "pictures")
     evaluate_policy(model, model.get_env(), 1, warn=False)
+
+
+class Pairs(gymnasium.Env):
+    """Takes actions that are matrices, whose sum is the reward."""
+
+    observation_space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space = spaces.Box(-1, 1, (2, 2), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(3, np.float32), {}
+
+    def step(self, action):
+        assert action.shape == (2, 2)
+        return self.np_random.random(3, np.float32), action.sum(), self.np_random.random() > 0.8, False, {}
+
+
+BEFORE_2_8 = tuple(map(int, sb3_contrib.__version__.split(".")[:2])) < (2, 8)
+
+
+@pytest.mark.skipif(BEFORE_2_8, reason="predict of sb3-contrib itself clipped them before they were matrices")
+def test_memories_choose_actions_that_are_matrices():
+    model = make("RecurrentPPO", Pairs(), "MlpLstmPolicy").learn(64)
+    assert model.plan.updates
+    evaluate_policy(model, model.get_env(), 2, warn=False)
+    with torch.no_grad():
+        model.policy.action_net.bias.copy_(torch.tensor([9.0, -9.0, 0.0, 9.0]))
+    action, _ = model.predict(np.zeros((1, 3), np.float32), deterministic=True)
+    assert action.shape == (1, 2, 2)
+    np.testing.assert_array_equal(action[0, [0, 0, 1], [0, 1, 1]], [1, -1, 1])
 
 
 @pytest.mark.thorough

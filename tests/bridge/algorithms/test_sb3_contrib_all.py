@@ -1,0 +1,170 @@
+"""What sb3-contrib's own tests (2.9.2) hold of several of its algorithms, on-policy and off-policy, held of ours.
+
+What is one algorithm's alone: test_sb3_contrib_on_policy.py and test_sb3_contrib_off_policy.py.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+from sb3_contrib.common.wrappers import ActionMasker
+from stable_baselines3.common.envs import FakeImageEnv, IdentityEnvBox
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTransposeImage, is_vecenv_wrapped
+from torch import nn
+
+import bridge
+from tests.stock import STOCK
+from tests.tiers import tiered
+
+ON_POLICY = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
+OFF_POLICY = {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train_freq": 4}
+SETTINGS = {
+    "MaskablePPO": ON_POLICY,
+    "RecurrentPPO": ON_POLICY,
+    "QRDQN": OFF_POLICY,
+    "TQC": OFF_POLICY,
+    "CrossQ": OFF_POLICY,
+}
+NETWORKS = {
+    "MaskablePPO": {"net_arch": [8]},
+    "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
+    "QRDQN": {"net_arch": [8], "n_quantiles": 10},
+    "TQC": {"net_arch": [8], "n_quantiles": 10},
+    "CrossQ": {"net_arch": [8]},
+}
+SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "QRDQN", "TQC"]
+DISCRETE = ("MaskablePPO", "RecurrentPPO", "QRDQN")
+
+
+def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings):
+    # SB3 writes into policy_kwargs.
+    given = SETTINGS[name] | {"seed": 0, "device": "cpu"} | settings
+    given["policy_kwargs"] = copy.deepcopy(NETWORKS[name] | (policy_kwargs or {}))
+    policy = f"{policy}{'Lstm' if name == 'RecurrentPPO' else ''}Policy"
+    return getattr(package, name)(policy, env, **given)
+
+
+def env_of(name):
+    return InvalidActionEnvDiscrete(6, n_invalid_actions=2) if name in DISCRETE else IdentityEnvBox(-10, 10)
+
+
+def pictures(name, **kwargs):
+    env = FakeImageEnv(screen_height=36, screen_width=36, discrete=name in DISCRETE, **kwargs)
+    return ActionMasker(env, lambda env: np.arange(env.action_space.n) > 0) if name == "MaskablePPO" else env
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_arguments_come_back_from_a_zip_but_for_those_that_are_left_out(name, tmp_path):
+    further = {"target_update_interval": 77} if name == "QRDQN" else {}
+    env = DummyVecEnv([lambda: env_of(name)] * 2)
+    model = make(name, env, verbose=2, stats_window_size=7, **further)
+    model.save(tmp_path / "model", exclude=["verbose"])
+    loaded = type(model).load(tmp_path / "model")
+    assert loaded.verbose == 0
+    loaded.verbose = 2
+    loaded.save(tmp_path / "model", exclude=["verbose"], include=["verbose"])
+    for package in (bridge, STOCK):
+        again = getattr(package, name).load(tmp_path / "model", env=env)
+        again._setup_learn(0)
+        assert again.verbose == 2
+        assert again.ep_info_buffer.maxlen == again.ep_success_buffer.maxlen == 7
+        assert all(getattr(again, argument) == value for argument, value in further.items())
+
+
+# --- Pictures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEES_PICTURES)
+def test_pictures_that_are_no_pictures_any_more_are_refused(name):
+    """A VecNormalize makes numbers of any size of them, of which 255 is not the largest."""
+    env = VecNormalize(DummyVecEnv([lambda: pictures(name, n_channels=1, channel_first=True)]))
+    with pytest.raises(AssertionError, match="image"):
+        make(name, env, "Cnn", policy_kwargs={"features_extractor_kwargs": {"features_dim": 8}})
+
+
+@pytest.mark.parametrize("name", tiered(SEES_PICTURES, "RecurrentPPO", "TQC"))
+def test_they_are_trained_on_by_who_says_that_they_are_normalised(name):
+    env = VecNormalize(DummyVecEnv([lambda: pictures(name, n_channels=1, channel_first=True)]))
+    kwargs = {"normalize_images": False, "features_extractor_kwargs": {"features_dim": 8}}
+    assert make(name, env, "Cnn", policy_kwargs=kwargs).learn(32)._n_updates > 0
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("name", tiered(["QRDQN", "TQC"], "TQC"))
+def test_networks_of_pictures_their_targets_and_their_files(name, share, tmp_path):
+    kwargs = {"features_extractor_kwargs": {"features_dim": 8}}
+    if name == "TQC":
+        kwargs["share_features_extractor"] = share
+    elif share:
+        pytest.skip("there is no actor to share with")
+    model = make(name, pictures(name, n_channels=1), "Cnn", policy_kwargs=kwargs)
+    assert is_vecenv_wrapped(model.get_env(), VecTransposeImage)
+    critic, target = ("quantile_net", "quantile_net_target") if name == "QRDQN" else ("critic", "critic_target")
+    if name == "TQC":
+        assert (model.actor.features_extractor is model.critic.features_extractor) == share
+
+    def equal():
+        pairs = zip(getattr(model, critic).parameters(), getattr(model, target).parameters(), strict=True)
+        return [torch.equal(one, other) for one, other in pairs]
+
+    assert all(equal())
+    assert model.learn(30)._n_updates > 0
+    assert not all(equal())
+    channels_last = pictures(name, n_channels=1).observation_space.sample()
+    model.predict(channels_last)
+    model.save(tmp_path / "model")
+    model.policy.save(tmp_path / "policy")
+    others = (
+        type(model).load(tmp_path / "model"),
+        getattr(STOCK, name).load(tmp_path / "model"),
+        type(model.policy).load(tmp_path / "policy", device="cpu"),
+    )
+    expected, _ = model.predict(channels_last, deterministic=True)
+    for each in others:
+        np.testing.assert_allclose(each.predict(channels_last, deterministic=True)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+# --- Layers of two modes --------------------------------------------------------------------------------------------
+
+
+class TwoModes(BaseFeaturesExtractor):
+    """Normalises by batches and drops out, in training alone."""
+
+    def __init__(self, space):
+        super().__init__(space, spaces.flatdim(space))
+        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(self.features_dim), nn.Dropout(0.5))
+
+    def forward(self, observations):
+        return self.layers(observations)
+
+
+def running(model):
+    return {name: each.clone() for name, each in model.policy.state_dict().items() if "running_mean" in name}
+
+
+@pytest.mark.parametrize("name", tiered(["MaskablePPO", "QRDQN", "TQC"], "MaskablePPO", "TQC"))
+def test_who_only_acts_neither_drops_out_nor_moves_running_means(name):
+    kwargs = {"policy_kwargs": {"features_extractor_class": TwoModes}}
+    env = env_of(name)
+    model = make(name, env, **kwargs) if name == "MaskablePPO" else make(name, env, gradient_steps=0, **kwargs)
+    before = running(model)
+    if name == "MaskablePPO":
+        _, callback = model._setup_learn(64)
+        assert model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    else:
+        model.learn(40)
+    observation = np.stack([model.observation_space.sample() for _ in range(20)])
+    actions = [model.predict(observation, deterministic=True)[0] for _ in range(3)]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    np.testing.assert_array_equal(actions[0], actions[2])
+    assert before
+    for of, mean in running(model).items():
+        assert torch.equal(mean, before[of]), of
+    model.gradient_steps = 1
+    model.learn(64)
+    for of, mean in running(model).items():
+        assert torch.equal(mean, before[of]) == of.startswith("quantile_net_target"), of
