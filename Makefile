@@ -7,6 +7,7 @@
 # `make gpu` tests and measures on a machine with an NVIDIA GPU, which needs no network: docs/gpu.md.
 
 PYTHON ?= python3
+TRAINS := .venv/.trains
 INSTALLED := .venv/.installed
 PIP := .venv/bin/python -m pip --disable-pip-version-check
 OTHER_VERSIONS := test-lowest test-newest test-gpu-image
@@ -20,10 +21,25 @@ GYMNAX := gymnax==1.0.1
 
 .PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench docs gpu gpu-wheels clean
 
-demo: $(INSTALLED)
+define DEMO_ENDS_WITH
+
+runs/demo/agent.gif            a film of the agent
+runs/demo/learning_curve.png   what its episodes earned while it learned
+runs/demo/model.zip            the agent, for bridge.PPO.load or stable_baselines3.PPO.load
+
+Next:
+  . .venv/bin/activate
+  jaxenvs evaluate runs/demo --episodes 1000
+  jaxenvs train sac Pendulum-v1
+  jaxenvs list
+endef
+export DEMO_ENDS_WITH
+
+demo: $(TRAINS)
 	rm -rf runs/demo
 	.venv/bin/jaxenvs train ppo CartPole-v1 --seed 0 --out runs/demo
 	.venv/bin/jaxenvs record runs/demo
+	@echo "$$DEMO_ENDS_WITH"
 
 test test-all: $(INSTALLED)
 	.venv/bin/ruff check .
@@ -71,8 +87,13 @@ docs: .venv-docs/.installed
 		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	touch $@
 
-$(INSTALLED): pyproject.toml constraints.txt
+# What the demo needs by itself, which is a part of what tests need.
+$(TRAINS): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet -c constraints.txt -e ".[sb3]"
+	touch $@
+
+$(INSTALLED): $(TRAINS)
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
