@@ -1,6 +1,6 @@
-"""The `jaxenvs` command: list and bench, and the way to train, tune, evaluate and record, which are `bridge.app`'s.
+"""The `jaxenvs` command: list, doctor and bench, and the way to train, tune, evaluate and record: `bridge.app`'s.
 
-Nothing here needs PyTorch, so that the first two work, and begin at once, without it.
+Nothing here needs PyTorch, so that the first three work without it, and begin at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,10 @@ from jaxenvs import Environment
 from jaxenvs.foreign.base import require_library
 from jaxenvs.registry import LIBRARIES
 
+DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is.
+
+For example: jaxenvs train ppo CartPole-v1
+"""
 CHECKOUT = Path(__file__).parent.parent
 ENDED_BY_SIGPIPE = 141  # as a shell has it
 # The commands of `bridge.app.cli`, and what their help begins with.
@@ -55,33 +59,48 @@ def main(argv: list[str] | None = None) -> None:
     Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
     what it prints.
     """
+    status = 0
     try:
         try:
             _run(sys.argv[1:] if argv is None else argv)
+        except UserError as error:
+            print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
+            status = 2
+        except KeyboardInterrupt:
+            status = 130
         finally:
-            sys.stdout.flush()
+            for stream in _open_streams():
+                stream.flush()
     except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still has to write
-        sys.exit(ENDED_BY_SIGPIPE)
-    except UserError as error:
-        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        for stream in _open_streams():
+            try:
+                stream.flush()
+            except BrokenPipeError:  # Python still has something to write there, as it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        status = ENDED_BY_SIGPIPE
+    if status:
+        sys.exit(status)
+
+
+def _open_streams() -> list[TextIO]:
+    """Of stdout and stderr those that were not closed before Python began, as `>&-` does."""
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
 
 
 def _run(argv: list[str]) -> None:
     if argv[:1] == ["--version"]:
         print(f"jaxenvs {jaxenvs.__version__}")
         return
-    commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in OF_BRIDGE.items()}
-    if argv[:1] and argv[0] in OF_BRIDGE:
-        _require_sb3(argv[0])
+    name = argv[0] if argv else ""
+    helps = OF_BRIDGE | {name: (command.__doc__ or "").partition("\n")[0] for name, command in OWN.items()}
+    commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
+    if name in OF_BRIDGE:
+        _require_sb3(name)
         # The one place where jaxenvs imports bridge, which stands on it: one command has all of them.
         commands |= importlib.import_module("bridge.app.cli").COMMANDS
-    commands |= {"list": list_environments, "bench": bench}
-    description = "Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is."
-    tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=description, args=argv)
+    elif name in OWN:
+        commands |= OWN
+    tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=DESCRIPTION, args=argv)
 
 
 def _stand_in(help: str) -> Callable[[], None]:
@@ -110,12 +129,14 @@ def _require_sb3(command: str) -> None:
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments; or the ids of those of other libraries, as: jaxenvs list gymnax
+    """Print the registered environments, or the ids of those of other libraries.
+
+    For example: jaxenvs list gymnax
 
     Args:
       modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
         navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed. Or envpool, and a
-        part of an id, as: jaxenvs list envpool Cheetah
+        part of an id: envpool Cheetah
     """
     if modules[:1] == ("envpool",):
         _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])
@@ -147,8 +168,18 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def doctor() -> None:
+    """Print what there is on this machine, and what of Stable-Baselines3 is compiled on it, to paste into an issue.
+
+    For example: jaxenvs doctor
+    """
+    print(importlib.import_module("jaxenvs.doctor").report())  # of a room above this one
+
+
 def bench(names: Names = ()) -> None:
     """Run benchmarks, side by side with other libraries. From a source checkout only.
+
+    For example: jaxenvs bench raw_stepping
 
     Args:
       names: Scripts of the folder benchmarks/, as raw_stepping. All of them if not given.
@@ -165,6 +196,9 @@ def bench(names: Names = ()) -> None:
         done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
         if done.returncode:
             sys.exit(done.returncode)
+
+
+OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor, "bench": bench}
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:

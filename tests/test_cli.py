@@ -1,8 +1,16 @@
 """The `jaxenvs` command where it needs no PyTorch; what trains is tested in tests/bridge/app."""
 
+import functools
+import os
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import jax
+import pytest
+import torch
 
 import jaxenvs
 from jaxenvs import cli
@@ -19,12 +27,49 @@ def test_list_shows_every_environment(capsys):
     assert "Box(-2.0, 2.0, (1,), float32)" in pendulum
 
 
-def test_a_reader_who_has_enough_ends_the_command_quietly():
-    command = [sys.executable, "-c", "from jaxenvs.cli import main; main()", "list"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+def command(*arguments):
+    return [sys.executable, "-c", "from jaxenvs.cli import main; main()", *arguments]
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["train", "--help"]], ids=" ".join)
+def test_a_reader_who_has_enough_ends_the_command_quietly(arguments):
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     process.stdout.close()  # as `head` does
     assert process.stderr.read() == b""
     assert process.wait() == 141
+
+
+def test_a_reader_of_errors_who_has_enough_does_too(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["list", "no_such_module"])
+    assert ended.value.code == 141
+
+
+def test_closed_streams_are_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it after `jaxenvs --version >&-`
+    cli.main(["--version"])
+
+
+@pytest.mark.parametrize("name", [None, *cli.OF_BRIDGE, *cli.OWN])
+def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, monkeypatch):
+    from bridge.app import cli as of_bridge
+
+    text = cli.DESCRIPTION if name is None else (cli.OWN | of_bridge.COMMANDS)[name].__doc__
+    (example,) = re.findall(r"^ *(For example: jaxenvs .*)$", text, re.MULTILINE)
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"] if name else ["--help"])
+    assert example in " ".join(capsys.readouterr().out.split())
+    typed = []
+    for commands in (cli.OWN, of_bridge.COMMANDS):
+        for each, function in commands.items():
+            stand_in = functools.wraps(function)(lambda *_, _name=each, **__: typed.append(_name))
+            monkeypatch.setitem(commands, each, stand_in)
+    cli.main(example.split()[3:])
+    assert typed == [name or "train"]
 
 
 def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
@@ -92,6 +137,7 @@ sys.meta_path = [Without(finder) for finder in sys.meta_path]
 from jaxenvs.cli import main
 main(["--version"])
 main(["list"])
+main(["doctor"])
 for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record", "run"]):
     try:
         main(command)
@@ -101,6 +147,7 @@ main(["--help"])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Pendulum-v1" in result.stdout
+    assert "bridge needs PyTorch and Stable-Baselines3" in result.stdout
     assert "evaluate" in result.stdout
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr
@@ -113,3 +160,19 @@ def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
     from bridge.app.cli import COMMANDS
 
     assert {name: command.__doc__.partition("\n")[0] for name, command in COMMANDS.items()} == cli.OF_BRIDGE
+
+
+def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
+    cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    assert f"jax {jax.__version__}," in text
+    assert f"torch {torch.__version__.partition('+')[0]}" in text
+    assert str(Path.home()) not in text
+    assert platform.node() not in text
+    rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
+    assert rows["PPO"] == ["all", "nothing", "acting, updates"]  # on a CPU
+    assert rows["SAC"][0] == "all"
+    assert rows["CrossQ"][1] == "-"

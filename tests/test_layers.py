@@ -30,6 +30,7 @@ FLOORS = [
     ["jaxenvs"],
     ["jaxenvs.cli"],
     ["jaxenvs.learn"],
+    ["jaxenvs.doctor"],
     [
         "bridge.errors",
         "bridge.contrib",

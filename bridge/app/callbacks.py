@@ -7,12 +7,12 @@ import csv
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from tqdm import tqdm
 
 from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
@@ -149,13 +149,8 @@ class Progress(QuietCallback):
 
 @contextlib.contextmanager
 def progress_bar(total: int, initial: int = 0) -> Iterator[Any]:
-    """A bar on the terminal."""
-    from tqdm import TqdmExperimentalWarning
-    from tqdm.rich import tqdm
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmExperimentalWarning)
-        bar = tqdm(total=total, initial=initial)
+    """A bar on stderr, where it is in nobody's way who reads what the command prints."""
+    bar = tqdm(total=total, initial=initial, unit="step", unit_scale=True)
     try:
         yield bar
     finally:

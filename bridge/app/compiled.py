@@ -1,0 +1,72 @@
+"""What of each algorithm is compiled on this machine: the plans of small models, as a table."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable
+
+import gymnasium
+from stable_baselines3.common.vec_env import VecEnv
+
+import bridge
+import jaxenvs
+from bridge import SerialVecEnv, make_vec_env
+from bridge.app.config import TrainingConfig
+from bridge.app.hyperparameters import ACTIONS, ALGORITHMS, RECURRENT
+from bridge.app.runs import make_model
+from bridge.engine.plan import Mode
+from jaxenvs.cli import UserError
+
+ENVIRONMENTS = {"Discrete": "CartPole-v1", "Box": "Pendulum-v1"}
+
+
+def _programs(env_id: str, num_envs: int) -> VecEnv:
+    return make_vec_env(env_id, num_envs, seed=0)
+
+
+def _pictures(env_id: str, num_envs: int) -> VecEnv:
+    return make_vec_env(jaxenvs.Pixels(jaxenvs.make(env_id)), num_envs, seed=0)
+
+
+def _on_the_host(env_id: str, num_envs: int) -> VecEnv:
+    return SerialVecEnv([lambda: gymnasium.make(env_id)] * num_envs)
+
+
+# Kinds of environments, how one of them is made, and the policy for it.
+KINDS: dict[str, tuple[Callable[[str, int], VecEnv], str]] = {
+    "JAX": (_programs, "Mlp"),
+    "JAX, images": (_pictures, "Cnn"),
+    "Gymnasium": (_on_the_host, "Mlp"),
+}
+
+
+def compiled_parts() -> list[tuple[str, ...]]:
+    """A row for each algorithm, below the kinds of environments: what of its training is compiled on these."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # what falls back is in the table
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = [(ALGORITHMS[name], *(_parts(name, *KINDS[kind]) for kind in KINDS)) for name in ALGORITHMS]
+    finally:
+        logging.disable(level)
+    return [("", *KINDS), *rows]
+
+
+def _parts(algorithm: str, make: Callable[[str, int], VecEnv], network: str) -> str:
+    """What of a training is compiled, in a few words."""
+    if ALGORITHMS[algorithm] in bridge.CONTRIB and importlib.util.find_spec("sb3_contrib") is None:
+        return "needs sb3-contrib"
+    env_id = ENVIRONMENTS[ACTIONS.get(algorithm, "Discrete")]
+    policy = f"{network}{'Lstm' if algorithm in RECURRENT else ''}Policy"
+    try:
+        config = TrainingConfig.resolve(algorithm, env_id, hyperparameters={"policy": policy})
+        plan = make_model(config, make(env_id, config.num_envs)).plan  # type: ignore[attr-defined]
+    except UserError:
+        return "-"  # has no such policy
+    if plan.collects and plan.updates:
+        return "all"
+    parts = ["steps"] * plan.collects + ["acting"] * (plan.mode is Mode.ACTING) + ["updates"] * plan.updates
+    return ", ".join(parts) or "nothing"

@@ -1,0 +1,136 @@
+"""What there is on this machine, in one screen, to paste into an issue: `jaxenvs doctor`."""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import importlib.util
+import os
+import platform
+import re
+import textwrap
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import jax
+
+import jaxenvs
+from jaxenvs.jax_names import setting
+from jaxenvs.learn.sweep import num_cores
+
+WIDTH = 100
+PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib", "optuna")
+# Variables of the environment that change how programs run.
+VARIABLES = re.compile("JAX|XLA|PJRT|CUDA|NCCL|OMP_|MKL_")
+
+
+def report() -> str:
+    """Versions, devices, threads, settings, the cache of programs, extras, and what of SB3 is compiled here.
+
+    At most 40 lines of 100 columns; names of users and of the machine are left out.
+    """
+    variables = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    why_no_bridge = _import_bridge()  # before JAX runs, as this changes how that does
+    has_bridge = why_no_bridge is None
+    facts = {
+        "jaxenvs": f"{jaxenvs.__version__}, Python {platform.python_version()}, {platform.platform()}",
+        "packages": ", ".join(f"{name} {_version(name) or '(absent)'}" for name in PACKAGES),
+        "devices": _devices(has_bridge),
+        "threads": _threads(has_bridge),
+        "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
+        "cache": _cache(has_bridge),
+        "extras": _extras(),
+        "compiled": why_no_bridge or 'of the algorithms, on environments of these kinds ("all": also the environments)',
+    }
+    lines = [line for name, text in facts.items() for line in _wrapped(name, _anonymous(text))]
+    if has_bridge:
+        rows = importlib.import_module("bridge.app.compiled").compiled_parts()
+        lines += ["  ".join(cell.ljust(17) for cell in row).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _import_bridge() -> str | None:
+    """Why there is none; None if there is."""
+    if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
+        return "jaxenvs alone: bridge needs PyTorch and Stable-Baselines3"
+    try:
+        importlib.import_module("bridge")
+    except Exception as error:  # of whatever of them is broken
+        return f"jaxenvs alone: bridge cannot be imported, {type(error).__name__}: {error}"
+    return None
+
+
+def _wrapped(name: str, text: str) -> list[str]:
+    return textwrap.wrap(f"{name:<10}{text}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+
+
+def _anonymous(text: str) -> str:
+    """Without the names of users."""
+    try:
+        home, user = str(Path.home()), getpass.getuser()
+    except (RuntimeError, OSError, KeyError):  # a user without a home, or without a name
+        return text
+    text = text.replace(home, "~") if len(home) > 1 else text
+    return re.sub(rf"(?<![\w-]){re.escape(user)}(?![\w-])", "USER", text)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices(has_torch: bool) -> str:
+    try:
+        kinds = Counter((device.platform, device.device_kind) for device in jax.devices())
+        found = ", ".join(f"{number} x {kind} ({on})" for (on, kind), number in kinds.items())
+    except RuntimeError as error:
+        found = f"none: {error}"
+    cuda = has_torch and importlib.import_module("torch").cuda.is_available()
+    return f"JAX: {found}" + (f"; PyTorch: {'CUDA' if cuda else 'CPU'}" if has_torch else "")
+
+
+def _threads(has_torch: bool) -> str:
+    torch = f"; PyTorch: {importlib.import_module('torch').get_num_threads()} threads" if has_torch else ""
+    return f"{num_cores()} of {os.cpu_count()} cores{torch}"
+
+
+def _cache(has_bridge: bool) -> str:
+    """Where compiled programs are kept, and how much there is."""
+    if has_bridge:
+        folder = importlib.import_module("bridge").configure(cache=True)
+    else:
+        folder = setting("jax_compilation_cache_dir")
+    if folder is None:
+        return "not kept on disk"
+    files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
+    return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files"
+
+
+def _extras() -> str:
+    """Which of `jaxenvs[...]` are there, and what the others lack."""
+    needed: dict[str, list[str]] = {}
+    try:
+        for line in requires("jaxenvs") or []:
+            if found := re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?[^;]*;.*\bextra\s*==\s*['\"]([\w-]+)", line):
+                package, extras, extra = found.groups()
+                names = [f"[{name}]" for name in extras.split(",")] if package == "jaxenvs" else [package]
+                needed.setdefault(extra, []).extend(names)
+    except PackageNotFoundError:
+        return "unknown, as jaxenvs is not installed but on the path"
+    lacking = {extra: sorted(_lacking(extra, needed)) for extra in needed}
+    whole = [extra for extra, packages in lacking.items() if not packages]
+    parts = [f"{extra} lacks {', '.join(packages)}" for extra, packages in lacking.items() if packages]
+    return "; ".join([f"whole: {', '.join(whole) or 'none'}", *parts])
+
+
+def _lacking(extra: str, needed: dict[str, list[str]]) -> set[str]:
+    missing: set[str] = set()
+    for name in needed.get(extra, []):
+        if name.startswith("["):
+            missing |= _lacking(name[1:-1], needed)
+        elif _version(name) is None:
+            missing.add(name)
+    return missing
