@@ -73,7 +73,8 @@ def make_vec_env(
       wrapper_class: from an environment to another: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: parameters of the environment.
       vec_env_cls: a class of VecEnv, as SB3's SubprocVecEnv: everything is then as SB3's own `make_vec_env` does it.
-      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, RayVecEnv, or of `vec_env_cls`.
+      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, RayVecEnv, or of `vec_env_cls`; of JaxVecEnv
+        `devices`, with which "auto" is "jax".
       monitor_kwargs: for Monitor; for "jax" and "native", VecMonitor's `info_keywords`.
       wrapper_kwargs: for `wrapper_class`.
       backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
@@ -115,17 +116,18 @@ def make_vec_env(
         )
         return vec_env
     if backend == "auto":
-        backend, env_id = _choose(env_id, n_envs, env_kwargs)
+        backend, env_id = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(env_id, n_envs, env_kwargs)
     if backend in ("jax", "native"):
-        if vec_env_kwargs:
-            raise TypeError(f"backend={backend!r} takes no vec_env_kwargs, got {shown(vec_env_kwargs)}.")
+        if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
+            takes = "of vec_env_kwargs devices alone" if backend == "jax" else "no vec_env_kwargs"
+            raise TypeError(f"backend={backend!r} takes {takes}, got {shown(vec_env_kwargs)}.")
         if unknown := monitor_kwargs.keys() - {"info_keywords"}:
             raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
         if backend == "jax":
             env = _make_env(env_id, env_kwargs)
             if wrapper_class is not None:
                 env = _wrap(env, wrapper_class, wrapper_kwargs)
-            return _monitored(JaxVecEnv(env, n_envs, seed), monitor_dir, monitor_kwargs)
+            return _monitored(JaxVecEnv(env, n_envs, seed, **vec_env_kwargs), monitor_dir, monitor_kwargs)
         if wrapper_class is not None:
             raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
         return _monitored(_native(env_id, n_envs, seed, env_kwargs), monitor_dir, monitor_kwargs)

@@ -7,9 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
-from jaxenvs.arguments import integer
+from jaxenvs.arguments import integer, positive_int
+from jaxenvs.learn import make_mesh
+from jaxenvs.learn.devices import require_divisible, require_mesh
 
 # What Python keeps of a lane besides its arrays: infos, seeds, options.
 BYTES_OF_A_LANE = 500
@@ -26,6 +29,25 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
     lanes = indices if several else [indices]
     return [integer("indices", lane, -num_envs, num_envs - 1) % num_envs for lane in lanes]  # type: ignore[union-attr]
+
+
+def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
+    """The devices among which lanes are divided; None if they are not.
+
+    Args:
+      devices: how many, or a mesh of them.
+
+    Raises:
+      TypeError, ValueError: there are not so many, they cannot have equal parts, or some are of other processes, where
+        nobody steps.
+    """
+    if devices is None:
+        return None
+    mesh = require_mesh(devices) if isinstance(devices, Mesh) else make_mesh(positive_int("devices", devices))
+    require_divisible("num_envs", num_envs, mesh.size)
+    if mesh.is_multi_process:
+        raise ValueError("devices must be those of one process; over several, train with learn.train(..., mesh=).")
+    return mesh
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:

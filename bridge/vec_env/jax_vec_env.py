@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
 from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
-from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.arguments import lanes_of, mesh_of
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
 from bridge.vec_env.packing import Packed
 from bridge.vec_env.programs import Programs
@@ -25,6 +26,7 @@ from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import AutoresetMode, Environment, VectorEnv, Wrapper
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
+from jaxenvs.learn import make_mesh
 from jaxenvs.parameters import with_parameter
 from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
 
@@ -43,18 +45,29 @@ class JaxVecEnv(AllLanesVecEnv):
 
     Attributes:
       venv: the environments, with their present parameters.
+      mesh: the devices that have equal parts of the lanes; None where they are not divided.
       programs: the compiled programs, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's.
     """
 
-    def __init__(self, env: Environment[Any] | VectorEnv, num_envs: int | None = None, seed: int | None = None) -> None:
+    mesh: Mesh | None = None  # of what was pickled before there was one
+
+    def __init__(
+        self,
+        env: Environment[Any] | VectorEnv,
+        num_envs: int | None = None,
+        seed: int | None = None,
+        devices: int | Mesh | None = None,
+    ) -> None:
         """
         Args:
           env: an environment; or a VectorEnv, with auto-reset SAME_STEP.
           num_envs: how many of them. 1 if not given; a VectorEnv knows its own.
           seed: lane i starts from `jax.random.key(seed + i)`, modulo 2^32, so that it replays lane 0 of seed
             `seed + i`. Not given: drawn from NumPy's global generator at the first reset, as in SB3.
+          devices: so many devices of JAX, or those of a mesh of one axis, of which each has as many of the lanes.
+            Lanes do what they would do without; bridge's algorithms train over these devices.
 
         Raises:
           ValueError, TypeError: an argument, or a space of the environment, is not what it must be.
@@ -62,6 +75,7 @@ class JaxVecEnv(AllLanesVecEnv):
         self._state: Packed | None = None
         self._stepping: Packed | None = None
         venv = _vector_env(env, num_envs)
+        self.mesh = mesh_of(devices, venv.num_envs)
         self._use(with_action_masks(venv, Programs.of(venv).timestep))
         observation_space, action_space = shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
@@ -74,14 +88,14 @@ class JaxVecEnv(AllLanesVecEnv):
             self.seed(seed)
 
     def with_envs(self, venv: VectorEnv) -> JaxVecEnv:
-        """Others like these, not started, with these spaces.
+        """Others like these, not started, with these spaces, on one device.
 
         Args:
           venv: of any number. The bounds of their spaces may be others.
         """
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
-        new._state = new._stepping = None
+        new._state = new._stepping = new.mesh = None
         new._use(with_action_masks(venv, Programs.of(venv).timestep))
         new._check_action = ActionChecker(self.action_space, venv.num_envs)
         new.quiet_infos = QuietInfos(venv.num_envs)
@@ -164,7 +178,10 @@ class JaxVecEnv(AllLanesVecEnv):
 
         Raises:
           ValueError, TypeError: as `step_async`, or actions are no tensor.
+          RuntimeError: the environments are divided over devices, and a tensor is on one.
         """
+        if self.mesh is not None:
+            raise RuntimeError(f"step_torch takes environments on one device, these are on {self.mesh.size}.")
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
         if actions.device.type == "cpu":
             action = jnp.asarray(self._check_action(actions.detach().numpy()))
@@ -266,7 +283,7 @@ class JaxVecEnv(AllLanesVecEnv):
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Everything the next steps depend on: a flat dict of arrays, as `numpy.savez(file, **state)` takes it."""
-        return state_to_arrays(self.venv, self.programs.state.unpack(self._started()))
+        return state_to_arrays(self.venv, self.programs.unpack_state(self._started()))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `get_state` returned, here or in another process. `numpy.load` gives it back.
@@ -284,10 +301,15 @@ class JaxVecEnv(AllLanesVecEnv):
     def __getstate__(self) -> dict[str, Any]:
         state = None if self._state is None else self.get_state()
         stepping = jax.device_get(self._stepping)
-        return {**self.__dict__, "programs": None, "_parameters": None, "_state": state, "_stepping": stepping}
+        # Of the devices their number: another process has others.
+        mesh = None if self.mesh is None else self.mesh.size
+        own = {"programs": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
+        return {**self.__dict__, **own}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
+        if self.mesh is not None:
+            self.mesh = make_mesh(attributes["mesh"])
         self._use(self.venv)
         if self._state is not None:
             self._state = self.programs.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
@@ -324,7 +346,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Go on with other parameters; compile, or find compiled, what they need."""
         require_usable()
-        programs = Programs.of(venv)
+        programs = Programs.of(venv, self.mesh)
         parameters = programs.parameters(venv)
         # In one statement, which Ctrl-C does not interrupt.
         self.venv, self.programs, self._parameters = venv, programs, parameters
@@ -359,7 +381,7 @@ class JaxVecEnv(AllLanesVecEnv):
         return self._state
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:
-        states = self.programs.state.unpack(self._started()).lanes
+        states = self.programs.unpack_state(self._started()).lanes
         return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
 
 

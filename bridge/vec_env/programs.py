@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 
 from bridge.vec_env.arguments import require_memory
 from bridge.vec_env.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
 from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
+from jaxenvs.learn.devices import layout_behind, layouts, on_each, place
 from jaxenvs.vector import VectorTimeStep
 from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
 
@@ -52,47 +57,78 @@ class Programs:
     The parameters of the environments go in as data, so that changing one does not compile again. The state is
     donated; what a step returns beside it is its own, so that it may be handed to others.
 
+    Over devices each runs them with its part of the lanes; what is packed has theirs one after the other.
+
     Attributes:
-      state: the Packing of the VectorState.
+      state: the Packing of the VectorState, over devices of that of each.
       timestep: what `step` gives, as `jax.ShapeDtypeStruct`s.
       has_action_masks: whether `action_masks`, from the state to which actions are legal, can be a program.
     """
 
     @classmethod
-    def of(cls, venv: VectorEnv) -> Programs:
-        """The programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else."""
+    def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> Programs:
+        """The programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else.
+
+        Args:
+          mesh: devices that have equal parts of the lanes, if they are divided.
+        """
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        return _programs_of_kind(jax.tree.structure(venv), kinds, x64, _Unhashed(venv))
+        return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
-    def __init__(self, venv: VectorEnv) -> None:
+    def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """
         Raises:
           ValueError: there are more environments than fit into this machine.
         """
-        self._structure = jax.tree.structure(venv)
-        self._stacking = Stacking(_leaves(venv))
         state, self.timestep = jax.eval_shape(venv.reset, jax.random.key(0))
         require_memory(venv.num_envs, (state, self.timestep))
-        self.state, self._outputs = Packing(state), Packing(jax.eval_shape(Outputs.of, self.timestep))
+        self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
+        self._structure = jax.tree.structure(part)
+        self._stacking = Stacking(_leaves(venv))
+        given = (state, self.timestep) if mesh is None else jax.eval_shape(part.reset, jax.random.key(0))
+        self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
         self._key_impl = key_impl(state.lane_key)
-        jit = functools.partial(jax.jit, compiler_options=compiler_options())
-        self.reset = jit(self._reset)
-        self.first_episodes = jit(self._first_episodes)
-        self.step = jit(self._step, donate_argnums=1)
-        self.step_on_device = jit(self._step_on_device, donate_argnums=1)
-        self.pack_state = jax.jit(self.state.pack)
-        self.action_masks = jit(self._action_masks)
+        lanes, own = (None, None) if mesh is None else layouts(mesh)
+        if mesh is not None and venv.env_axis is not None:
+            own = layout_behind(mesh)
+        self._lanes, self._own = lanes, own
+        self.reset = self._jit(self._reset, own, lanes)
+        self.first_episodes = self._jit(self._first_episodes, lanes)
+        self.step = self._jit(self._step, own, lanes, lanes, donate_argnums=1)
+        self.step_on_device = self._jit(self._step_on_device, own, lanes, lanes, donate_argnums=1)
+        self.pack_state = self._jit(self.state.pack, lanes)
+        self.unpack_state = self.state.unpack if mesh is None else self._jit(self.state.unpack, lanes)
+        self.action_masks = self._jit(self._action_masks, own, lanes)
         self.has_action_masks = _gives_masks(venv, state)
+
+    def _jit(self, function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
+        """A program that gives what has lanes.
+
+        Args:
+          specs: of its arguments, over devices.
+        """
+        if self._mesh is not None:
+            function = on_each(function, self._mesh, specs, self._lanes)
+        return jax.jit(function, compiler_options=compiler_options(), **options)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
         """The parameters of `venv`, on the device, as the programs take them."""
-        return self._stacking.stack(_leaves(venv))
+        stacks = self._stacking.stack(_leaves(venv))
+        return stacks if self._mesh is None else place(stacks, self._own, self._mesh)
 
     def outputs_on_host(self, packed: Packed) -> Outputs:
         """What a step gave, as NumPy arrays of their own."""
-        outputs: Outputs = jax.tree.unflatten(self._outputs.structure, self._outputs.unpack_on_host(packed))
+        outputs: Outputs = jax.tree.unflatten(self._outputs.structure, self._on_host(self._outputs, packed))
         return outputs
+
+    def _on_host(self, packing: Packing, packed: Packed) -> list[np.ndarray]:
+        if self._mesh is None:
+            return packing.unpack_on_host(packed)
+        num_devices = self._mesh.size
+        words, *rest = (np.split(np.asarray(leaf), num_devices) for leaf in (packed.words, *packed.rest))
+        parts = [packing.unpack_on_host(Packed(words[i], [leaf[i] for leaf in rest])) for i in range(num_devices)]
+        return [np.concatenate(leaves) for leaves in zip(*parts)]
 
     def _venv(self, parameters: list[jax.Array]) -> VectorEnv:
         venv: VectorEnv = jax.tree.unflatten(self._structure, self._stacking.unstack(parameters))
@@ -100,7 +136,7 @@ class Programs:
 
     def next_episodes(self, packed: Packed) -> tuple[Any, Any]:
         """The keys of the lanes and the numbers of their episodes, by the host: a program would have to compile."""
-        state = jax.tree.unflatten(self.state.structure, self.state.unpack_on_host(packed))
+        state = jax.tree.unflatten(self.state.structure, self._on_host(self.state, packed))
         return jax.random.wrap_key_data(state.lane_key, impl=self._key_impl), state.episode + 1
 
     def _first_episodes(self, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,6 +175,13 @@ def _gives_masks(venv: VectorEnv, state: Any) -> bool:
     return True
 
 
+def _part(venv: VectorEnv, num_devices: int) -> VectorEnv:
+    """The first lanes, as many as each device has."""
+    num_envs = venv.num_envs // num_devices
+    env = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[:num_envs], venv.env)
+    return dataclasses.replace(venv, env=env, num_envs=num_envs)
+
+
 def _leaves(venv: VectorEnv) -> list[jax.Array]:
     return [jnp.asarray(leaf) for leaf in jax.tree.leaves(venv)]
 
@@ -157,5 +200,5 @@ class _Unhashed:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs_of_kind(structure: Any, kinds: Any, x64: bool, venv: _Unhashed) -> Programs:
-    return Programs(venv.value)
+def _programs_of_kind(structure: Any, kinds: Any, x64: bool, mesh: Mesh | None, venv: _Unhashed) -> Programs:
+    return Programs(venv.value, mesh)

@@ -122,6 +122,11 @@ def layouts(mesh: Mesh) -> tuple[PartitionSpec, PartitionSpec]:
     return PartitionSpec(mesh.axis_names[0]), PartitionSpec()  # type: ignore[no-untyped-call]
 
 
+def layout_behind(mesh: Mesh, num_axes: int = 1) -> PartitionSpec:
+    """Of what has so many axes, as of steps, before that of lanes."""
+    return PartitionSpec(*[None] * num_axes, mesh.axis_names[0])  # type: ignore[no-untyped-call]
+
+
 def on_each(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """The function on each device, of its parts of the arguments."""
     return shard_map(function, mesh, in_specs, out_specs)

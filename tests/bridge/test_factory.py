@@ -227,7 +227,11 @@ def test_native_takes_what_gymnasium_steps_at_once():
         ({"env_id": "GymV26Environment-v0", "backend": "native"}, ValueError, "vector_entry_point.*got 'GymV26"),
         ({"wrapper_class": TimeLimit}, TypeError, "must be a jaxenvs Wrapper.*environments: backend='serial'"),
         ({"wrapper_class": TimeLimit, "backend": "native"}, TypeError, "backend='native' takes no wrapper_class"),
-        ({"vec_env_kwargs": {"envs_per_process": 2}}, TypeError, "backend='jax' takes no vec_env_kwargs, got"),
+        (
+            {"vec_env_kwargs": {"envs_per_process": 2}},
+            TypeError,
+            "backend='jax' takes of vec_env_kwargs devices alone, got",
+        ),
         ({"vec_env_kwargs": 5}, TypeError, "vec_env_kwargs must be a dict, got int"),
     ],
 )
