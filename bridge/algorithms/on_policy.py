@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.base import CompiledAlgorithm
 from bridge.engine.compilation import HeldInterrupt, compile_meanwhile
 from bridge.engine.on_policy import host_loop, program
+from bridge.engine.on_policy.update import rollout_update, update_from_rollout
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.pytorch_updates import fast_update
 from bridge.engine.showing import show_rollout
@@ -209,7 +210,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         return self._settings(self._current_progress_remaining, self.policy.optimizer.param_groups[0]["lr"])
 
     def _update(self, plan: Plan, settings: OnPolicySettings) -> tuple[Any, ...]:
-        return program.rollout_update(plan, self.rollout_buffer, settings, self.key)
+        return rollout_update(plan, self.rollout_buffer, settings, self.key)
 
     def train(self) -> None:
         """SB3's, as one program if the policy and its optimiser allow it."""
@@ -223,7 +224,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             wait([self._compiling])
             self._compiling = None
         settings = self._settings_now()
-        self.key, metrics = program.update_from_rollout(plan, self._is_sure, *self._update(plan, settings))
+        self.key, metrics = update_from_rollout(plan, self._is_sure, *self._update(plan, settings))
         self._record_compile_time()
         self._record_updates([settings], [metrics])
         return None

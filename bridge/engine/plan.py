@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.sharding import Mesh
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
@@ -61,6 +62,7 @@ class Plan:
       network: the policy as programs; None if it has no translation.
       actor: what acts, as one program a step; None if that is SB3's.
       chain: the environments and the wrappers around them as a program; None if they are stepped on the host.
+      mesh: the devices over which `chain`, and what is learned from it, is divided; None if it is not.
       learner: what updates change; None if they are SB3's.
       others: names of what is called in a training and is neither ours nor SB3's. With any, weights are read from
         PyTorch before each update and written there after it.
@@ -74,6 +76,7 @@ class Plan:
     network: Any = None
     actor: Actor | None = None
     chain: Chain | None = None
+    mesh: Mesh | None = None
     learner: Learner | None = None
     others: tuple[str, ...] = ()
     reasons: list[str] = dataclasses.field(default_factory=list)
@@ -115,6 +118,7 @@ class Plan:
             f"collecting: {self.mode.value}{', in two groups' if self.pipelines else ''}"
             f"{', or where nobody looks at steps, whole rollouts in the actors' if self.rolls_out else ''}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
+            *([] if self.mesh is None else [self._on_devices(self.mesh)]),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.not_pipelined is not None:
@@ -124,6 +128,11 @@ class Plan:
         if self.others:
             lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
         return "\n".join(lines)
+
+    def _on_devices(self, mesh: Mesh) -> str:
+        assert self.chain is not None
+        parts = "of the environments and an equal part of each minibatch" if self.updates else "of the environments"
+        return f"devices: {mesh.size}, each with {self.chain.base.num_envs // mesh.size} {parts}"
 
     def acts_as_planned(self, policy: object) -> bool:
         """Whether a policy computes what the actor does, whatever its weights are."""
@@ -202,12 +211,20 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     if chain is not None and "_update_info_buffer" in plan.others:
         plan.reasons.append("The model has an _update_info_buffer of its own, which hears of every step.")
         chain = None
+    try:
+        if chain is not None:
+            _require_divisible(algorithm, chain)
+    except NotCompilable as reason:
+        plan.reasons.append(str(reason))
+        chain = None
     if chain is not None and algorithm.MASKS and chain.base.has_untraceable_action_masks:
         plan.reasons.append("action_masks of the environments cannot be traced.")
         chain = None
     plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
     if chain is None:
         plan.actor = JudgingActor(plan.network, plan._snapshot.parameters)
+    else:
+        plan.mesh = chain.base.mesh
 
 
 def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
@@ -234,10 +251,11 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         _require_in_program(algorithm, plan.others)
         if isinstance(algorithm.replay_buffer, HerReplayBuffer):
             _require_goals(algorithm, chain)
+        _require_divisible(algorithm, chain)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
         return
-    plan.mode, plan.chain = Mode.PROGRAM, chain
+    plan.mode, plan.chain, plan.mesh = Mode.PROGRAM, chain, chain.base.mesh
 
 
 def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
@@ -290,6 +308,26 @@ def _require_goals(algorithm: Any, chain: Chain) -> None:
         raise NotCompilable(f"{str(error)[0].upper()}{str(error)[1:]}") from error
 
 
+def _require_divisible(algorithm: Any, chain: Chain) -> None:
+    """Refuse what cannot be divided over the devices of the environments, if there are such.
+
+    Raises:
+      NotCompilable: it cannot.
+    """
+    mesh = chain.base.mesh
+    if mesh is None:
+        return
+    for each in chain.wrappers:
+        if not each.divides:
+            raise NotCompilable(f"A {type(each.wrapper).__name__} is not divided over devices.")
+    if isinstance(getattr(algorithm, "replay_buffer", None), HerReplayBuffer):
+        raise NotCompilable("A HerReplayBuffer is not divided over devices.")
+    try:
+        algorithm._settings_now().check_devices(mesh.size, chain.base.num_envs)
+    except ValueError as error:
+        raise NotCompilable(f"The devices cannot share it equally: {error}") from error
+
+
 def _require_faster(algorithm: Any) -> None:
     if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
         raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
@@ -303,13 +341,16 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
     owners = [policy, *networks]
     buffer = vars(algorithm).get("rollout_buffer", vars(algorithm).get("replay_buffer"))
     environments = [*inner_environments(env)]
+    names = ["ent_coef_optimizer", "action_noise", "train_freq", "pipeline"]
+    if getattr(environments[-1], "mesh", None) is not None:
+        names += ["n_steps", "batch_size"]  # of which devices have equal parts
     return (
         require_engine(algorithm.engine),
         policy,
         buffer,
         *networks,
         *(vars(each).get("optimizer") for each in owners),
-        *(getattr(algorithm, name, None) for name in ("ent_coef_optimizer", "action_noise", "train_freq", "pipeline")),
+        *(getattr(algorithm, name, None) for name in names),
         *environments,
         *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
     )

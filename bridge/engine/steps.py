@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from bridge.engine.compilation import to_host
 from bridge.engine.memory import Memory, to_states
 from bridge.sb3 import Algorithm
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs
-from bridge.wrappers import Chain
+from bridge.wrappers import Chain, CompiledWrapper
 from bridge.wrappers.chain import in_dtypes_of
 from bridge.wrappers.chain import step as step_chain
 from jaxenvs import VectorEnv, struct
@@ -111,7 +112,7 @@ class Environments:
     """
 
     packing: Packing = static()
-    wrapper_types: tuple[type, ...] = static()
+    wrapper_types: tuple[type[CompiledWrapper[Any]], ...] = static()
     masks: bool = static()
     venv: VectorEnv
     env_state: Packed
@@ -130,6 +131,25 @@ class Environments:
         observation = chain.observation(last_obs)
         static_part = base.programs.state, chain.types, masks
         return cls(*static_part, base.venv, base.packed_state, chain.state(), observation, recalled)
+
+    def layout(self, lanes: Any, same: Any) -> Environments:
+        """A prefix of this pytree: `lanes` where arrays have the leading axis of lanes, `same` where they are the same
+        on all devices."""
+        venv = same if self.venv.env_axis is None else lanes
+        own = {"env_state": lanes, "wrapper_states": self._layouts(lanes, same), "observation": lanes}
+        return dataclasses.replace(self, venv=venv, recalled=None if self.recalled is None else lanes, **own)
+
+    def layout_of_end(self, lanes: Any, same: Any) -> End:
+        """That of what `end` gives."""
+        return End(lanes, self._layouts(lanes, same), lanes, None if self.recalled is None else lanes)
+
+    def _layouts(self, lanes: Any, same: Any) -> tuple[Any, ...]:
+        return tuple(kind.layout(state, lanes, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
+
+    def of_one_device(self, mesh: Mesh) -> Environments:
+        """Inside of a program over the devices of a mesh: the part of one."""
+        venv = dataclasses.replace(self.venv, num_envs=self.venv.num_envs // mesh.size)
+        return dataclasses.replace(self, venv=venv)
 
     def start(self) -> CollectorState:
         """Where collecting begins, in traced code. The environments' state and those of the wrappers are a pair."""

@@ -27,9 +27,12 @@ class CompiledWrapper(Generic[W]):
       wrapper: SB3's.
       any_num_envs: whether its `reset` makes anew all that it keeps of each environment, so that a copy of it may be
         around another number of them: `bridge.evaluate` then runs as many episodes at once as there are.
+      divides: whether environments in it may be divided over devices, each of which steps a part: `layout` says what
+        belongs to lanes, and all arrays of the outputs of `step` do.
     """
 
     any_num_envs: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
 
     def __init__(self, wrapper: W) -> None:
         """
@@ -81,6 +84,17 @@ class CompiledWrapper(Generic[W]):
           methods below need to know of this step, a pytree, which comes to them stacked: (n_steps, ...). () is nothing.
         """
         raise NotImplementedError("A CompiledWrapper defines step.")
+
+    @staticmethod
+    def layout(state: Any, lanes: Any, same: Any) -> Any:
+        """A prefix of the state that says how it is divided over devices. With `divides` alone.
+
+        Args:
+          state: its own.
+          lanes: stands where arrays have the leading axis of lanes.
+          same: stands where they are the same on all devices, as what `step` makes of them has to be.
+        """
+        return lanes
 
     def check(self, outputs: Any) -> None:
         """Raise or warn because of what happened in a rollout. If this raises, the rollout did not take place."""

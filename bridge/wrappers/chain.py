@@ -202,7 +202,12 @@ class Chain:
         if key not in self._observations:
             shape = (base.num_envs, *(base.action_space.shape or ()))
             action = jax.ShapeDtypeStruct(shape, base.action_dtype)  # type: ignore[no-untyped-call]
-            through = jax.eval_shape(functools.partial(step, self.types), states, base.programs.timestep, action)
+            given = states, base.programs.timestep, action
+            through_all = functools.partial(step, self.types)
+            if base.mesh is not None:  # whose axis steps may ask for
+                axis = base.mesh.axis_names[0]
+                through_all = jax.vmap(through_all, None, None, axis_name=axis, axis_size=1)
+            through = jax.eval_shape(through_all, *given)
             self._observations[key] = through[1].observation
         return self._observations[key]
 

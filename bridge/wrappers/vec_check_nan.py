@@ -23,7 +23,7 @@ class Checked(NamedTuple):
 class CompiledCheckNan(CompiledWrapper[VecCheckNan]):
     """VecCheckNan. It looks once the rollout is over, at each step in turn, and speaks for itself."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @staticmethod
     def step(state: Any, timestep: VectorTimeStep, action: Any) -> tuple[Any, VectorTimeStep, Any]:

@@ -20,7 +20,7 @@ class ExtractState:
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
     """VecExtractDictObs."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @property
     def goes_on(self) -> bool:

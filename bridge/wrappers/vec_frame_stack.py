@@ -29,7 +29,7 @@ class FrameStackState:
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     """VecFrameStack."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @property
     def goes_on(self) -> bool:

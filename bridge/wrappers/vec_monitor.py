@@ -25,7 +25,7 @@ class MonitorState:
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
     """VecMonitor, which sees rewards as the wrapper inside of it gives them."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @property
     def goes_on(self) -> bool:

@@ -13,23 +13,28 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from bridge.wrappers.base import CompiledWrapper
-from jaxenvs import VectorTimeStep, struct
+from jaxenvs import VectorTimeStep, static, struct
 from jaxenvs.learn import Moments, Normalizer
 
 
 @struct
 class NormalizeState:
-    """The statistics and settings, and the last observation and reward before normalisation."""
+    """The statistics and settings, and the last observation and reward before normalisation.
+
+    Attributes:
+      axis_name: of the devices over which lanes are divided, whose statistics are those of all; None: they are not.
+    """
 
     normalizer: Normalizer
     old_obs: Any
     old_reward: Any
+    axis_name: str | None = static(default=None)
 
 
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
     """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @property
     def goes_on(self) -> bool:
@@ -55,16 +60,22 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             training=bool(env.training),
             norm_reward=bool(env.norm_reward),
         )
-        return NormalizeState(normalizer, self._old_obs(), np.zeros(env.num_envs, np.float32))
+        mesh = getattr(env.unwrapped, "mesh", None)
+        axis_name = None if mesh is None else mesh.axis_names[0]
+        return NormalizeState(normalizer, self._old_obs(), np.zeros(env.num_envs, np.float32), axis_name)
 
     @staticmethod
     def step(
         state: NormalizeState, timestep: VectorTimeStep, action: Any
     ) -> tuple[NormalizeState, VectorTimeStep, Any]:
-        normalizer, normalized = state.normalizer.step(timestep)
+        normalizer, normalized = state.normalizer.step(timestep, state.axis_name)
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
         normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
-        return NormalizeState(normalizer, old_obs, timestep.reward), normalized, ()
+        return NormalizeState(normalizer, old_obs, timestep.reward, state.axis_name), normalized, ()
+
+    @staticmethod
+    def layout(state: NormalizeState, lanes: Any, same: Any) -> NormalizeState:
+        return NormalizeState(state.normalizer.layout(lanes, same), lanes, lanes, state.axis_name)
 
     def write_back(self, state: NormalizeState) -> None:
         env, normalizer = self.wrapper, state.normalizer

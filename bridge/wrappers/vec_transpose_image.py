@@ -21,7 +21,7 @@ class TransposeState:
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     """VecTransposeImage."""
 
-    any_num_envs = True
+    any_num_envs = divides = True
 
     @property
     def goes_on(self) -> bool:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
+from jax.sharding import Mesh
 
 from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, committed, transformations
@@ -24,6 +25,7 @@ from bridge.sb3 import OffPolicy, Space
 from bridge.translate.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, Replay, Transitions
+from jaxenvs.learn.devices import layout_behind, layouts, on_each
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.hindsight import require_goals
 from jaxenvs.learn.off_policy.loop import ExplorationState
@@ -112,13 +114,50 @@ def _zeros(tree: Any, *lead: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), tree)
 
 
+def _train_on(
+    mesh: Mesh, policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, is_watched: bool, *given: Any
+) -> tuple[driver.Run, End, Kept]:
+    """`_train` over devices, each with its lanes and its part of the store and of the minibatches."""
+    *_, environments, _, _, _ = given
+    lanes: Any  # in the places of arrays
+    same: Any
+    (lanes, same), many = layouts(mesh), layout_behind(mesh)
+
+    def on_one(
+        limits: driver.Limits,
+        settings: OffPolicySettings,
+        rates: Any,
+        numbers: Numbers,
+        learner: OffPolicyState,
+        replay: Replay,
+        environments: Environments,
+        *rest: Any,
+    ) -> tuple[driver.Run, End, Kept]:
+        own = jax.tree.map(lambda leaf: leaf[0], replay), environments.of_one_device(mesh)
+        settings = settings.replace(axis_name=mesh.axis_names[0])
+        static_part = policy, optimizers, most, is_watched
+        run, end, kept = _train(*static_part, limits, settings, rates, numbers, learner, *own, *rest)
+        stored = jax.tree.map(lambda leaf: leaf[None], run.exploration.replay)
+        return dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=stored)), end, kept
+
+    specs = (same, same, same, same, same, lanes, environments.layout(lanes, same), same, lanes, same)
+    exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
+    counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
+    run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
+    kept = (many, many, ()) if is_watched else (many, lanes, lanes)
+    on_all = on_each(on_one, mesh, specs, (run, environments.layout_of_end(lanes, same), kept))
+    result: tuple[driver.Run, End, Kept] = on_all(*given)
+    return result
+
+
 @functools.cache
-def program() -> Callable[..., Any]:
+def program(mesh: Mesh | None) -> Callable[..., Any]:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs.
 
     The store is donated: a copy of a million rows would take longer than an update.
     """
-    return jax.jit(_train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
+    train = _train if mesh is None else functools.partial(_train_on, mesh)
+    return jax.jit(train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
 
 
 def most_steps(num_envs: int) -> int:
@@ -144,21 +183,22 @@ def run_steps(
     chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
     assert chain is not None
     assert learner is not None
-    before, num_envs = algorithm._last_obs, algorithm.n_envs
+    before, num_envs, mesh = algorithm._last_obs, algorithm.n_envs, plan.mesh
+    bound = committed if mesh is None else (lambda tree: tree)  # what is divided is where it is to be
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
     rates = schedules(algorithm, steps, most)
-    vectors = committed(read_off_policy(learner, algorithm._n_updates))
+    vectors = bound(read_off_policy(learner, algorithm._n_updates))
     environments = Environments.of(chain, before)
-    environments = dataclasses.replace(environments, env_state=committed(environments.env_state))
+    environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     where = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
-    replay = committed(buffer.lend(before, left + settings.train_freq))
+    replay = bound(buffer.lend(before, left + settings.train_freq, mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
     limits = driver.Limits(np.int32(steps), np.int32(episodes), np.int32(not is_watched), np.int32(not is_seen))
     try:
-        run, end, kept = program()(
+        run, end, kept = program(mesh)(
             *static_part, limits, settings, rates, learner.settings(), vectors, replay, environments, *where
         )
     except BaseException:

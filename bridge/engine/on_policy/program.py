@@ -1,4 +1,4 @@
-"""Programs of PPO and A2C: an update; and on JAX environments a rollout, or iterations that nobody looks into."""
+"""Programs of PPO and A2C on JAX environments: a rollout, or iterations that nobody looks into."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from bridge.buffers.rollout import read_rollout, write_rollout
+from bridge.buffers.rollout import write_rollout
 from bridge.engine.compilation import to_host
-from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
 from bridge.engine.memory import read_memory
+from bridge.engine.on_policy.update import is_large, read_policy
 from bridge.engine.plan import POLICY, Mode, Plan
 from bridge.engine.steps import End, Environments, Steps
 from bridge.sb3 import OnPolicy
@@ -28,78 +29,10 @@ from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollout, collect
+from jaxenvs.learn.devices import all_of, layout_behind, layouts, on_each, own_key
 
 # A program has room for what the host needs of so many iterations, and of so many steps of all environments together.
 MOST_ITERATIONS, MOST_STEPS = 100, 16_384
-
-
-@functools.lru_cache(maxsize=64)
-def update_program(network: Any, optimizers: ExportedOptimizers, in_order: bool) -> Callable[..., Any]:
-    """The program of an update.
-
-    Of a network each, because to look for it among static arguments would take as long as a small update does.
-    """
-
-    def update(
-        settings: OnPolicySettings,
-        optimizer_settings: Numbers,
-        state: LearnerState,
-        rollout: Rollout,
-        key_data: jax.Array,
-    ) -> tuple[LearnerState, jax.Array, dict[str, jax.Array]]:
-        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-        transformation = transformations(optimizers, optimizer_settings)[POLICY]
-        state, metrics = settings.update(network, transformation, state, rollout, draw)
-        # The advantages and the values are on the host, and there is no NaN on a device that somebody might look for.
-        metrics.pop("explained_variance")
-        return state, jax.random.key_data(key), metrics
-
-    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
-
-
-def rollout_update(plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray) -> tuple[Any, ...]:
-    """The program of one update of PPO or A2C, and its arguments, from what is there now."""
-    learner = plan.learner
-    assert learner is not None
-    update = plan.update_program(update_program, not is_large(learner, buffer, settings))
-    return update, settings, learner.settings(), read_policy(learner), read_rollout(buffer), key
-
-
-def update_from_rollout(
-    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
-) -> tuple[np.ndarray, dict[str, float]]:
-    """Run a `rollout_update`, and leave the results in the policy and its optimiser, once they are all there.
-
-    Args:
-      keep: see `Learner.leave`.
-
-    Returns:
-      The next key, and the metrics but for the explained variance.
-
-    Raises:
-      ValueError: weights became NaN. Those from before the update are kept.
-    """
-    state, key, metrics = update(*arguments)
-    metrics = {name: value.item() for name, value in to_host(metrics).items()}
-    assert plan.learner is not None
-    try:
-        plan.learner.leave({POLICY: state.params}, {}, {POLICY: state.optimizer_state}, keep)
-    except ValueError as error:
-        losses = ", ".join(f"{name} {value:.3g}" for name, value in metrics.items() if "loss" in name)
-        raise ValueError(f"{error} Its losses: {losses}.") from None
-    return np.array(key), metrics
-
-
-def read_policy(learner: Learner) -> LearnerState:
-    """What PPO and A2C learn, as their programs take it."""
-    params, _, states = learner.vectors()
-    return LearnerState(params[POLICY], states[POLICY])
-
-
-def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
-    """Whether kernels of an update are large enough to run side by side."""
-    size = buffer.buffer_size * buffer.n_envs
-    return learner.is_large(min(getattr(settings, "batch_size", size), size))
 
 
 @struct
@@ -110,6 +43,7 @@ class Collecting:
       network: the policy, without weights.
       sde_sample_freq: for how many steps the noise of actions stays the same.
       keeps_final_observation: whether somebody looks at the last observations of episodes.
+      axis_name: of the devices over which lanes are divided, inside of such a program.
       gamma, buffer_gamma, gae_lambda: as SB3 has them: its buffer keeps numbers of its own, which callbacks may change.
       key: its data.
     """
@@ -123,6 +57,7 @@ class Collecting:
     gae_lambda: float
     environments: Environments
     key: Any
+    axis_name: str | None = static(default=None)
 
     @classmethod
     def of(
@@ -141,6 +76,16 @@ class Collecting:
         static_part = network, n_steps, algorithm._steps_of_same_noise(), keeps_final_observation
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
+    def layout(self, lanes: Any, same: Any) -> Collecting:
+        """A prefix of this pytree, see Environments."""
+        numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
+        return dataclasses.replace(self, environments=self.environments.layout(lanes, same), **numbers)
+
+    def of_one_device(self, mesh: Mesh) -> Collecting:
+        """Inside of a program over the devices of a mesh: the part of one."""
+        environments = self.environments.of_one_device(mesh)
+        return dataclasses.replace(self, environments=environments, axis_name=mesh.axis_names[0])
+
     def rollout(
         self, params: jax.Array, start: CollectorState, key: jax.Array
     ) -> tuple[CollectorState, Rollout, Steps]:
@@ -150,7 +95,7 @@ class Collecting:
             params,
             self.environments.stepping(self.keeps_final_observation),
             start,
-            key,
+            own_key(key, self.axis_name),
             self.n_steps,
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
@@ -205,10 +150,11 @@ def _iterations(
         key, draw = jax.random.split(key)
         collector, rollout, steps = collecting.rollout(learner.params, collector, draw)
         key, draw = jax.random.split(key)
+        draw = own_key(draw, collecting.axis_name)
         learner, metrics = settings.update(collecting.network, transformation, learner, rollout, draw)  # type: ignore[arg-type]
         metrics.pop("explained_variance")  # computed on the host, where NaN is a number
         is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(learner.params).any())
-        return (learner, collector, key), rollout, (steps, metrics, is_sound)
+        return (learner, collector, key), rollout, (steps, metrics, all_of(is_sound, collecting.axis_name))
 
     def of_iteration(i: int | jax.Array) -> OnPolicySettings:
         return jax.tree.map(lambda leaf: leaf[i].astype(learner.params.dtype), settings)  # type: ignore[no-any-return]
@@ -227,11 +173,44 @@ def _iterations(
     return collecting.environments.end(end), (jax.random.key_data(key), rollout, learner, kept)
 
 
+def _rollout_on(mesh: Mesh, params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
+    """`_rollout` over devices, each with its lanes."""
+    (lanes, same), many = layouts(mesh), layout_behind(mesh)
+
+    def on_one(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
+        return _rollout(params, collecting.of_one_device(mesh))
+
+    end = collecting.environments.layout_of_end(lanes, same)
+    on_all = on_each(on_one, mesh, (same, collecting.layout(lanes, same)), (end, (same, many, many)))
+    result: tuple[End, Any] = on_all(params, collecting)
+    return result
+
+
+def _iterations_on(mesh: Mesh, optimizer: ExportedOptimizer, *given: Any) -> tuple[End, Any]:
+    """`_iterations` over devices, each with its lanes."""
+    *_, collecting = given
+    (lanes, same), many = layouts(mesh), layout_behind(mesh)
+
+    def on_one(
+        count: jax.Array, settings: OnPolicySettings, numbers: Any, learner: LearnerState, collecting: Collecting
+    ) -> tuple[End, Any]:
+        settings = settings.replace(axis_name=mesh.axis_names[0])
+        return _iterations(optimizer, count, settings, numbers, learner, collecting.of_one_device(mesh))
+
+    specs = (same, same, same, same, collecting.layout(lanes, same))
+    kept = (layout_behind(mesh, 2), same, same)
+    end = collecting.environments.layout_of_end(lanes, same)
+    result: tuple[End, Any] = on_each(on_one, mesh, specs, (end, (same, many, same, kept)))(*given)
+    return result
+
+
 @functools.cache
-def _programs() -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _programs(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    return jit(_rollout), jit(_iterations, static_argnums=(0,))
+    if mesh is None:
+        return jit(_rollout), jit(_iterations, static_argnums=(0,))
+    return jit(functools.partial(_rollout_on, mesh)), jit(functools.partial(_iterations_on, mesh), static_argnums=(0,))
 
 
 def run_rollout(
@@ -249,7 +228,7 @@ def run_rollout(
     chain = plan.chain
     assert chain is not None
     collecting = Collecting.of(algorithm, plan.network, chain, buffer, n_steps, keeps_final_observation)
-    end, results = _programs()[0](read_parameters(plan.parameters), collecting)
+    end, results = _programs(plan.mesh)[0](read_parameters(plan.parameters), collecting)
     key, rollout, steps = to_host(results)
     _require_numbers(rollout)
     chain.check(steps.wrapper_outputs)
@@ -293,7 +272,7 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     assert chain is not None
     assert learner is not None
     filled = settings + settings[-1:] * (room(n_steps, algorithm.n_envs) - count)
-    end, results = _programs()[1](
+    end, results = _programs(plan.mesh)[1](
         learner.exported[POLICY],
         count,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
+from jax.sharding import Mesh
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
@@ -269,8 +270,9 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
                 getattr(mine, name)[:] = getattr(lent, name)
         return super().take_ring()
 
-    def lend(self, observation: Any, num_steps: int) -> Replay:
-        """See RingReplayBuffer."""
+    def lend(self, observation: Any, num_steps: int, mesh: Mesh | None = None) -> Replay:
+        """See RingReplayBuffer. Not to several devices: where episodes are is known of all lanes together."""
+        assert mesh is None
         replay = super().lend(observation, num_steps)
         if replay.episodes is None:
             mine = self._episodes

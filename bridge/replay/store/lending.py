@@ -10,12 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+from jax.sharding import Mesh
 
 from bridge.replay.store import columns
 from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.ring import InMemory, Ring
 from jaxenvs.learn import Replay
+from jaxenvs.learn.devices import layouts, place
 from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.replay_lanes import regroup
 
 # A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
 # written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.
@@ -41,12 +44,38 @@ class Layout:
 
 @jax.jit
 def _free_ends(replay: Replay) -> jax.Array:
+    if is_divided(replay):
+        return jax.vmap(Replay.free_ends)(replay).min()
     return replay.free_ends()
 
 
 def free_ends(replay: Replay) -> int:
     """How many more episodes may end in a store before it forgets a row: see Replay.free_ends."""
     return int(_free_ends(replay))
+
+
+def is_divided(replay: Replay) -> bool:
+    """Whether there is a store for each of some devices, with their leading axis."""
+    return replay.tag.ndim == 3
+
+
+def divide(replay: Replay, mesh: Mesh) -> Replay:
+    """What a store holds in one on each device, for its lanes. It is on the host once more, meanwhile."""
+    # As if there were ends of all lanes in one: no row is forgotten.
+    num_ends = min(replay.num_ends, replay.capacity * (replay.num_envs // mesh.size))
+    stores = regroup(jax.tree.map(lambda leaf: np.asarray(leaf)[None], replay), mesh.size, num_ends)
+    divided: Replay = place(stores, layouts(mesh)[0], mesh)
+    return divided
+
+
+def unite(stores: Replay) -> Replay:
+    """What the stores of devices hold in one, with room for all their ends. They are gone afterwards."""
+    num_ends = min(len(stores.tag) * stores.num_ends, stores.tag.size)
+    united = regroup(jax.tree.map(np.asarray, stores), 1, num_ends)
+    for leaf in jax.tree.leaves(stores):
+        leaf.delete()
+    replay: Replay = jax.tree.map(lambda leaf: _put(leaf[0]), united)
+    return replay
 
 
 def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:

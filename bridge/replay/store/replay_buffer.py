@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from jax.sharding import Mesh
 from stable_baselines3.common import buffers
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
@@ -263,7 +264,8 @@ class RingReplayBuffer(buffers.ReplayBuffer):
         if self._lent is not None:
             lent, self._lent = self._lent, None
             layout = lending.Layout(self.obs_shape, self.observation_space, self._parts()[1][1])
-            self._ring = lending.take_back(lent, layout, self.buffer_size)
+            one = lending.unite(lent) if lending.is_divided(lent) else lent
+            self._ring = lending.take_back(one, layout, self.buffer_size)
         assert self._ring is not None
         return self._ring
 
@@ -271,12 +273,13 @@ class RingReplayBuffer(buffers.ReplayBuffer):
         """Why a program cannot have what is stored; None if it can. Of the class: see the function of this name."""
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
-    def lend(self, observation: Any, num_steps: int) -> Replay:
+    def lend(self, observation: Any, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """What is stored as a program takes it, for `return_lent` to bring what that made of it.
 
         Args:
           observation: from which environments go on: where it is not what the newest row led to, an episode was left.
           num_steps: so many rows are written at most, until there is more to lend.
+          mesh: devices each of which gets a store for its lanes, with a leading axis of devices.
         """
         observation = self._as_stored("observation", observation, (self.n_envs,))
         lent = self._lent
@@ -285,15 +288,18 @@ class RingReplayBuffer(buffers.ReplayBuffer):
                 np.array_equal(np.asarray(last).reshape(now.shape), now)
                 for now, last in columns.pairs(observation, lent.last_observation)
             )
-            has_rows = lent.capacity == self.buffer_size or lent.capacity > int(lent.size) + num_steps
-            if goes_on and has_rows and self._has_ends(lent):
+            has_rows = lent.capacity == self.buffer_size or lent.capacity > self.size() + num_steps
+            is_there = (len(lent.tag) if lending.is_divided(lent) else None) == (None if mesh is None else mesh.size)
+            if is_there and goes_on and has_rows and self._has_ends(lent):
                 return lent
         ring = self.take_ring()
         ring.break_off(observation)
         lent = lending.lend(ring, self.observation_space, self.action_space, num_steps)
         self._ring = None
-        alive = int(lent.num_ended)
-        self._counted = alive, lent.num_ends - alive
+        if mesh is not None:
+            lent = lending.divide(lent, mesh)
+        num_ended = np.asarray(lent.num_ended)
+        self._counted = int(num_ended.sum()), lent.num_ends - int(num_ended.max())
         return lent
 
     def return_lent(self, replay: Replay) -> None:
@@ -303,7 +309,7 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     def replace_rewards(self, rewards: np.ndarray) -> None:
         """Write other rewards into the newest rows, (rows, n_envs)."""
         offset = np.arange(-len(rewards), 0)
-        if self._lent is None:
+        if self._lent is None or lending.is_divided(self._lent):
             ring = self.take_ring()
             columns.write(ring.reward, (ring.position + offset) % ring.capacity, rewards)
         else:
@@ -320,13 +326,13 @@ class RingReplayBuffer(buffers.ReplayBuffer):
             return 2**31 - 1
         num_ended, free = self._counted
         # All environments may end an episode in the step in which the last of these ends.
-        return free - (int(replay.num_ended) - num_ended) - (self.n_envs - 1)
+        return free - (int(np.asarray(replay.num_ended).sum()) - num_ended) - (self.n_envs - 1)
 
     def _has_ends(self, lent: Replay) -> bool:
         """Whether so much of the side ring is free that a program is worth its call."""
         wanted = max(lent.num_ends // 4 - self.n_envs, 1)
         if self.episodes_left(lent) < wanted:
-            self._counted = int(lent.num_ended), lending.free_ends(lent)
+            self._counted = int(np.asarray(lent.num_ended).sum()), lending.free_ends(lent)
         return self.episodes_left(lent) >= wanted
 
     def __getstate__(self) -> dict[str, Any]:
@@ -339,13 +345,13 @@ class RingReplayBuffer(buffers.ReplayBuffer):
 
     def size(self) -> int:
         """How many rows are stored: transitions of each environment."""
-        return self.take_ring().size if self._lent is None else int(self._lent.size)
+        return self.take_ring().size if self._lent is None else int(np.asarray(self._lent.size).min())
 
     @property
     def pos(self) -> int:  # type: ignore[override]
         """The row that is written next."""
         # One that has not as many rows as this has not gone round.
-        return self.take_ring().position if self._lent is None else int(self._lent.position)
+        return self.take_ring().position if self._lent is None else int(np.asarray(self._lent.position).min())
 
     @property
     def full(self) -> Any:  # type: ignore[override]

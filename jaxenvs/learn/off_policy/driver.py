@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.devices import all_of, axis_size, psum
 from jaxenvs.learn.off_policy.hindsight import ComputeReward
 from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
@@ -102,7 +103,8 @@ def run(
       empty: what is kept before the first step, from the shapes of what one gives.
       compute_reward: that of the environments, for hindsight.
     """
-    num_envs = exploration.replay.num_envs
+    axis_name = settings.axis_name
+    num_envs = exploration.replay.num_envs * axis_size(axis_name)  # of all devices
     dtype = jax.tree.leaves(learner.params)[0].dtype
     num_updates, train_freq = settings.num_updates(num_envs), settings.train_freq
 
@@ -112,7 +114,7 @@ def run(
         return Noise.draw(settings, policy, params, observation, jax.random.fold_in(key, iteration))
 
     def is_due(carry: Run) -> Any:
-        return carry.progress.is_due & carry.exploration.replay.is_ready
+        return carry.progress.is_due & all_of(carry.exploration.replay.is_ready, axis_name)
 
     def learn(carry: Run, noise: Noise) -> tuple[OffPolicyState, dict[str, Any]]:
         now = settings.replace(learning_rate=learning_rate[carry.count].astype(dtype))
@@ -160,7 +162,7 @@ def run(
         after = dataclasses.replace(
             after,
             count=carry.count + 1,
-            num_ended=carry.num_ended + done.sum(dtype=jnp.int32),
+            num_ended=carry.num_ended + psum(done.sum(dtype=jnp.int32), axis_name),
             kept=keep(carry.kept, carry.count, given),
         )
         calls, follows = after.progress.calls, jnp.where(goes_on(after), limits.follows, limits.follows_last)

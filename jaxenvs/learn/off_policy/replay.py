@@ -62,6 +62,8 @@ class Replay:
 
     Written in a loop, it is changed in place: an `add` costs the same whatever the capacity.
 
+    Of several devices each has one, for its lanes: outside of programs there is a leading axis of devices before all.
+
     Attributes:
       observation, action, reward: (capacity, num_envs, ...).
       tag: int32 (capacity, num_envs), the ages of slots and the ends of episodes: see `replay_tags`.
@@ -130,19 +132,19 @@ class Replay:
     @property
     def capacity(self) -> int:
         """How many rows there may be."""
-        capacity: int = self.tag.shape[0]
+        capacity: int = self.tag.shape[-2]
         return capacity
 
     @property
     def num_ends(self) -> int:
         """How many last observations of episodes there is room for."""
-        num_ends: int = self.end_slot.shape[0]
+        num_ends: int = self.end_slot.shape[-1]
         return num_ends
 
     @property
     def num_envs(self) -> int:
         """How many lanes there are."""
-        num_envs: int = self.tag.shape[1]
+        num_envs: int = self.tag.shape[-1]
         return num_envs
 
     @property

@@ -16,7 +16,7 @@ from jaxenvs.learn.off_policy.hindsight import Episodes
 from jaxenvs.learn.off_policy.replay import Replay, room_for_ends
 
 
-def regroup(stores: Any, num_devices: int) -> Replay:
+def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Replay:
     """What some devices stored of their lanes, in stores for the lanes of so many devices.
 
     All that the new ones have room for: where a ring of ends is too short, the oldest rows are forgotten, as `add`
@@ -24,6 +24,7 @@ def regroup(stores: Any, num_devices: int) -> Replay:
 
     Args:
       stores: NumPy arrays with a leading axis of devices.
+      num_ends: rows of each ring; as many as a new store has if not given.
     """
 
     def lanes_of(leaf: np.ndarray, axis: int) -> Any:
@@ -40,7 +41,8 @@ def regroup(stores: Any, num_devices: int) -> Replay:
     tag = lanes_of(stores.tag, 2)
     lanes = tag.shape[2]
     num_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape[3:]) for leaf in jax.tree.leaves(stores.observation))
-    num_ends = room_for_ends(capacity, lanes, num_bytes, whole=stores.episodes is not None)
+    if num_ends is None:
+        num_ends = room_for_ends(capacity, lanes, num_bytes, whole=stores.episodes is not None)
     # Of rows that are not stored, what ended an episode whose last observation nobody keeps.
     tag = np.where(replay_tags.is_end(tag), np.int32(-1), tag)
     end_slot = np.full((num_devices, num_ends), -1, np.int32)

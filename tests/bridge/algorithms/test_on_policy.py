@@ -26,6 +26,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.engine import learner
 from bridge.engine.on_policy import program
+from bridge.engine.on_policy.update import update_program
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
@@ -356,9 +357,8 @@ def test_large_updates_have_a_program_of_their_own_that_computes_the_same(monkey
     monkeypatch.setattr(learner, "LARGE_UPDATE", 1)
     large = make()
     large.learn(ROLLOUT)
-    assert (
-        program.update_program(large.plan.network, tuple(large.plan.learner.exported.items()), False)._cache_size() == 1
-    )
+    exported = tuple(large.plan.learner.exported.items())
+    assert update_program(large.plan.network, exported, False, mesh=None)._cache_size() == 1
     np.testing.assert_allclose(
         read_parameters(large.policy.parameters()), read_parameters(small.policy.parameters()), rtol=1e-4, atol=1e-6
     )

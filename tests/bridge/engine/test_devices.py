@@ -1,0 +1,135 @@
+"""Models whose environments are divided over devices: parts together are the whole, and all else is as ever."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bridge
+import jaxenvs
+from bridge import JaxVecEnv, make_vec_env
+from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
+from tests.tiers import tiered
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+
+@functools.cache
+def on_devices(*names):
+    """What models over four devices gave, in a process that has four."""
+    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bridge.engine.on_devices", *names],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+FIRST = ("whole batches: A2C", "refusals")
+PLAN = "collecting: compiled\nupdating: compiled\ndevices: 4, each with 2 of the environments and an equal part of each"
+
+
+def test_an_update_over_devices_is_that_of_the_whole_rollout():
+    told = on_devices(*FIRST)["whole batches: A2C"]
+    assert told["moved"] > 1e-3
+    assert told["difference"] < 1e-6
+    assert told["logs"] < 1e-4
+
+
+def test_what_cannot_be_divided_is_said():
+    told = on_devices(*FIRST)["refusals"]
+    assert told["lanes"] == "num_envs must be a multiple of the 4 devices of mesh, got 6."
+    refused = "The devices cannot share it equally: batch_size must be a multiple of the 4 devices of mesh, got 6."
+    assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
+    assert told["falls back"].endswith(f"updating: compiled\nnot compiled: {refused}")
+    assert "A HerReplayBuffer is not divided over devices." in told["hindsight"]
+    assert told["tensors"] == "step_torch takes environments on one device, these are on 4."
+
+
+def test_more_devices_than_there_are_are_refused():
+    with pytest.raises(ValueError, match="num_devices must be at most the 1 that JAX has here, got 2"):
+        make_vec_env("CartPole-v1", 4, vec_env_kwargs={"devices": 2})
+    with pytest.raises(ValueError, match="devices must be a positive int, got 0"):
+        JaxVecEnv(jaxenvs.make("CartPole-v1"), 4, devices=0)
+
+
+SETTINGS = {"policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu", "engine": "xla"}
+ALGORITHMS = {"A2C": {"n_steps": 8}, "DQN": {"learning_starts": 16, "buffer_size": 400, "batch_size": 8}}
+
+
+@pytest.mark.parametrize("name", tiered(ALGORITHMS, "A2C"))
+def test_over_one_device_the_bits_are_those_without(name):
+    def learnt(devices):
+        env = JaxVecEnv(jaxenvs.make("CartPole-v1"), 4, seed=0, devices=devices)
+        return getattr(bridge, name)("MlpPolicy", env, **SETTINGS, **ALGORITHMS[name]).learn(64)
+
+    over, alone = learnt(1), learnt(None)
+    assert "devices: 1, each with 4 of the environments" in str(over.plan)
+    assert_equal(state_of(over, with_store=name == "DQN"), state_of(alone, with_store=name == "DQN"))
+
+
+ON_POLICY = ("A2C", "PPO", "PPO, normalised", "RecurrentPPO", "MaskablePPO")
+OFF_POLICY = ("DQN", "QRDQN", "SAC", "TD3", "TQC", "CrossQ")
+OTHERS = ("environments", "whole batches: PPO, normalised", "shown: A2C", "shown: DQN", "stored: DQN", "stored: SAC")
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ON_POLICY, *OFF_POLICY])
+def test_each_device_does_what_an_element_of_vmap_does(name):
+    told = on_devices(*(ON_POLICY if name in ON_POLICY else OFF_POLICY))[name]
+    assert told["plan"].startswith(PLAN)
+    assert told["moved"] > 1e-4
+    assert told["vmap"] < 2e-5  # of weights, moments, observations and returns
+    assert told["alike"]
+    assert told["one device"] == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_lanes_do_what_they_would_do_without_devices():
+    told = on_devices(*OTHERS)["environments"]
+    assert told["infos"]
+    assert told["one device"] == 0
+    assert told["difference"] < 1e-5  # XLA rounds otherwise for another number of lanes
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_minibatches_that_are_the_whole_rollout_teach_what_they_teach_without_devices():
+    told = on_devices(*OTHERS)["whole batches: PPO, normalised"]
+    assert told["moved"] > 1e-4
+    assert told["difference"] < 1e-6
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["A2C", "DQN"])
+def test_callbacks_logs_and_zips_are_as_ever(name):
+    told = on_devices(*OTHERS)[f"shown: {name}"]
+    assert told["events"]
+    assert told["locals"]
+    assert told["logs"]
+    assert told["zip"]
+    assert told["quiet"] < 1e-5
+    assert told["goes on"] == 2 * 192
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_what_devices_stored_comes_back_in_one_buffer(name):
+    told = on_devices(*OTHERS)[f"stored: {name}"]
+    size, position, num_ended = told["rows"]
+    assert (size, position) == (24, 24)
+    assert told["gap"] < 1e-6
+    assert told["later"] == 48
+    assert name == "SAC" or num_ended > 0
