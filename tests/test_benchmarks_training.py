@@ -11,7 +11,7 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.callbacks import EveryNTimesteps
 
-from benchmarks import common, learning, training
+from benchmarks import common, learning, scale, training
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
 from bridge import DQN, make_vec_env
@@ -169,6 +169,13 @@ def test_sweep_quick_writes_its_table(tmp_path):
     assert rows[0]["times_one_seed"] == 1
 
 
+def test_two_samples_differ_by_chance_or_they_do_not():
+    one, other = np.random.default_rng(0).normal(size=(2, 20))
+    assert scale.chance(one, one) == 1
+    assert scale.chance(one, other) > 0.05
+    assert scale.chance(one, other + 2) < 0.001
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_scale_quick_writes_its_table(tmp_path):
@@ -176,6 +183,7 @@ def test_scale_quick_writes_its_table(tmp_path):
     subprocess.run([*command, "--output", str(tmp_path)], cwd=client.CHECKOUT, check=True)
     content = json.loads((tmp_path / "scale.json").read_text())
     assert [row["devices"] for row in content["tables"]["devices"]] == [1, 2]
+    assert [row["devices"] for row in content["tables"]["learning"]] == [1, 4]
     assert all(bar["met"] for bar in content["bars"])  # of bytes
 
 
