@@ -31,6 +31,7 @@ from jaxenvs.wrappers import (
 )
 
 if TYPE_CHECKING:
+    from jaxenvs.envs.box2d.bipedal_walker import BipedalWalker
     from jaxenvs.envs.box2d.lunar_lander import LunarLander
     from jaxenvs.envs.classic_control.acrobot import Acrobot
     from jaxenvs.envs.classic_control.cartpole import CartPole
@@ -56,6 +57,7 @@ __all__ = [
     "ArmReach",
     "Asterix",
     "AutoresetMode",
+    "BipedalWalker",
     "BitFlipping",
     "Blackjack",
     "Breakout",

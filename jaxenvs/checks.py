@@ -273,7 +273,7 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
     pytree whose parameters can be traced, under `jit`, `vmap` and `scan`.
 
     Args:
-      env: an environment, of which nothing changes.
+      env: any Environment; `register` is not needed.
       num_steps: how long to walk, with random actions, without ever resetting.
       seed: of the episodes and of the actions.
 

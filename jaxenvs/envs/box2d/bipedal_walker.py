@@ -84,14 +84,19 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     Observation: float32 (24,): the hull's angle and velocities; of each leg, angle and speed of hip and knee and
     whether it stands on the ground; ten distances of a lidar. Reward: the way forward, 300 in all, less a price on
     torques and on a hull that leans; -100 for a fall, which ends the episode, as does the end of the terrain.
-    With `hardcore`, stumps, pits and stairs are in the way, as in BipedalWalkerHardcore-v3.
     Source: `gymnasium/envs/box2d/bipedal_walker.py` (Oleg Klimov), on Box2D 2.3; physics of `jaxenvs.physics2d`.
+
+    Attributes:
+      gravity: m/s^2, upwards.
+      max_torque: N m.
+      hip_speed, knee_speed: rad/s that motors aim at, and in which observations count.
+      hardcore: whether stumps, pits and stairs are in the way, as in BipedalWalkerHardcore-v3.
     """
 
-    gravity: float = -10.0  # m/s^2, upwards
-    max_torque: float = 80.0  # N m
-    hip_speed: float = 4.0  # rad/s that motors aim at, and in which observations count
-    knee_speed: float = 6.0  # rad/s
+    gravity: float = -10.0
+    max_torque: float = 80.0
+    hip_speed: float = 4.0
+    knee_speed: float = 6.0
     hardcore: bool = static(default=False)
 
     def __check_init__(self) -> None:

@@ -1,0 +1,43 @@
+"""Tells mkdocstrings how classes and docstrings are written here. Called by mkdocs.yml."""
+
+import re
+from typing import Any
+
+from griffe import Attribute, Class, Decorator, Expr, ExprCall, ExprKeyword, ExprName, Extension
+
+DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
+STATIC = "jaxenvs.environment.static"
+CONSTRUCTOR = "bridge.algorithms.base.constructor_like"
+AS_A_DATACLASS = ExprName("dataclasses.dataclass")
+TOGETHER = re.compile(r"^  ([a-z]\w*(?:, \w+)+):", re.MULTILINE)  # "  actor, critic: ..."
+NO_BREAK = "\N{NO-BREAK SPACE}"  # what stands behind a space is taken for a type
+
+
+class HouseStyle(Extension):
+    """Signatures of what is made when Python runs, and attributes that are described together."""
+
+    def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
+        if cls.docstring is not None:
+            cls.docstring.value = TOGETHER.sub(lambda names: typed(cls, names[1].split(", ")), cls.docstring.value)
+        if isinstance(made := cls.members.get("__init__"), Attribute) and path(made.value) == CONSTRUCTOR:
+            del cls.members["__init__"]  # that of the class it stands on shows what it adds to Stable-Baselines3's
+        if any(path(decorator.value) in DECORATORS for decorator in cls.decorators):
+            cls.decorators.append(Decorator(AS_A_DATACLASS, lineno=None, endlineno=None))
+            for member in cls.members.values():
+                if isinstance(member, Attribute) and path(member.value) == STATIC:
+                    member.value = default(member.value)
+
+
+def typed(cls: Class, names: list[str]) -> str:
+    """Names in a list of attributes, with the types that they have."""
+    types = {str(cls.members[name].annotation): None for name in names if name in cls.members}
+    return f"  {f',{NO_BREAK}'.join(names)} ({', '.join(types)}):"
+
+
+def path(value: Any) -> str | None:
+    return value.canonical_path if isinstance(value, Expr) else None
+
+
+def default(value: ExprCall) -> Any:
+    """That of `static(default=...)`, or None."""
+    return next((each.value for each in value.arguments if isinstance(each, ExprKeyword)), None)
