@@ -3,18 +3,31 @@
 import re
 from typing import Any
 
-from griffe import Attribute, Class, Decorator, Expr, ExprCall, ExprKeyword, ExprName, Extension
+from griffe import Attribute, Class, Decorator, Expr, ExprCall, ExprKeyword, ExprName, Extension, Function, Object
 
 DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
 STATIC = "jaxenvs.environment.static"
 CONSTRUCTOR = "bridge.algorithms.base.constructor_like"
 AS_A_DATACLASS = ExprName("dataclasses.dataclass")
 TOGETHER = re.compile(r"^  ([a-z]\w*(?:, \w+)+):", re.MULTILINE)  # "  actor, critic: ..."
+PAGE = re.compile(r"docs/([\w/-]+\.md)")
+NUMBER = re.compile(r"[\d_.e-]+")
 NO_BREAK = "\N{NO-BREAK SPACE}"  # what stands behind a space is taken for a type
 
 
 class HouseStyle(Extension):
-    """Signatures of what is made when Python runs, and attributes that are described together."""
+    """Signatures of what is made when Python runs, attributes that are described together, links to pages."""
+
+    def on_object(self, *, obj: Object, **kwargs: Any) -> None:
+        if obj.docstring is not None:  # which is shown on a page in docs/reference/
+            obj.docstring.value = PAGE.sub(r"[\g<0>](../\1)", obj.docstring.value)
+
+    def on_function(self, *, func: Function, **kwargs: Any) -> None:
+        for parameter in func.parameters:
+            if isinstance(parameter.default, ExprName):  # N_TRIALS says less than 20
+                number = func.module.members.get(parameter.default.name)
+                if isinstance(number, Attribute) and NUMBER.fullmatch(str(number.value)):
+                    parameter.default = number.value
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
         if cls.docstring is not None:

@@ -22,7 +22,10 @@ from bridge.app.tuning.trials import Objective
 from jaxenvs import arguments
 from jaxenvs.cli import UserError
 
-N_TRIALS, N_SEEDS, N_EVALUATIONS, N_EVAL_EPISODES = 100, 5, 5, 10
+N_TRIALS = 100
+N_SEEDS = 5
+N_EVALUATIONS = 5
+N_EVAL_EPISODES = 10
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 SETTINGS = "settings"  # among the user_attrs of a study: of what all its trials are
 WAIT_SECONDS = 1.0
