@@ -66,7 +66,7 @@ def _figure(height: float, columns: int = 1, heights: Sequence[float] = (1,)) ->
     """A figure as narrow as a telephone can show it with text that can be read, and its axes."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, height), layout="constrained")
+    figure = Figure(figsize=(4.6, height), layout="constrained")
     return figure, figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights).ravel()
 
 
@@ -89,13 +89,13 @@ def _training(data: dict[str, dict[str, float]]) -> Any:
     for ax, (setting, sides) in zip(axes, data.items()):
         names = sorted(sides, key=sides.__getitem__)
         bars = ax.barh(names, [sides[name] for name in names], 0.7, color=[_colour(name, []) for name in names])
-        ax.bar_label(bars, fmt=lambda value: f" {value:.3g}", color=GREY)
-        ax.set_title(setting, loc="left")
+        ax.bar_label(bars, fmt=lambda value: f"{value:.3g}", padding=3, color=GREY)
+        ax.set_title(setting, loc="right", fontsize=10)
         ax.set_xticks([])
         ax.set_ylim(-0.6, len(names) - 0.4)
         ax.spines["bottom"].set_visible(False)
-        ax.tick_params(length=0)
-    axes[-1].set_xlabel("thousand steps a second")
+        ax.tick_params(length=0, labelsize=10)
+    axes[-1].set_xlabel("thousand steps a second", loc="right")
     return figure
 
 
@@ -111,7 +111,7 @@ def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
     ax.minorticks_off()
     ax.set_yticks([-index for index in range(len(data))], list(data))
     ax.grid(axis="x")
-    ax.set_xlabel("steps a second, beside the same script with Stable-Baselines3")
+    ax.set_xlabel("steps a second, beside the same script with SB3", loc="right")
     _legend(figure, ax)
     return figure
 
@@ -122,18 +122,22 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)
     colours = {"bridge, JAX": "#3b82f6", "bridge, Gymnasium": "#93c0fb"}
-    for place, side in enumerate(sides):
-        has = [(index, cell[side] / cell["stock SB3"] - 1) for index, cell in enumerate(data.values()) if side in cell]
-        where = [-index + 0.4 - height * (place + 0.5) for index, _ in has]
-        colour = colours.get(side, _colour(side, []))
-        bars = ax.barh(where, [more for _, more in has], height, left=1, color=colour, label=side)
-        ax.bar_label(bars, [f" {more + 1:.3g}x" for _, more in has], color=GREY, fontsize=9)
+    for side in sides:
+        where, has = [], []
+        for index, cell in enumerate(data.values()):
+            shown = [each for each in sides if each in cell]  # without a gap for a side that has no bar here
+            if side in shown:
+                where.append(-index + height * ((len(shown) - 1) / 2 - shown.index(side)))
+                has.append(cell[side] / cell["stock SB3"] - 1)
+        bars = ax.barh(where, has, height, left=1, color=colours.get(side, _colour(side, [])), label=side)
+        ax.bar_label(bars, [f"{more + 1:.3g}x" for more in has], padding=3, color=GREY, fontsize=9)
     ax.axvline(1, color=GREY, linewidth=1, linestyle="--")
     ax.set_xscale("log")
     ax.set_xticks([1, 2, 5, 10, 20], ["as fast", "2x", "5x", "10x", "20x"])
     ax.minorticks_off()
     ax.set_yticks([-index for index in range(len(data))], [name.replace(", ", ",\n", 1) for name in data], fontsize=9)
-    ax.set_xlabel("steps a second, beside stock SB3 on Gymnasium environments")
+    ax.set_ylim(-len(data) + 0.5, 0.5)
+    ax.set_xlabel("steps a second, beside stock SB3 on Gymnasium environments", loc="right")
     _legend(figure, ax)
     return figure
 
@@ -152,7 +156,7 @@ def _learning(data: dict[str, dict[str, dict[str, float]]]) -> Any:
     ax.minorticks_off()
     ax.set_yticks([-index for index in range(len(data))], list(data))
     ax.grid(axis="x")
-    ax.set_xlabel("CPU seconds of a whole training, median of the seeds")
+    ax.set_xlabel("CPU seconds of a whole training, median of the seeds", loc="right")
     _legend(figure, ax)
     return figure
 
@@ -173,11 +177,11 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
         ax.yaxis.set_minor_locator(NullLocator())
         lanes = sorted({int(number) for speeds in sides.values() for number in speeds})
         ax.set_xticks(lanes, [f"{number:,}" for number in lanes])
-        ax.set_title(way, loc="left")
         ax.set_ylabel("million steps a second")
         ax.grid(axis="y")
-        ax.legend(fontsize=10, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.2)
-    axes[-1].set_xlabel("environments")
+        above = {"loc": "lower left", "bbox_to_anchor": (-0.15, 1), "alignment": "left", "ncols": 2}
+        ax.legend(title=way, title_fontsize=11, fontsize=9, handlelength=1.2, columnspacing=1.2, **above)
+    axes[-1].set_xlabel("environments", loc="right")
     return figure
 
 
