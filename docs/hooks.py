@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 
 CHECKOUT = Path(__file__).parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
 LANGUAGES = {".py": "python", ".c": "c"}
 FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -84,7 +85,7 @@ def examples() -> dict[str, str]:
         if path.suffix not in (*LANGUAGES, ".ipynb"):
             continue
         page = _page_of_example(path.relative_to(CHECKOUT))
-        names[page] = Path(page).stem.replace("_", " ").capitalize()
+        names[page] = _spelt(Path(page).stem)
         bodies[page] = bodies.get(page, "") + _example(path)
         if path.suffix == ".py":
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -106,6 +107,12 @@ def _title(path: str) -> str:
 def _heading(text: str) -> str | None:
     found = re.search(r"^# (.+)$", text, re.MULTILINE)
     return found[1] if found else None
+
+
+def _spelt(stem: str) -> str:
+    """A heading of a file's name."""
+    words = " ".join(SPELT.get(word, word) for word in stem.split("_"))
+    return words[0].upper() + words[1:]
 
 
 def _page_of_example(path: Path) -> str:
