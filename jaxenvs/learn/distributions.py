@@ -41,6 +41,13 @@ class Distribution(Protocol):
 ILLEGAL = -1e8
 
 
+def _legal(mask: jax.Array, logits: jax.Array) -> jax.Array:
+    """Which of the logits are of legal actions. A mask may be of any shape with as many numbers, as sb3-contrib's."""
+    if mask.size != logits.size:
+        raise ValueError(f"action masks must have shape {logits.shape}, got {mask.shape}.")
+    return mask.reshape(logits.shape) != 0
+
+
 @struct
 class Categorical:
     """One of n actions: int32 (batch,).
@@ -54,8 +61,12 @@ class Categorical:
     mask: jax.Array | None = None
 
     def masked(self, mask: jax.Array) -> Categorical:
-        """Without the illegal actions, those with 0 in the mask, (batch, n)."""
-        legal = mask.reshape(self.logits.shape) != 0
+        """Without the illegal actions, those with 0 in the mask, (batch, n).
+
+        Raises:
+          ValueError: the mask has another size.
+        """
+        legal = _legal(mask, self.logits)
         return Categorical(jnp.where(legal, self.logits, ILLEGAL), legal)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
@@ -94,8 +105,12 @@ class MultiCategorical:
     mask: jax.Array | None = None
 
     def masked(self, mask: jax.Array) -> MultiCategorical:
-        """Without the illegal choices, those with 0 in the mask, (batch, sum(nvec))."""
-        legal = mask.reshape(self.logits.shape) != 0
+        """Without the illegal choices, those with 0 in the mask, (batch, sum(nvec)).
+
+        Raises:
+          ValueError: the mask has another size.
+        """
+        legal = _legal(mask, self.logits)
         return MultiCategorical(jnp.where(legal, self.logits, ILLEGAL), self.nvec, legal)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:

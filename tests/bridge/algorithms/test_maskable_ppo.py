@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import sb3_contrib
 import torch
+from gymnasium import spaces
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 import bridge
 from bridge.translate.modules import read_parameters
+from jaxenvs import environment
 from tests.bridge.small_models import SETTINGS, Recorder
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal
 from tests.tiers import tiered
@@ -91,6 +93,26 @@ def test_masks_may_be_left_out():
 def test_environments_without_masks_are_refused_as_by_sb3_contrib(package):
     with pytest.raises(ValueError, match="Environment does not support action masking"):
         make(jax_env(tells=""), package).learn(ROLLOUT)
+
+
+@pytest.mark.parametrize("where", ["JAX", "the host"])
+def test_masks_of_another_size_are_refused_with_both_shapes(where):
+    """Four numbers each, for actions of which there are three."""
+
+    @environment
+    class Three(LocksWithMethod):
+        @property
+        def action_space(self):
+            return spaces.Discrete(3)
+
+    class HostThree(GymnasiumLocks):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Discrete(3)
+
+    env = jax_env(Three) if where == "JAX" else bridge.SerialVecEnv([HostThree] * N_ENVS)
+    with pytest.raises(ValueError, match=r"action masks must have shape \(4, 3\), got \(4, 4\)"):
+        make(env).learn(ROLLOUT)
 
 
 def test_how_a_training_is_cut_changes_no_bit_and_masks_survive_wrappers():
