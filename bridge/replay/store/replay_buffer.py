@@ -111,7 +111,7 @@ class RingReplayBuffer(buffers.ReplayBuffer):
             lanes = np.flatnonzero(done)
             timeout = np.zeros(len(lanes), bool)
             if self.handle_timeout_termination:
-                timeout[:] = [infos[lane].get("TimeLimit.truncated", False) for lane in lanes.tolist()]
+                timeout[:] = [bool(infos[lane].get("TimeLimit.truncated")) for lane in lanes.tolist()]
             ends = (lanes, ~timeout, timeout)
         self.take_ring().append(obs, action, reward, next_obs, ends)
         self._written(1)

@@ -356,6 +356,21 @@ def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
     assert_same_samples(ours, theirs)
 
 
+def test_what_a_buffer_holds_extends_another_as_sb3s():
+    """Where a timeout of its arrays, in an info, is an array of one number."""
+    given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
+    for _ in range(given.buffer_size):
+        given.add(*history.next())
+    assert given.timeouts.any()
+    arrays = (given.observations, given.next_observations, given.actions, given.rewards, given.dones)
+    infos = [[{"TimeLimit.truncated": timeout}] for timeout in given.timeouts]
+    ours, theirs = make(num_envs=1), make(num_envs=1, cls=buffers.ReplayBuffer)
+    for each in (ours, theirs):
+        each.extend(*arrays, infos)
+    np.testing.assert_array_equal(ours.timeouts, given.timeouts)
+    assert_same_samples(ours, theirs)
+
+
 def test_extend_says_where_rollouts_of_arrays_go_and_changes_nothing():
     buffer, zeros = make(), np.zeros((5, 3))
     observation = np.zeros((5, 3, 3))
