@@ -91,7 +91,10 @@ def test_whether_masks_are_supported_is_seen_through_every_vec_env():
 @pytest.mark.thorough  # other masks of other VecEnvs: test_maskable_ppo.py
 @pytest.mark.parametrize("vec_env", [SubprocVecEnv, bridge.ProcessVecEnv])
 def test_masks_come_from_other_processes(vec_env):
-    env = vec_env([FORCED["discrete"]] * 2)
+    def wrapped():
+        return ActionMasker(FORCED["discrete"](), lambda env: env.action_masks())
+
+    env = vec_env([FORCED["discrete"], wrapped])
     try:
         assert is_masking_supported(env)
         model = make("MaskablePPO", env).learn(64)
