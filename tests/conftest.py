@@ -1,8 +1,9 @@
-"""Shared by all tests: settings of JAX and PyTorch, and x64 as a fixture."""
+"""Shared by all tests: settings of JAX and PyTorch; x64, and the wheel, as fixtures."""
 
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 # In the environment, and before JAX and PyTorch are imported, so that subprocesses have them too.
@@ -21,6 +22,7 @@ import jax
 import pytest
 
 import jaxenvs
+from tests.installed import CHECKOUT, run
 
 # A shell's background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,3 +61,17 @@ def registries(monkeypatch):
     yield
     gymnasium.registry.clear()
     gymnasium.registry.update(known)
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory):
+    """A folder with the wheel and the sdist, of which the wheel was built."""
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, CHECKOUT])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(dist):
+    (path,) = dist.glob("*.whl")
+    return path

@@ -1,6 +1,5 @@
 """The wheel is what users get: what is in it, and that it works where nothing else is, away from the checkout."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parent.parent
+from tests.installed import CHECKOUT, Installed
+
 PACKAGES = ("jaxenvs", "bridge")
-CONSTRAINTS = CHECKOUT / "constraints.txt"
 README = (CHECKOUT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = re.findall(r"^jaxenvs .*", README, re.MULTILINE)
@@ -25,20 +24,6 @@ TRAININGS = {
     "sb3": "from jaxenvs.sb3 import A2C\nA2C('MlpPolicy', 'CartPole-v1').learn(100)",
     "contrib": "from jaxenvs.sb3 import QRDQN\nQRDQN('MlpPolicy', 'CartPole-v1', learning_starts=50).learn(100)",
 }
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory):
-    """A folder with the wheel and the sdist, of which the wheel was built."""
-    folder = tmp_path_factory.mktemp("dist")
-    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, CHECKOUT])
-    return folder
-
-
-def run(command, **options):
-    result = subprocess.run(command, capture_output=True, text=True, **options)
-    assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
-    return result.stdout
 
 
 def test_the_wheel_holds_the_two_packages_and_nothing_else(dist):
@@ -57,38 +42,6 @@ def test_the_sdist_is_what_the_wheel_is_built_of(dist):
         names = {Path(name).parts[1] for name in archive.getnames()}
     files = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
     assert names == {*PACKAGES, *files}
-
-
-class Installed:
-    """An empty environment with the wheel in it, and an empty folder to work in."""
-
-    def __init__(self, folder, wheel, extra="", python=sys.executable, options=("-c", CONSTRAINTS)):
-        self.bin, self.folder = folder / "venv" / "bin", folder / "work"
-        self.folder.mkdir()
-        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
-        self.variables = {**inherited, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
-        run([python, "-m", "venv", folder / "venv"])
-        what = f"{wheel}[{extra}]" if extra else wheel
-        self("python", "-m", "pip", "install", "--quiet", *options, what)
-
-    def __call__(self, program, *arguments, code=0):
-        """What a program of the environment writes, and complains of."""
-        result = subprocess.run(
-            [self.bin / program, *arguments], cwd=self.folder, env=self.variables, capture_output=True, text=True
-        )
-        assert result.returncode == code, f"{program} {arguments}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
-        return result.stdout, result.stderr
-
-    def runs_readme(self, blocks):
-        for block in blocks:
-            _, complaints = self("python", "-c", block)
-            assert "warning" not in complaints.lower(), complaints
-
-
-@pytest.fixture(scope="module")
-def wheel(dist):
-    (path,) = dist.glob("*.whl")
-    return path
 
 
 @pytest.mark.thorough
