@@ -31,6 +31,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=(CHECKOUT / source).read_text()))
     for page, content in examples().items():
         files.append(File.generated(config, page, content=content))
+    for path in (CHECKOUT / "examples").rglob("*.ipynb"):
+        files.append(File.generated(config, path.relative_to(CHECKOUT).as_posix(), abs_src_path=str(path)))
     config.nav = _with_folders(config.nav, sorted(file.src_uri for file in files.documentation_pages()))
     return files
 
@@ -91,12 +93,16 @@ def examples() -> dict[str, str]:
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
             about[page] = docstring.partition("\n\n")[0].replace("\n", " ")
         elif path.suffix == ".ipynb":
-            cells = ("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
-            names[page] = _heading("\n\n".join(cells)) or names[page]
-            about[page] = "a notebook."
-    lines = [f"* [{name}]({posixpath.relpath(page, 'examples')}): {about[page]}" for page, name in names.items()]
-    index = "# Examples\n\nEach is a file in `examples/`, and run by the tests.\n\n" + "\n".join(lines) + "\n"
-    return {"examples/index.md": index} | {page: f"# {names[page]}\n{body}" for page, body in bodies.items()}
+            first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+            names[page] = _heading(first) or names[page]
+            about[page] = first.partition("\n\n")[2]
+    notebooks = [page for page in names if page.startswith("examples/notebooks/")]
+    scripts = [page for page in names if page not in notebooks]
+    index = "# Examples\n\nEach is a file in `examples/`, and run by the tests."
+    for title, pages in (("Notebooks", notebooks), ("Scripts", scripts)):
+        lines = (f"* [{names[page]}]({posixpath.relpath(page, 'examples')}): {about[page]}" for page in pages)
+        index += f"\n\n## {title}\n\n" + "\n".join(lines)
+    return {"examples/index.md": f"{index}\n"} | {page: f"# {names[page]}\n{body}" for page, body in bodies.items()}
 
 
 def _title(path: str) -> str:
@@ -129,8 +135,22 @@ def _example(path: Path) -> str:
     parts = []
     for cell in json.loads(path.read_text())["cells"]:
         text = "".join(cell["source"])
-        parts.append(re.sub("^#", "##", text, flags=re.MULTILINE) if cell["cell_type"] == "markdown" else _fenced(text))
-    return f"\nThe notebook `{name}`:\n\n" + "\n\n".join(parts)
+        if cell["cell_type"] == "markdown":
+            text = re.sub("^# .*", "", text)  # the page has it already
+            parts.append(re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", text))  # another notebook
+        else:
+            parts += [_fenced(text), *(shown for output in cell["outputs"] if (shown := _shown(output)))]
+    return f"\n[The notebook]({path.name}), `{name}`:\n\n" + "\n\n".join(parts)
+
+
+def _shown(output: dict) -> str:
+    """What a cell printed or drew."""
+    data = output.get("data", {})
+    for kind in ("image/gif", "image/png"):
+        if kind in data:
+            picture = "".join(data[kind]).replace("\n", "")
+            return f'<img src="data:{kind};base64,{picture}" alt="What the cell draws">'
+    return _fenced("".join(output["text"]), "text") if "text" in output else ""
 
 
 def _fenced(text: str, language: str = "python") -> str:

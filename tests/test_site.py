@@ -58,10 +58,20 @@ def test_what_has_no_page_is_linked_if_the_repository_has_an_address(monkeypatch
     assert code in written
 
 
+def test_the_page_of_a_notebook_shows_its_code_and_what_that_showed():
+    page = hooks.examples()["examples/notebooks/quickstart.md"]
+    assert page.count("\n# ") == 0  # its heading is the page's
+    assert page.startswith("# Quickstart")
+    assert "model.learn(" in page
+    assert "return 500.0" in page
+    assert 'src="data:image/gif;base64,R0lGOD' in page
+    assert "](sb3_script.md)" in page
+
+
 def test_no_address_of_a_repository_is_made_up():
     """Only pyproject.toml knows where the project is, or that it is nowhere yet."""
     pages = [CHECKOUT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml")]
-    for page in [*pages, *(CHECKOUT / "docs").rglob("*.md")]:
+    for page in [*pages, *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "examples").rglob("*.ipynb")]:
         for address in re.findall(r"https?://\S*jaxenvs[^\s)]*", page.read_text()):
             assert address.startswith(hooks.repository() or "nothing"), (page, address)
 
