@@ -142,14 +142,14 @@ def learning(report: common.Report, options: Any) -> None:
     """Whether as much is learnt over four devices as over one."""
     seeds, iterations = (QUICK_SEEDS, FEW) if options.quick else (SEEDS, MANY)
     returns = {number: in_process(learn_seeds, number, seeds, iterations) for number in (1, 4)}
+    p = chance(returns[1], returns[4])
     rows = [
         {"devices": number, "seeds": seeds, "mean_return": statistics.mean(each), "deviation": statistics.stdev(each)}
-        | {"least": min(each), "median": statistics.median(each)}
+        | {"least": min(each), "median": statistics.median(each), "chance": None if number == 1 else p}
         for number, each in returns.items()
     ]
     report.add("learning", rows)
     if not options.quick:
-        p = chance(returns[1], returns[4])
         bar = f">= {LEAST_CHANCE}"
         report.require("chance of what is learnt over 1 and over 4 devices to differ so", p, bar, p >= LEAST_CHANCE)
 

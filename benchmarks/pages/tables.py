@@ -31,7 +31,7 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
         "off_policy": ("Off-policy training", _all_tables),
         "replay": ("Replay buffers", _all_tables),
         "sweep": ("Many seeds in one program", _sweep),
-        "scale": ("One training over two devices", _all_tables),
+        "scale": ("One training over several devices", _all_tables),
         "tune": ("Tuning", _all_tables),
         "learning": ("What is learnt", _learning),
         "learning_off_policy": ("What is learnt off-policy", _learning_off_policy),
