@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.physics2d.kernels import once
+
 Number: TypeAlias = Any  # a float32 of JAX or NumPy
 Vector: TypeAlias = tuple[Number, Number]
 
@@ -34,9 +36,15 @@ class Frame(NamedTuple):
         return x + self.x, y + self.y
 
 
+@once
+def sine_and_cosine(angle: Number) -> Vector:
+    """Both of an angle, once: XLA would compute them anew in each of the dozen operations that turn by them."""
+    return jnp.sin(angle), jnp.cos(angle)
+
+
 def frame(center_x: Number, center_y: Number, angle: Number, center: Any) -> Frame:
     """The frame of a body whose centre of mass is there; `center`, (2,) or (2, ...), is that centre in the frame."""
-    sine, cosine = jnp.sin(angle), jnp.cos(angle)
+    sine, cosine = sine_and_cosine(angle)
     x, y = Frame(center_x, center_y, sine, cosine).turn(center[0], center[1])
     return Frame(center_x - x, center_y - y, sine, cosine)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.physics2d.geometry import Number, Vector, clamp, rows
+from jaxenvs.physics2d.geometry import Number, Vector, clamp, rows, sine_and_cosine
 from jaxenvs.physics2d.kernels import once
 from jaxenvs.physics2d.settings import ANGULAR_SLOP, LINEAR_SLOP, MAX_ANGULAR_CORRECTION
 from jaxenvs.physics2d.world import World, WorldState
@@ -64,7 +64,7 @@ class Joint(NamedTuple):
 def _arms(fixed: Constants, angle_a: Number, angle_b: Number) -> tuple[Vector, Vector]:
     arms = []
     for angle, (x, y) in ((angle_a, fixed.arm_a), (angle_b, fixed.arm_b)):
-        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        sine, cosine = sine_and_cosine(angle)
         arms.append((cosine * x - sine * y, sine * x + cosine * y))
     return arms[0], arms[1]
 
