@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import jaxenvs
+from bridge.app import cli as of_bridge
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
 
@@ -31,7 +32,7 @@ def command(*arguments):
     return [sys.executable, "-c", "from jaxenvs.cli import main; main()", *arguments]
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["train", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--help"]], ids=" ".join)
 def test_a_reader_who_has_enough_ends_the_command_quietly(arguments):
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     process.stdout.close()  # as `head` does
@@ -56,8 +57,6 @@ def test_closed_streams_are_no_error(monkeypatch):
 
 @pytest.mark.parametrize("name", [None, *cli.OF_BRIDGE, *cli.OWN])
 def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, monkeypatch):
-    from bridge.app import cli as of_bridge
-
     text = cli.DESCRIPTION if name is None else (cli.OWN | of_bridge.COMMANDS)[name].__doc__
     (example,) = re.findall(r"^ *(For example: jaxenvs .*)$", text, re.MULTILINE)
     with pytest.raises(SystemExit):
@@ -157,9 +156,8 @@ main(["--help"])
 
 
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
-    from bridge.app.cli import COMMANDS
-
-    assert {name: command.__doc__.partition("\n")[0] for name, command in COMMANDS.items()} == cli.OF_BRIDGE
+    firsts = {name: command.__doc__.partition("\n")[0] for name, command in of_bridge.COMMANDS.items()}
+    assert firsts == cli.OF_BRIDGE
 
 
 def test_doctor_fits_on_a_screen_and_names_nobody(capsys):

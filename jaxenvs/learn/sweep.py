@@ -17,6 +17,7 @@ from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
+from jaxenvs.learn.progress_bar import one_bar
 
 
 def num_cores() -> int:
@@ -59,7 +60,8 @@ def sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = Non
     and a warning says so.
 
     Args:
-      function: compiled once for each shape of the arguments, if it is the same object.
+      function: compiled once for each shape of the arguments, if it is the same object. With a `train` of it that has
+        `progress=True`, there is one progress bar for all.
       arguments: pytrees of arrays with one leading axis for all.
       mesh: devices of this process, as `learn.make_mesh()` gives them, among which the batch is divided; they tell each
         other nothing, and each of a CPU's is one core.
@@ -121,7 +123,7 @@ def _compiled(
         def run_group(rows: jax.Array) -> Any:
             return jax.block_until_ready(program(group(arguments, rows)))  # type: ignore[no-untyped-call]
 
-        with ThreadPoolExecutor(len(rows)) as pool:
+        with ThreadPoolExecutor(len(rows)) as pool, one_bar(len(rows) * length):
             results = list(pool.map(run_group, rows))
         return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:size], *results)
 
@@ -140,13 +142,17 @@ def _compiled_on_devices(
     def each(arguments: Any) -> Any:
         return function(*arguments)
 
-    some = functools.partial(jax.lax.map, each) if jax.default_backend() == "cpu" else jax.vmap(each)
+    is_cpu = jax.default_backend() == "cpu"
+    some = functools.partial(jax.lax.map, each) if is_cpu else jax.vmap(each)
+    num_runs = len(rows) if is_cpu else mesh.size
     program = jax.jit(on_each(some, mesh, (divided,), divided), compiler_options=compiler_options())
     compiled = program.lower(_empty(structure, kinds, len(rows))).compile()
 
     def run(*arguments: Any) -> Any:
         filled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], arguments)
-        results = compiled(jax.device_put(filled, compiled.input_shardings[0][0]))
+        with one_bar(num_runs):
+            results = compiled(jax.device_put(filled, compiled.input_shardings[0][0]))
+            jax.effects_barrier()  # type: ignore[no-untyped-call]  # a progress bar hears of all
         return jax.tree.map(lambda leaf: leaf[:size], results)
 
     return run

@@ -143,21 +143,23 @@ class Result:
         return self.state.learner.params
 
 
-def train(key: jax.Array, training: Training, params: Any = None, mesh: Mesh | None = None) -> Result:
+def train(
+    key: jax.Array, training: Training, params: Any = None, mesh: Mesh | None = None, progress: bool = False
+) -> Result:
     """A whole training as one pure function: jit it, or `vmap` it over keys, settings and parameters of environments.
 
     Args:
       key: a typed key. Everything depends on it.
       training: what to train, and for how long.
       params: of the network, to start from. If not given, new ones.
-      mesh: see `advance`.
+      mesh, progress: see `advance`; static.
     """
     arguments.instance("training", training, Training, "a learn.Training")
-    return Result(*advance(training, training.init(key, params, mesh), training.num_iterations, mesh))
+    return Result(*advance(training, training.init(key, params, mesh), training.num_iterations, mesh, progress))
 
 
 def advance(
-    training: Training, state: TrainingState, num_iterations: int, mesh: Mesh | None = None
+    training: Training, state: TrainingState, num_iterations: int, mesh: Mesh | None = None, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """Go on for some iterations. Two calls one after the other do what one of their sum does, bit for bit.
 
@@ -170,6 +172,10 @@ def advance(
         `total_timesteps`, is of all together. `init` had the same mesh, or `place` put the state there. With several
         devices actions, shuffles and draws of the store are others, but the episodes of an environment follow from the
         key as ever.
+      progress: whether the program moves a progress bar on stderr, about twice a second: steps of these iterations,
+        and the mean return of the episodes since it last moved; under `vmap` and in a `sweep` the median of all
+        trainings; static. It trains with the same numbers, but JAX keeps no program with one on disk, and there is no
+        gradient of it.
 
     Returns:
       The state, and metrics, each with the leading axis `num_iterations`: those of the algorithm's update, 0 where
@@ -180,23 +186,27 @@ def advance(
     arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init gives it")
     training.check()
     arguments.non_negative_int("num_iterations", num_iterations)
+    arguments.boolean("progress", progress)
     if mesh is not None:
         training.check_devices(mesh)
         over_mesh: tuple[TrainingState, dict[str, jax.Array]] = _advance_on_devices(
-            training, state, num_iterations, require_mesh(mesh)
+            training, state, num_iterations, require_mesh(mesh), progress
         )
         return over_mesh
-    result: tuple[TrainingState, dict[str, jax.Array]] = training._loop.advance(training, state, num_iterations)
+    result: tuple[TrainingState, dict[str, jax.Array]]
+    result = training._loop.advance(training, state, num_iterations, progress)
     return result
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _advance_on_devices(training: Training, state: TrainingState, num_iterations: int, mesh: Mesh) -> Any:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _advance_on_devices(
+    training: Training, state: TrainingState, num_iterations: int, mesh: Mesh, progress: bool
+) -> Any:
     lanes, same = layouts(mesh)
 
     def on_one_device(training: Training, state: TrainingState) -> Any:
         part = training.of_one_device(mesh)
-        state, metrics = part._loop.advance(part, state.of_one_device(), num_iterations)
+        state, metrics = part._loop.advance(part, state.of_one_device(), num_iterations, progress)
         return state.of_all_devices(), metrics
 
     states = state.layout(lanes, same)

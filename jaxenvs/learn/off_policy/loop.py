@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
+from jaxenvs.learn import progress_bar
 from jaxenvs.learn.devices import all_of, axis_size, layouts, on_each, own_key
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.hindsight import ComputeReward, require_goals
@@ -273,7 +274,7 @@ def _stacked(store: Replay) -> Replay:
 
 
 def advance(
-    training: Training, state: OffPolicyTrainingState, num_iterations: int
+    training: Training, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
     """See `jaxenvs.learn.training.advance`."""
     venv, axis_name = training.venv, training.algorithm.axis_name
@@ -305,8 +306,8 @@ def advance(
 
         def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
             now = before + index * num_envs
-            progress = now / training.total_timesteps
-            return take_step(settings, policy, params, step, state, noise, index, now, progress, see)
+            share = now / training.total_timesteps
+            return take_step(settings, policy, params, step, state, noise, index, now, share, see)
 
         index = jnp.arange(settings.train_freq, dtype=jnp.int32)
         exploration, timestep = jax.lax.scan(act, exploration, index)
@@ -340,15 +341,19 @@ def advance(
         noise = jax.vmap(draw)(state.iteration + first + jnp.arange(chunk, dtype=jnp.int32))
 
         def run_iteration(index: jax.Array, carry: Any) -> Any:
-            learner, exploration, metrics = carry
+            (learner, exploration), metrics = carry
             own = jax.tree.map(lambda leaf: leaf[index - first], noise)
             learner, exploration, new = iterate(state.iteration + index, learner, exploration, own)
-            return learner, exploration, {name: metrics[name].at[index].set(new[name]) for name in metrics}
+            return (learner, exploration), {name: metrics[name].at[index].set(new[name]) for name in metrics}
 
         return jax.lax.fori_loop(first, jnp.minimum(first + chunk, num_iterations), run_iteration, carry)
 
-    carry = (learner, exploration, metrics)
-    learner, exploration, metrics = jax.lax.fori_loop(0, -(-num_iterations // chunk), run_chunk, carry)
+    carry = (learner, exploration), metrics
+    if progress:
+        carry = progress_bar.fori_loop(num_iterations, run_chunk, carry, num_timesteps, axis_name, chunk)
+    else:
+        carry = jax.lax.fori_loop(0, -(-num_iterations // chunk), run_chunk, carry)
+    (learner, exploration), metrics = carry
     iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
     metrics = {name: values[:num_iterations] for name, values in metrics.items()}
     state = OffPolicyTrainingState(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from jaxenvs.learn import progress_bar
 from jaxenvs.learn.devices import axis_size, own_key
 from jaxenvs.learn.lstm import Recalled
 from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
@@ -46,7 +47,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
 
 
 def advance(
-    training: Training, state: TrainingState, num_iterations: int
+    training: Training, state: TrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """See `jaxenvs.learn.training.advance`."""
     optimizer = training.optimizer or training.algorithm.OPTIMIZER  # type: ignore[attr-defined]
@@ -80,6 +81,18 @@ def advance(
         metrics |= episodes(timestep, axis_name) | {"timesteps": iteration * num_timesteps}
         return TrainingState(learner, collector, key, iteration), metrics
 
+    if progress and num_iterations:
+        kinds = jax.eval_shape(iterate, state, None)[1]
+        metrics = {name: jnp.zeros((num_iterations, *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
+
+        def run_iteration(index: jax.Array, carry: Any) -> Any:
+            state, metrics = carry
+            state, new = iterate(state, None)
+            return state, {name: metrics[name].at[index].set(new[name]) for name in metrics}
+
+        looped: tuple[TrainingState, dict[str, jax.Array]]
+        looped = progress_bar.fori_loop(num_iterations, run_iteration, (state, metrics), num_timesteps, axis_name)
+        return looped
     return jax.lax.scan(iterate, state, None, num_iterations)
 
 
