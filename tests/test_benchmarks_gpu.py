@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import parts
+from benchmarks.gpu import landers, parts
 
 
 def run(*arguments):
@@ -42,6 +42,22 @@ def test_every_table_is_written(tmp_path, monkeypatch):
         "stock SB3 on a DummyVecEnv",
         "stock SB3 on a JaxVecEnv",
     }
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_kernel_of_the_landers_is_measured_and_held_to_the_plain_loop(tmp_path, monkeypatch):
+    # The world around them compiles for long, and other tests run it.
+    monkeypatch.setattr(landers, "_steps", lambda lanes, steps: [{"side": "vmap", "lanes": lanes}])
+    tables = gpu.Tables(tmp_path / "landers.json")
+    landers.landers(tables, quick=True)
+    rows = tables.tables["landers"]
+    assert [row["side"] for row in rows] == ["plain loop", "one kernel", "vmap"]
+    assert [row["equal_lanes"] for row in rows[:2]] == [1, 1]
+
+    monkeypatch.setattr(landers, "_iterations", lambda lanes, interpret: ([{"lanes": lanes}], 0.01))
+    with pytest.raises(RuntimeError, match=r"differ by more than 0\.0024 in 1\.0% of the lanes"):
+        landers.landers(tables, quick=True)
 
 
 def test_a_part_that_fails_costs_neither_the_others_nor_what_it_had(tmp_path, monkeypatch):

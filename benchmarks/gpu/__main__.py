@@ -52,15 +52,16 @@ class Part:
 
 # In this order. Together 9 minutes, if each takes all that it may.
 PARTS = {
-    "tests": Part("tests", 190),
-    "training_8": Part("training", 65, ("8 envs",)),
+    "tests": Part("tests", 160),
+    "training_8": Part("training", 55, ("8 envs",)),
     "training_256": Part("training", 50, ("256 envs",)),
     "training_4096": Part("training", 50, ("4096 envs",)),
-    "phases": Part("phases", 40),
-    "seeds": Part("seeds", 40),
-    "stepping": Part("stepping", 40),
+    "phases": Part("phases", 35),
+    "seeds": Part("seeds", 35),
+    "stepping": Part("stepping", 30),
     "vec_env": Part("vec_env", 25),
     "training_on_cpu": Part("training_on_cpu", 40, environment=(("JAX_PLATFORMS", "cpu"),)),
+    "landers": Part("landers", 60),
 }
 
 

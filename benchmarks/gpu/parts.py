@@ -24,6 +24,7 @@ import jaxenvs
 from benchmarks import common, raw_stepping
 from benchmarks import training as trainings
 from benchmarks.common import Side
+from benchmarks.gpu.landers import landers as landers
 from benchmarks.peers.worker import Setting, Training
 from jaxenvs import learn
 
