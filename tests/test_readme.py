@@ -1,6 +1,7 @@
 """The Python in README.md and docs/ runs as it stands there, and what is written from figures is what they say."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,23 +55,47 @@ AT_LENGTH = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", tiered(BLOCKS, *(page for page in BLOCKS if page not in AT_LENGTH)))
-def test_the_code_of_a_page_runs(page, tmp_path):
-    """Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them."""
-    for library in NEEDS.get(page, ()):
-        pytest.importorskip(library)
-    run = (
-        f"import json, sys\nfor block in json.load(sys.stdin): exec(block, {{'__name__': '__main__'}}); print({MARK!r})"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", run],
-        input=json.dumps([code for code, _ in BLOCKS[page]]),
-        cwd=tmp_path,
+# Each block by itself, in one process: to import PyTorch and JAX takes longer than most of them.
+RUN = f"""
+import json, sys, warnings
+
+def show(message, category, *where):
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"] == "warnings":
+        frame = frame.f_back
+    module = frame.f_globals["__name__"]  # whose code warns, whatever line it points to
+    if module.partition(".")[0] in ("bridge", "jaxenvs"):
+        raise AssertionError(f"{{module}} warns: {{message}}")
+    print(category.__name__, message, file=sys.stderr)
+
+warnings.showwarning = show
+for block in json.load(sys.stdin):
+    exec(block, {{"__name__": "__main__"}})
+    print({MARK!r})
+"""
+# What a block does before JAX runs, as `import bridge` and `reserve_threads()`, comes too late behind another block.
+STARTED = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "0", "PJRT_NPROC": str((os.cpu_count() or 1) + 2)}
+
+
+def run(codes, folder, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps(codes),
+        cwd=folder,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=600,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", tiered(BLOCKS, *(page for page in BLOCKS if page not in AT_LENGTH)))
+def test_the_code_of_a_page_runs(page, tmp_path):
+    """And warns of nothing; README.md's not of what it imports either."""
+    for library in NEEDS.get(page, ()):
+        pytest.importorskip(library)
+    result = run([code for code, _ in BLOCKS[page]], tmp_path, **({} if page == "README.md" else STARTED))
     assert result.returncode == 0, result.stderr
     assert page != "README.md" or "warning" not in result.stderr.lower(), result.stderr
     for (code, shown), printed in zip(BLOCKS[page], result.stdout.split(MARK)):
@@ -78,6 +103,14 @@ def test_the_code_of_a_page_runs(page, tmp_path):
             assert printed.strip() == shown.strip()
         elif "evaluate(" in code:
             assert float(printed.split("±")[0].split()[-1]) >= 475, printed
+
+
+def test_a_warning_of_ours_is_an_error(tmp_path):
+    late = "import jax\njax.numpy.zeros(1)\nimport bridge"
+    result = run(["import warnings\nwarnings.warn('not of ours')", late], tmp_path)
+    assert result.returncode == 1
+    assert "UserWarning not of ours" in result.stderr
+    assert "bridge.configuration warns: JAX ran before" in result.stderr
 
 
 def test_there_are_blocks_for_each_kind_of_reader():
