@@ -28,7 +28,7 @@ from jaxenvs.learn import CollectorState, Replay, Transitions
 from jaxenvs.learn.devices import layout_behind, layouts, on_each
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.hindsight import require_goals
-from jaxenvs.learn.off_policy.loop import ExplorationState
+from jaxenvs.learn.off_policy.iteration import ExplorationState
 from jaxenvs.learn.off_policy.replay import TD_ERRORS
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import all_of, axis_size, psum
 from jaxenvs.learn.off_policy.hindsight import ComputeReward
-from jaxenvs.learn.off_policy.loop import ExplorationState, Noise, num_at_once, take_step, update
+from jaxenvs.learn.off_policy.iteration import ExplorationState, Noise, num_at_once, take_step, update
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
 from jaxenvs.learn.rollout import Step
 

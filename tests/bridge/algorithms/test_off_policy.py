@@ -25,7 +25,7 @@ from bridge.algorithms import off_policy
 from bridge.engine.off_policy import program as programs
 from bridge.engine.watching import Pace, QuietCallback
 from bridge.replay.store import lending
-from jaxenvs.learn.off_policy.loop import NOISE_BYTES
+from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered

@@ -89,7 +89,7 @@ def test_a_training_that_stops_and_goes_on_gives_the_same_bits(name):
 
 def test_the_length_of_a_chunk_of_noise_changes_nothing(monkeypatch):
     start, whole, _ = trained("DQN")
-    monkeypatch.setattr("jaxenvs.learn.off_policy.loop.NOISE_BYTES", 1000)
+    monkeypatch.setattr("jaxenvs.learn.off_policy.iteration.NOISE_BYTES", 1000)
     program = jax.jit(lambda state: advance(TRAININGS["DQN"], state, 10), compiler_options=compiler_options())
     assert_equal(whole, program(start)[0])
 

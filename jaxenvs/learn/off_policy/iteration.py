@@ -1,0 +1,195 @@
+"""What an iteration of an off-policy training is made of: what it draws, its steps, which are stored, its updates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import struct
+from jaxenvs.learn.devices import axis_size, own_key
+from jaxenvs.learn.normalization import Normalizer
+from jaxenvs.learn.off_policy.hindsight import ComputeReward
+from jaxenvs.learn.off_policy.replay import Replay, Transitions
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
+from jaxenvs.learn.rollout import CollectorState, Step
+
+# The noise of so many bytes is drawn at once, because to draw takes as long for one iteration as for some; but not that
+# of many more than a program is likely to need.
+NOISE_BYTES = 2**16
+# An observation of the environments as the policy sees it, from their state: normalised, say.
+See = Callable[[Any, Any], Any]
+
+
+@struct
+class ExplorationState:
+    """Where exploring goes on from.
+
+    Attributes:
+      collector: the environments, and what the policy acts on next, as the store holds it.
+      replay: what was seen so far.
+      action_noise: the state of `settings.action_noise`.
+    """
+
+    collector: CollectorState
+    replay: Replay
+    action_noise: Any
+
+
+@struct
+class Noise:
+    """All that one iteration draws. It depends on a key alone, so that many iterations may draw at once.
+
+    Attributes:
+      exploration, random, normal: (train_freq, ...), of the policy; a random action, for each environment; standard
+        normal numbers for the action noise, or None.
+      bits: uint32 (gradient_steps, batch_size), from which slots of the store are drawn; with hindsight
+        (gradient_steps, 2, batch_size), and goals.
+      updates: (gradient_steps, ...), of the updates.
+    """
+
+    exploration: Any
+    random: jax.Array
+    normal: jax.Array | None
+    bits: jax.Array
+    updates: Any
+
+    @classmethod
+    def draw(cls, settings: OffPolicySettings, policy: Any, params: Any, observation: Any, key: jax.Array) -> Noise:
+        """Of several devices each draws its own, for its part of the batches.
+
+        Args:
+          params, observation: of the networks and of all environments, of which only shapes and dtypes are used.
+        """
+        keys, num_devices = jax.random.split(own_key(key, settings.axis_name), 5), axis_size(settings.axis_name)
+        num_envs, num = jax.tree.leaves(observation)[0].shape[0], settings.train_freq
+        dtype, size = jax.tree.leaves(params)[0].dtype, policy.head.size
+        normal = None
+        if policy.head.kind == "box":
+            random = jax.random.uniform(keys[0], (num, num_envs, size), dtype, -1, 1)
+            if settings.action_noise is not None:
+                normal = jax.random.normal(keys[1], random.shape, dtype)
+        else:
+            random = jax.random.randint(keys[0], (num, num_envs), 0, size, jnp.int32)
+
+        gradient_steps = settings.num_updates(num_envs * num_devices)
+        batch_size = settings.batch_size // num_devices
+
+        def rows(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype)  # type: ignore[no-untyped-call]
+
+        number: Any = jax.ShapeDtypeStruct((batch_size,), dtype)  # type: ignore[no-untyped-call]
+        batch = jax.tree.map(rows, observation)
+        transitions = Transitions(batch, rows(random[0]), number, batch, number)
+        return cls(
+            exploration=settings.exploration_noise(policy, params, observation, keys[2], num),
+            random=random,
+            normal=normal,
+            bits=jax.random.bits(keys[3], (gradient_steps, *(2,) * (settings.hindsight is not None), batch_size)),
+            updates=settings.noise(policy, params, transitions, keys[4], gradient_steps) if gradient_steps else None,
+        )
+
+
+def num_at_once(noise: Noise, most: int) -> int:
+    """Of how many iterations noise is drawn at once, if there are not more than `most`; given the shapes of one's."""
+
+    def data(leaf: Any) -> Any:  # the size in bytes of a key is not known
+        return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+    plain = jax.eval_shape(lambda tree: jax.tree.map(data, tree), noise)
+    num_bytes: int = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(plain))
+    return max(1, min(most, NOISE_BYTES // num_bytes))
+
+
+def take_step(
+    settings: OffPolicySettings,
+    policy: Any,
+    params: Any,
+    step: Step,
+    state: ExplorationState,
+    noise: Noise,
+    index: Any,
+    num_timesteps: Any,
+    progress: Any,
+    see: See = lambda _, observation: observation,
+) -> tuple[ExplorationState, Any]:
+    """Act for one step in every environment, and store it.
+
+    Args:
+      step: see `jaxenvs.learn.rollout.Step`. What it gives is stored as it is.
+      index: its number in the iteration.
+      num_timesteps: steps of all environments together so far.
+      progress: the share of the training that is done.
+      see: from the state of the environments and an observation to what the policy acts on.
+
+    Returns:
+      Where to go on; and what `step` gave besides.
+    """
+    exploration, random, normal = jax.tree.map(
+        lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
+    )
+    observation, env_state = state.collector.observation, state.collector.env_state
+    seen = see(env_state, observation)
+    action = settings.explore(policy, params, seen, exploration, random, progress)
+    if settings.random_warm_up:
+        action = jnp.where(num_timesteps < settings.learning_starts, random, action)
+    noise_state = state.action_noise
+    if settings.action_noise is not None:
+        noise_state, added = settings.action_noise.step(noise_state, normal)
+        action = jnp.clip(action + added, -1, 1).astype(random.dtype)
+    env_state, timestep, outputs = step(env_state, policy.to_env(action))
+    replay = state.replay.add(
+        observation,
+        action,
+        timestep.reward,
+        timestep.terminated,
+        timestep.truncated,
+        timestep.observation,
+        timestep.final_observation,
+    )
+    if settings.action_noise is not None:
+        noise_state = settings.action_noise.reset(noise_state, timestep.done)
+    return ExplorationState(CollectorState(env_state, timestep.observation), replay, noise_state), outputs
+
+
+def update(
+    settings: OffPolicySettings,
+    policy: Any,
+    optimizers: Optimizers,
+    state: OffPolicyState,
+    replay: Replay,
+    noise: Noise,
+    num: Any = None,
+    normalizer: Normalizer | None = None,
+    compute_reward: ComputeReward | None = None,
+) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    """The updates after a collection, on what the store holds.
+
+    Args:
+      num: how many of those that `noise` is for; may be traced. If not given, all.
+      normalizer: of what the networks see of the store.
+      compute_reward: that of the environments, for hindsight.
+    """
+
+    def batch_of(bits: jax.Array) -> Transitions:
+        if settings.hindsight is not None:
+            assert compute_reward is not None
+            batch: Transitions = settings.hindsight.transitions(replay, bits, settings.gamma, compute_reward)
+            if normalizer is None:
+                return batch
+            batch = dataclasses.replace(batch, reward=normalizer.normalize_reward(batch.reward))
+        elif normalizer is None:
+            return replay.transitions(*replay.draw(bits), settings.gamma, settings.n_steps)
+        else:
+            batch = replay.transitions(
+                *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
+            )
+        observation, next_observation = (
+            normalizer.normalize_observation(leaf) for leaf in (batch.observation, batch.next_observation)
+        )
+        return dataclasses.replace(batch, observation=observation, next_observation=next_observation)
+
+    return settings.updates(policy, optimizers, state, noise.bits, noise.updates, batch_of, num)
