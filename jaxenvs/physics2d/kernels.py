@@ -103,9 +103,12 @@ def _batched(
     def lanes(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
             return elsewhere(*arguments)
+        number = jax.tree.leaves(arguments)[0].shape[0]
+        if number == 1:  # without a loop: of a single turn, XLA (jaxlib 0.10) aborts as it compiles some programs
+            results = one_kernel(function)(*jax.tree.map(lambda leaf: leaf[0], arguments))
+            return jax.tree.map(lambda leaf: leaf[None], results)
         if block is None:
             return one_kernel(lambda *lanes: jax.lax.map(lambda lane: function(*lane), lanes))(*arguments)
-        number = jax.tree.leaves(arguments)[0].shape[0]
         of_all = one_kernel(lambda *lanes: _map_blocks(of_lanes, lanes, number, min(block, number)))
         if work is None or number <= block:
             return of_all(*arguments)

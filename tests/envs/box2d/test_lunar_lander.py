@@ -40,6 +40,22 @@ def test_keeps_the_contract_in_float64(x64: None) -> None:
     jaxenvs.check_env(jaxenvs.make("LunarLander-v3"), num_steps=50)
 
 
+@pytest.mark.thorough
+def test_one_lane_that_starts_and_steps_is_a_program() -> None:
+    # XLA aborts where a loop in a kernel has a single turn.
+    venv = jaxenvs.make_vec("LunarLander-v3", 1)
+
+    @jax.jit
+    def start_and_step(key: jax.Array) -> Any:
+        state, _ = venv.reset(key)
+        actions = jnp.zeros((2, 1), jnp.int32)
+        return jax.lax.scan(lambda state, action: venv.step(state, action), state, actions)[1]
+
+    timestep = start_and_step(jax.random.key(0))
+    assert timestep.observation.shape == (2, 1, 8)
+    assert not timestep.terminated.any()
+
+
 def test_flags_are_bools() -> None:
     for name in ("continuous", "enable_wind"):
         with pytest.raises(ValueError, match=f"{name} must be a bool, got 1"):
