@@ -286,11 +286,13 @@ class Worlds:
                 makers = {"JaxVecEnv": _jax_vec_env, "DummyVecEnv with Monitor": make_vec_env}
                 steps = {name: _vec_env_steps(make(env_id, lanes, seed=0), few) for name, make in makers.items()}
                 self._measure("box2d_few", f"{env_id}, {lanes}", steps)
-            models = {"bridge.PPO": bridge.PPO, "stock SB3": stable_baselines3.PPO}
-            makers = {"bridge.PPO": _jax_vec_env, "stock SB3": make_vec_env}
-            iterations = {name: _zoo_ppo(models[name], makers[name], env_id, self._quick) for name in models}
+            iterations = {
+                "bridge.PPO": _zoo_ppo(bridge.PPO, _jax_vec_env, env_id, self._quick),
+                "stock SB3": _zoo_ppo(stable_baselines3.PPO, make_vec_env, env_id, self._quick),
+            }
             timings = common.interleave(iterations, self._rounds, warm_up=1)
-            self._report.add("box2d_ppo", [{"side": side} | timing.row() for side, timing in timings.items()])
+            rows = [{"environment": env_id, "side": side} | timing.row() for side, timing in timings.items()]
+            self._report.add("box2d_ppo", rows)
             if self._quick:
                 continue
             ratio = speeds["jaxenvs"] / speeds["DummyVecEnv with Monitor"]
@@ -325,13 +327,18 @@ def _pool_steps(pool: Any, env_id: str, actions: np.ndarray) -> Side:
 
 def _zoo_ppo(algorithm: Any, make_vec_env: Any, env_id: str, quick: bool) -> Side:
     """An iteration with RL-Zoo's settings."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
     from bridge.app.hyperparameters import TUNED
 
     settings = dict(TUNED["ppo"][env_id])
     lanes, _ = settings.pop("n_envs"), settings.pop("n_timesteps")
     if quick:
         lanes, settings["n_steps"] = 2, 32
-    model = algorithm("MlpPolicy", make_vec_env(env_id, lanes, seed=0), seed=0, **settings)
+    venv = make_vec_env(env_id, lanes, seed=0)
+    if settings.pop("normalize", False):
+        venv = VecNormalize(venv, gamma=settings["gamma"])
+    model = algorithm("MlpPolicy", venv, seed=0, **settings)
     steps = lanes * settings["n_steps"]
     return Side(lambda: model.learn(steps, reset_num_timesteps=False) and None, steps, _no_ends)
 

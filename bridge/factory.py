@@ -37,8 +37,8 @@ BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 FEWEST_BOX2D = {
     "LunarLander-v3": 4,
     "LunarLanderContinuous-v3": 4,
-    "BipedalWalker-v3": 32,
-    "BipedalWalkerHardcore-v3": 32,
+    "BipedalWalker-v3": 16,
+    "BipedalWalkerHardcore-v3": 16,
 }
 
 log = logging.getLogger("bridge")
