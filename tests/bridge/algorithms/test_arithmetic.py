@@ -106,7 +106,7 @@ def fill(model):
 def update_in_order(monkeypatch, orders):
     """Of our programs, all epochs take the rows in these orders."""
 
-    def program(network, optimizers, in_order):
+    def program(network, optimizers, in_order, mesh):
         [(name, optimizer)] = optimizers
 
         @jax.jit
@@ -118,7 +118,7 @@ def update_in_order(monkeypatch, orders):
 
         return update
 
-    monkeypatch.setattr("bridge.engine.on_policy.program.update_program", program)
+    monkeypatch.setattr("bridge.engine.on_policy.update.update_program", program)
 
 
 @pytest.fixture

@@ -99,11 +99,11 @@ def test_the_same_seed_gives_the_same_training_and_another_one_another():
 
 
 def test_a_training_compiles_its_program_once():
-    before, model = programs.program()._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
+    before, model = programs.program(None)._cache_size(), make(env=make_env(length=100, limit=100), batch_size=4)
     model.learn(48).learn(48)
     model.replay_buffer.size()  # for which it comes back from the program
     model.learn(48)
-    assert programs.program()._cache_size() == before + 1
+    assert programs.program(None)._cache_size() == before + 1
 
 
 # --- The store ------------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
     for model in (whole, broken):
         model.exploration_schedule = lambda left: 0.3
     whole.learn(96)
-    program, calls = programs.program(), []
+    program, calls = programs.program(None), []
 
     def interrupted(*arguments):
         trained = program(*arguments)
@@ -392,7 +392,7 @@ def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypa
             signal.raise_signal(signal.SIGINT)
         return trained
 
-    monkeypatch.setattr(programs, "program", lambda: interrupted)
+    monkeypatch.setattr(programs, "program", lambda mesh: interrupted)
     monkeypatch.setattr(Pace, "next", lambda self, most: min(most, 6))  # steps a program, of 24
     with pytest.raises(KeyboardInterrupt):
         broken.learn(96)

@@ -59,6 +59,7 @@ def same(left, right):
 
 def error_of(capsys, *argv):
     """The one line that the command ends with."""
+    capsys.readouterr()  # the bar of a training before it
     with pytest.raises(SystemExit) as exit_info:
         cli.main(list(argv))
     assert exit_info.value.code == 2
