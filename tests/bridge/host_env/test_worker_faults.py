@@ -374,7 +374,8 @@ PARENT = """
         if os.fork() == 0:
             venv = ProcessVecEnv([Counting] * 2)
             venv.reset()
-            print(way, os.getpid(), *(process.pid for process in venv.processes), flush=True)
+            line = " ".join(map(str, (way, os.getpid(), *(process.pid for process in venv.processes))))
+            os.write(1, f"{line}\\n".encode())  # at once, whatever the others write meanwhile
             if way == "exception":
                 raise SystemExit("as an exception would")
             venv.step_async(np.array([HANG, 0]) if way == "hanging" else np.zeros(2, int))
@@ -392,6 +393,7 @@ def test_however_the_parent_ends_neither_a_process_nor_shared_memory_is_left():
         for _ in range(4):
             way, *numbers = parent.stdout.readline().split()
             pids[way] = [int(number) for number in numbers]
+        assert pids.keys() == {"exception", "interrupted", "killed", "hanging"}
         maps = Path(f"/proc/{pids['killed'][-1]}/maps").read_text()
         assert "/memfd:ProcessVecEnv (deleted)" in maps  # memory without a name
         assert "/dev/shm" not in maps
