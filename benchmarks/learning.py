@@ -1,11 +1,10 @@
 """What training reaches: bridge beside stock SB3, with RL Baselines3 Zoo's hyper-parameters, over seeds.
 
-    python -m benchmarks.learning [--envs CartPole-v1 ...] [--seeds 10] [--stock-seeds 10] [--quick]
-    python -m benchmarks.learning --off-policy [--envs "sac Pendulum-v1" ...] ...
+    python -m benchmarks.learning [--table learning_contrib] [--tasks CartPole-v1 ...] [--seeds 10] [--quick]
 
-PPO; or off-policy algorithms, whose results are a file of their own, learning_off_policy.json. Each training is a
-process of its own. What has ended is kept in runs/learning.jsonl, so that a run that was interrupted goes on where it
-was; --fresh starts anew.
+PPO; with --table the off-policy algorithms and sb3-contrib's, of which each table is a file of its own. Tasks:
+learning_tasks.py. Each training is a process of its own. What has ended is kept in runs/learning.jsonl, so that a run
+that was interrupted goes on where it was; --fresh starts anew, and --done makes the table of what there is.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
+from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -34,37 +34,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_nor
 
 import bridge
 from benchmarks import common
+from benchmarks.learning_tasks import PPO, STOCK, TABLES, Table, Task
 from bridge.app.hyperparameters import ALGORITHMS, NOISE, OFF_POLICY, SCHEDULED, TUNED, to_schedule
 from bridge.app.runs import action_noise
 
-# Environment -> environment steps of a training, and the return that the median seed should reach.
-TASKS = {
-    "CartPole-v1": (100_000, 500.0),
-    "Acrobot-v1": (1_000_000, -80.0),
-    "MountainCar-v0": (1_000_000, -115.0),
-    "Pendulum-v1": (100_000, -180.0),
-    # The Zoo's budget is a fifth of it.
-    "MountainCarContinuous-v0": (100_000, 90.0),
-    "LunarLander-v3": (1_000_000, 230.0),
-    "BipedalWalker-v3": (5_000_000, 270.0),
-}
-# The same of algorithm and environment; the returns are those that the Zoo tells of one training each.
-OFF_POLICY_TASKS = {
-    "dqn CartPole-v1": (50_000, 500.0),
-    "dqn Acrobot-v1": (100_000, -76.6),
-    "dqn MountainCar-v0": (120_000, -100.8),
-    "sac Pendulum-v1": (20_000, -157.0),
-    "sac MountainCarContinuous-v0": (50_000, 94.7),
-    "td3 Pendulum-v1": (20_000, -152.0),
-    "td3 MountainCarContinuous-v0": (300_000, 93.5),
-    "qrdqn CartPole-v1": (50_000, 500.0),
-    "qrdqn Acrobot-v1": (100_000, -69.1),
-    "tqc Pendulum-v1": (20_000, -151.0),
-    # The Zoo tells of no training of it: what TQC reaches.
-    "crossq Pendulum-v1": (20_000, -151.0),
-}
-OURS, STOCK = "bridge.PPO", "stock SB3"
-OURS_OFF_POLICY = "bridge"
 EVALUATIONS = 20  # in the course of a training
 LANES = 20
 EPISODES = {"during": 20, "after": 100}
@@ -72,8 +45,6 @@ QUICK_TIMESTEPS = 1024
 RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
-    "hyper-parameters: RL Baselines3 Zoo's (bridge/app/hyperparameters.py), the same for both sides, and so are the "
-    "environments: bridge.make_vec_env, backend='jax'",
     "return: the mean of 100 deterministic episodes after the training, on fresh environments, with the statistics of "
     "the training's VecNormalize and rewards as they are; of it the median over seeds and the quartiles",
     f"threshold: first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the bar; its steps "
@@ -81,10 +52,6 @@ NOTES = [
     "CPU seconds: those that the process computed, so that what else the machine does changes them little; of the "
     "training alone, compilation included, imports and evaluations not; with one of PyTorch's threads",
 ]
-OFF_POLICY_NOTE = (
-    "bar: of the Zoo's one training each; what ours must reach is the first quartile of stock SB3's seeds, and both "
-    "medians stand beside the bar"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +65,19 @@ class Run:
     algorithm: str = "ppo"
 
     @property
-    def task(self) -> str:
-        """Its key in TASKS or OFF_POLICY_TASKS."""
-        return self.env_id if self.algorithm == "ppo" else f"{self.algorithm} {self.env_id}"
+    def name(self) -> str:
+        """Of its task."""
+        return self.env_id if self.env_id in PPO else f"{self.algorithm} {self.env_id}"
+
+    @property
+    def task(self) -> Task:
+        return next(table.tasks[self.name] for table in TABLES.values() if self.name in table.tasks)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """A copy, because constructors write into them."""
+        found = self.task.settings
+        return copy.deepcopy(dict(TUNED[self.algorithm][self.env_id] if found is None else found))
 
 
 class Evaluations(BaseCallback):
@@ -151,22 +128,23 @@ def train(run: Run) -> dict[str, Any]:
     torch.set_num_threads(1)
     model = make_model(run)
     during, after = (make_evaluation(run, offset) for offset in (1000, 2000))
+    above = run.task.success_above
     is_off_policy, every = run.algorithm in OFF_POLICY, max(1, run.total_timesteps // EVALUATIONS)
     kind = EvaluationsAtSteps if is_off_policy else Evaluations
-    evaluations = kind(lambda: mean_return(model, during, EPISODES["during"]), every)
+    evaluations = kind(lambda: mean_return(model, during, EPISODES["during"], above), every)
     model.learn(run.total_timesteps, callback=EveryNTimesteps(every, evaluations) if is_off_policy else evaluations)
     evaluations.measure()
-    result = mean_return(model, after, EPISODES["after"])
+    result = mean_return(model, after, EPISODES["after"], above)
     return dataclasses.asdict(run) | {"curve": evaluations.curve, "mean_return": result}
 
 
 def make_model(run: Run) -> BaseAlgorithm:
     """The model with the Zoo's hyper-parameters and environments."""
-    settings = copy.deepcopy(TUNED[run.algorithm][run.env_id])  # constructors write into them
+    settings = run.settings
     n_envs, normalize = settings.pop("n_envs", 1), settings.pop("normalize", False)
-    del settings["n_timesteps"]
+    settings.pop("n_timesteps", None)
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
-    env: VecEnv = bridge.make_vec_env(run.env_id, n_envs, seed=run.seed, backend="jax")
+    env = run.task.make_env(run.env_id, n_envs, run.seed)
     if run.algorithm not in OFF_POLICY:
         # As SB3 cuts it, with a warning.
         settings["batch_size"] = min(settings.get("batch_size", 64), n_envs * settings["n_steps"])
@@ -174,43 +152,54 @@ def make_model(run: Run) -> BaseAlgorithm:
         settings["action_noise"] = action_noise(settings, env)
         settings = {name: value for name, value in settings.items() if name not in NOISE}
     if normalize:
-        env = VecNormalize(env, gamma=settings["gamma"])
+        arguments = normalize if isinstance(normalize, dict) else {}
+        env = VecNormalize(env, gamma=settings.get("gamma", 0.99), **arguments)
     arguments = {**settings, "seed": run.seed, "device": "cpu"}
     name = ALGORITHMS[run.algorithm]
     if run.side == STOCK:
         package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
-        stock: BaseAlgorithm = getattr(package, name)("MlpPolicy", env, **arguments)
+        stock: BaseAlgorithm = getattr(package, name)(run.task.policy, env, **arguments)
         return stock
-    model: BaseAlgorithm = getattr(bridge, name)("MlpPolicy", env, engine="xla", **arguments)
+    model: BaseAlgorithm = getattr(bridge, name)(run.task.policy, env, engine="xla", **arguments)
     return model
 
 
 def make_evaluation(run: Run, offset: int) -> VecEnv:
     """Environments that no training has seen."""
-    env: VecEnv = bridge.make_vec_env(run.env_id, LANES, seed=run.seed + offset, backend="jax")
-    if TUNED[run.algorithm][run.env_id].get("normalize"):
-        env = VecNormalize(env, training=False, norm_reward=False)
+    env = run.task.make_env(run.env_id, LANES, run.seed + offset)
+    if normalize := run.settings.get("normalize"):
+        arguments = {"norm_obs": True} if normalize is True else normalize
+        env = VecNormalize(env, training=False, norm_reward=False, norm_obs=arguments["norm_obs"])
     return env
 
 
-def mean_return(model: BaseAlgorithm, env: VecEnv, episodes: int) -> float:
-    """Of deterministic episodes, with the present statistics of the training."""
+def mean_return(model: BaseAlgorithm, env: VecEnv, episodes: int, success_above: float | None = None) -> float:
+    """Of deterministic episodes, with the present statistics of the training; or the share of those that succeed."""
     if isinstance(env, VecNormalize):
         training_env = model.get_env()
         assert training_env is not None
         sync_envs_normalization(training_env, env)
-    mean, _ = evaluate_policy(model, env, episodes, deterministic=True)
-    return float(np.mean(mean))
+    if isinstance(model, sb3_contrib.MaskablePPO):  # whose function knows of legal actions
+        returns, _ = evaluate_masked(model, env, episodes, return_episode_rewards=True)
+    else:
+        returns, _ = evaluate_policy(model, env, episodes, return_episode_rewards=True)
+    return float(np.mean(returns if success_above is None else np.asarray(returns) > success_above))
+
+
+def read(records: Path) -> dict[Run, dict[str, Any]]:
+    """What is done."""
+    if not records.exists():
+        return {}
+    done = {}
+    for record in map(json.loads, records.read_text().splitlines()):
+        # Of PPO's there are some that do not name it.
+        done[Run(**{field.name: record.get(field.name, field.default) for field in dataclasses.fields(Run)})] = record
+    return done
 
 
 def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, Any]]:
     """The results of the runs, from the file of records or made and put there."""
-    done: dict[Run, dict[str, Any]] = {}
-    if records.exists():
-        for record in map(json.loads, records.read_text().splitlines()):
-            # Of PPO's there are some that do not name it.
-            fields = {field.name: record.get(field.name, field.default) for field in dataclasses.fields(Run)}
-            done[Run(**fields)] = record
+    done = read(records)
     missing = [run for run in runs if run not in done]
     print(f"\n{len(runs) - len(missing)} of {len(runs)} trainings are done", flush=True)
     records.parent.mkdir(parents=True, exist_ok=True)
@@ -225,8 +214,8 @@ def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, 
                 done[run] = record
                 with records.open("a") as file:
                     file.write(json.dumps(record) + "\n")
-                name = f"{run.task}, {run.side}, seed {run.seed}"
-                print(f"{name}: {record['mean_return']:.2f} in {record['curve'][-1][1]:.1f} s", flush=True)
+                what = f"{run.name}, {run.side}, seed {run.seed}"
+                print(f"{what}: {record['mean_return']:.2f} in {record['curve'][-1][1]:.1f} s", flush=True)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -247,6 +236,7 @@ def summarize(env_id: str, side: str, records: list[dict[str, Any]], bar: float)
         "median_return": median,
         "interquartile_range": high - low,
         "worst_seed": min(returns),
+        "all_seeds": " ".join(f"{value:.3g}" for value in sorted(returns)),
         "bar": bar,
         "met": median >= bar,
         "steps_to_threshold": None if steps == float("inf") else steps,
@@ -263,59 +253,68 @@ def first_at(curve: list[tuple[int, float, float]], threshold: float) -> tuple[f
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__)
-    parser.add_argument("--off-policy", action="store_true", help="DQN, SAC and TD3 in the place of PPO")
-    tasks_help = "default: all; quick: the first. Off-policy, with the algorithm before it"
-    parser.add_argument("--envs", nargs="+", choices=[*TASKS, *OFF_POLICY_TASKS], metavar="ENV", help=tasks_help)
+    parser.add_argument("--table", choices=TABLES, default="learning", help="which; default: PPO's")
+    tasks_help = "default: all of the table; quick: its first"
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help=tasks_help)
     parser.add_argument("--seeds", type=int, help="of bridge; default 10; quick: 1")
     parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 10; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
+    parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
     parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
     parser.add_argument("--records", type=Path, help="default runs/learning.jsonl; quick: forgotten afterwards")
     options = parser.options(argv)
     quick = options.quick
-    tasks, ours = (OFF_POLICY_TASKS, OURS_OFF_POLICY) if options.off_policy else (TASKS, OURS)
-    names = options.envs or (list(tasks)[:1] if quick else list(tasks))
-    if not set(names) <= set(tasks):
-        parser.error(f"--envs must be of {', '.join(tasks)}, got {', '.join(names)}.")
+    table: Table = TABLES[options.table]
+    ours, names = table.ours, options.tasks or list(table.tasks)[: 1 if quick else None]
+    if not set(names) <= set(table.tasks):
+        parser.error(f"--tasks must be of {', '.join(table.tasks)}, got {', '.join(names)}.")
     counts = {ours: options.seeds, STOCK: options.stock_seeds}
     counts = {side: (1 if quick else 10) if count is None else count for side, count in counts.items()}
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
     if options.fresh:
         path.unlink(missing_ok=True)
 
-    settings: dict[str, Any] = {"envs": ", ".join(names), "processes": options.processes, "quick": quick}
-    settings |= {f"seeds of {side}": count for side, count in counts.items()}
-    notes = [*NOTES, OFF_POLICY_NOTE] if options.off_policy else NOTES
-    report = common.Report("learning_off_policy" if options.off_policy else "learning", settings, notes)
     # Another number of steps is another run: quick ones do not stand for those of a full one.
     runs = []
     for seed in range(max(counts.values())):
         for name in names:
-            algorithm, _, env_id = name.rpartition(" ")
-            timesteps = (QUICK_TIMESTEPS if quick else tasks[name][0], algorithm or "ppo")
-            runs += [Run(env_id, side, seed, *timesteps) for side in counts if seed < counts[side]]
+            algorithm, _, env_id = name.partition(" ") if " " in name else ("ppo", "", name)
+            timesteps = QUICK_TIMESTEPS if quick else table.tasks[name].timesteps
+            runs += [Run(env_id, side, seed, timesteps, algorithm) for side in counts if seed < counts[side]]
+    if options.done:
+        found = read(path)
+        runs = [run for run in runs if run in found]
+
+    settings: dict[str, Any] = {"tasks": ", ".join(names), "processes": options.processes, "quick": quick}
+    settings |= {f"seeds of {side}": count for side, count in counts.items()}
+    report = common.Report(options.table, settings, [*table.notes, *NOTES])
     records = train_all(runs, path, options.processes)
     rows = []
     for name in names:
-        bar, of_side = tasks[name][1], {}
+        of_side = {}
         for side in counts:
-            mine = [record for run, record in zip(runs, records) if (run.task, run.side) == (name, side)]
+            mine = [record for run, record in zip(runs, records) if (run.name, run.side) == (name, side)]
             if mine:
-                rows.append(summarize(name, side, mine, bar))
-                of_side[side] = (rows[-1], [record["mean_return"] for record in mine])
-        if quick or ours not in of_side:
-            continue
-        row, returns = of_side[ours]
-        what = f"{name}, {row['steps']} steps: median return of {len(returns)} seeds of {ours}"
-        if not options.off_policy:
-            report.require(what, row["median_return"], f">= {bar:g}", row["met"])
-        elif STOCK in of_side:
-            quartile = float(np.quantile(of_side[STOCK][1], 0.25))
-            median = row["median_return"]
-            report.require(what, median, f">= {quartile:.1f}, stock's first quartile", median >= quartile)
+                rows.append(summarize(name, side, mine, table.tasks[name].bar))
+                of_side[side] = [record["mean_return"] for record in mine]
+        if not quick and ours in of_side:
+            hold(report, table, name, of_side[ours], of_side.get(STOCK))
     report.add("learning", rows)
     report.content["runs"] = records
     report.finish(options)
+
+
+def hold(report: common.Report, table: Table, name: str, ours: list[float], stock: list[float] | None) -> None:
+    """The median of ours against the bar of a task: its own, or stock's, if there is one."""
+    task, median = table.tasks[name], statistics.median(ours)
+    what = f"{name}, {task.timesteps:,} steps: median return of {len(ours)} seeds of {table.ours}"
+    if task.cannot:
+        report.require(what, median, f"< {task.bar:g}", median < task.bar)
+    elif task.absolute:
+        report.require(what, median, f">= {task.bar:g}", median >= task.bar)
+    elif stock:
+        least, which = float(np.quantile(stock, table.quantile)), "first quartile" if table.quantile else "worst seed"
+        report.require(what, median, f">= {least:.1f}, stock's {which}", median >= least)
 
 
 if __name__ == "__main__":

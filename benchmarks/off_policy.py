@@ -4,7 +4,7 @@
 
 steps: SAC, TD3, DQN and sb3-contrib's QR-DQN, TQC and CrossQ on JAX environments and on Gymnasium's. images: DQN's
 CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO beside stock SB3, PPO beside jaxenvs.learn. memory: a training
-with a million transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning --off-policy.
+with a million transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning.
 
 A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
 """

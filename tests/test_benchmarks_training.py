@@ -11,7 +11,8 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.callbacks import EveryNTimesteps
 
-from benchmarks import common, learning, scale, training
+from benchmarks import common, learning, learning_tasks, scale, training
+from benchmarks.learning_tasks import OURS, STOCK
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
 from bridge import DQN, make_vec_env
@@ -224,9 +225,9 @@ def test_evaluations_come_between_rollouts_and_stop_the_clock():
     assert evaluations.curve[-1][1] < 0.9  # two evaluations before it took a second
 
 
-@pytest.mark.parametrize("env_id", learning.TASKS)
+@pytest.mark.parametrize("env_id", learning_tasks.PPO)
 def test_both_sides_of_the_learning_table_have_the_same_settings(env_id):
-    stock, ours = (learning.make_model(learning.Run(env_id, side, 0, 1)) for side in (learning.STOCK, learning.OURS))
+    stock, ours = (learning.make_model(learning.Run(env_id, side, 0, 1)) for side in (STOCK, "bridge.PPO"))
     for name in ("n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm"):
         assert getattr(stock, name) == getattr(ours, name)
     assert (stock.use_sde, stock.sde_sample_freq, stock.n_envs) == (ours.use_sde, ours.sde_sample_freq, ours.n_envs)
@@ -236,7 +237,7 @@ def test_both_sides_of_the_learning_table_have_the_same_settings(env_id):
 
 
 def record(seed, mean_return, curve):
-    run = {"env_id": "CartPole-v1", "side": learning.OURS, "seed": seed, "total_timesteps": 100}
+    run = {"env_id": "CartPole-v1", "side": OURS, "seed": seed, "total_timesteps": 100}
     return run | {"mean_return": mean_return, "curve": curve}
 
 
@@ -252,10 +253,10 @@ def test_a_row_tells_medians_and_leaves_out_what_half_of_the_seeds_never_reached
         record(1, 400.0, [(10, 2.0, 9.0)]),
         record(2, 300.0, [(10, 3.0, 9.0)]),
     ]
-    row = learning.summarize("CartPole-v1", learning.OURS, records, bar=475)
+    row = learning.summarize("CartPole-v1", OURS, records, bar=475)
     assert (row["median_return"], row["interquartile_range"], row["worst_seed"]) == (400, 100, 300)
     assert (row["steps_to_threshold"], row["cpu_seconds_to_threshold"], row["met"]) == (None, None, False)
-    row = learning.summarize("CartPole-v1", learning.OURS, [records[0]] * 2 + records[:1], bar=475)
+    row = learning.summarize("CartPole-v1", OURS, [records[0]] * 2 + records[:1], bar=475)
     assert (row["steps_to_threshold"], row["cpu_seconds_to_threshold"], row["met"]) == (10, 1, True)
 
 
@@ -263,17 +264,17 @@ def test_trainings_that_are_done_are_not_done_again(tmp_path):
     path = tmp_path / "learning.jsonl"
     records = [record(seed, 500.0, [[10, 1.0, 500.0]]) for seed in range(2)]
     path.write_text("".join(json.dumps(each) + "\n" for each in records))
-    runs = [learning.Run("CartPole-v1", learning.OURS, seed, 100) for seed in (1, 0)]
+    runs = [learning.Run("CartPole-v1", OURS, seed, 100) for seed in (1, 0)]
     assert learning.train_all(runs, path, processes=1) == records[::-1]
     assert len(path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("task", learning.OFF_POLICY_TASKS)
+@pytest.mark.parametrize("task", learning_tasks.OFF_POLICY)
 def test_both_sides_of_the_off_policy_learning_table_have_the_same_settings(task):
     algorithm, env_id = task.split()
-    runs = [learning.Run(env_id, side, 0, 1, algorithm) for side in (learning.STOCK, learning.OURS_OFF_POLICY)]
+    runs = [learning.Run(env_id, side, 0, 1, algorithm) for side in (STOCK, OURS)]
     stock, ours = map(learning.make_model, runs)
-    assert (type(stock).__name__, runs[0].task) == (type(ours).__name__, task)
+    assert (type(stock).__name__, runs[0].name) == (type(ours).__name__, task)
     for name in ("train_freq", "gradient_steps", "learning_starts", "batch_size", "buffer_size", "gamma", "tau"):
         assert getattr(stock, name) == getattr(ours, name)
     assert repr(stock.action_noise) == repr(ours.action_noise)
@@ -293,7 +294,7 @@ def test_evaluations_at_steps_leave_the_steps_between_to_programs():
 def test_records_that_do_not_name_an_algorithm_are_ppos(tmp_path):
     path = tmp_path / "learning.jsonl"
     path.write_text(json.dumps(record(0, 500.0, [[10, 1.0, 500.0]])) + "\n")
-    assert learning.train_all([learning.Run("CartPole-v1", learning.OURS, 0, 100, "ppo")], path, processes=1)
+    assert learning.train_all([learning.Run("CartPole-v1", OURS, 0, 100, "ppo")], path, processes=1)
     assert len(path.read_text().splitlines()) == 1
 
 
@@ -302,6 +303,6 @@ def test_records_that_do_not_name_an_algorithm_are_ppos(tmp_path):
 def test_learning_quick_keeps_every_training(tmp_path):
     learning.main(["--quick", "--output", str(tmp_path), "--records", str(tmp_path / "learning.jsonl")])
     content = json.loads((tmp_path / "learning.json").read_text())
-    assert [row["side"] for row in content["tables"]["learning"]] == [learning.OURS, learning.STOCK]
+    assert [row["side"] for row in content["tables"]["learning"]] == [OURS, STOCK]
     assert len((tmp_path / "learning.jsonl").read_text().splitlines()) == 2
     assert all(8 < row["median_return"] <= 500 for row in content["tables"]["learning"])

@@ -91,7 +91,7 @@ def _where(results: dict[str, Any]) -> str:
 def _learnt_less(results: dict[str, Any]) -> str:
     """Say where the median agent of others was better by more than the seeds of either side differ."""
     found = []
-    for name in ("learning", "learning_off_policy"):
+    for name in ("learning", "learning_off_policy", "learning_contrib"):
         rows = {(row["env"], row["side"].split(".")[0]): row for row in results.get(name, _NONE)["tables"]["learning"]}
         for (env, side), ours in rows.items():
             other = rows.get((env, "stock SB3"))

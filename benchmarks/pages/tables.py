@@ -8,7 +8,7 @@ from benchmarks.common import markdown
 from benchmarks.pages.text import Rows, fill
 
 # Of results that are not named as what makes them.
-COMMANDS = {"learning_off_policy": "learning --off-policy"}
+COMMANDS = {name: f"learning --table {name}" for name in ("learning_off_policy", "learning_contrib")}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -35,6 +35,7 @@ No accelerator, unless it says so. Medians; slowest and fastest runs are in the 
         "tune": ("Tuning", _all_tables),
         "learning": ("What is learnt", _learning),
         "learning_off_policy": ("What is learnt off-policy", _learning_off_policy),
+        "learning_contrib": ("What is learnt with sb3-contrib's, and in hindsight", _learning_contrib),
         "worlds_learning": ("What is learnt in the suites", _all_tables),
         "worlds": ("Suites, adapters and pictures", _all_tables),
         "vec_env": ("VecEnv", _vec_env),
@@ -108,6 +109,11 @@ def _learning(tables: dict[str, Rows]) -> list[str]:
 
 def _learning_off_policy(tables: dict[str, Rows]) -> list[str]:
     return [markdown([_without(row, "met") for row in tables["learning"]])]
+
+
+def _learning_contrib(tables: dict[str, Rows]) -> list[str]:
+    # All seeds say what their quartiles and the worst of them do.
+    return [markdown([_without(row, "met", "interquartile_range", "worst_seed") for row in tables["learning"]])]
 
 
 def _vec_env(tables: dict[str, Rows]) -> list[str]:

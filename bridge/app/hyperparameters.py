@@ -61,6 +61,15 @@ ACROBOT: dict[str, Any] = {
     "ent_coef": 0.0,
 }
 
+# Of RecurrentPPO, for most that it was tuned on; an activation is named as in torch.nn.
+SMALL_LSTM: dict[str, Any] = {
+    "ortho_init": False,
+    "activation_fn": "ReLU",
+    "lstm_hidden_size": 64,
+    "enable_critic_lstm": True,
+    "net_arch": {"pi": [64], "vf": [64]},
+}
+
 # Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of DLR-RM/rl-baselines3-zoo).
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
 # "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
@@ -69,16 +78,17 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         "Acrobot-v1": ACROBOT,
         "BipedalWalker-v3": {
             "normalize": True,
-            "n_envs": 16,
+            "n_envs": 32,
             "n_timesteps": 5_000_000,
-            "n_steps": 2048,
-            "batch_size": 64,
+            "n_steps": 256,
+            "batch_size": 256,
             "gae_lambda": 0.95,
-            "gamma": 0.99,
+            "gamma": 0.999,
             "n_epochs": 10,
-            "ent_coef": 0.001,
-            "learning_rate": 2.5e-4,
-            "clip_range": 0.2,
+            "ent_coef": 0.0,
+            "learning_rate": 3e-4,
+            "clip_range": 0.18,
+            "policy_kwargs": SMALL_LSTM,
         },
     },
     "ppo": {

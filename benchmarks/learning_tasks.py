@@ -1,0 +1,230 @@
+"""What `benchmarks.learning` trains on what: environments, settings and bars."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.vec_env import VecEnv
+
+import bridge
+import jaxenvs
+from bridge.app.hyperparameters import SMALL_LSTM, TUNED
+
+OURS, STOCK = "bridge", "stock SB3"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained, and what it should reach.
+
+    Attributes:
+      timesteps: environment steps of a training.
+      bar: what the median seed should reach.
+      settings: of the constructor, and the Zoo's `n_envs` and `normalize`; None: the Zoo's for the environment's id.
+      make: the environment; None: that of the id.
+      policy: its name.
+      success_above: an episode counts 1 if its return is above, else 0; None: its return.
+      cannot: the bar is what it must not reach.
+      absolute: the bar is what ours must reach; otherwise that is stock's worst seed.
+    """
+
+    timesteps: int
+    bar: float
+    settings: Mapping[str, Any] | None = None
+    make: Callable[[], jaxenvs.Environment[Any]] | None = None
+    policy: str = "MlpPolicy"
+    success_above: float | None = None
+    cannot: bool = False
+    absolute: bool = True
+
+    def make_env(self, env_id: str, n_envs: int, seed: int) -> VecEnv:
+        """Environments of it."""
+        if self.make is None:
+            return bridge.make_vec_env(env_id, n_envs, seed=seed, backend="jax")
+        return bridge.make_vec_env(self.make(), n_envs, seed=seed)
+
+
+# --- environments -----------------------------------------------------------------------------------------------
+
+
+def no_velocities(observation: jax.Array) -> jax.Array:
+    """CartPole's, with zeros in the place of both velocities, as the Zoo's MaskVelocityWrapper has it."""
+    return observation * jnp.array([1.0, 0.0, 1.0, 0.0])
+
+
+@functools.cache  # programs are shared by environments with the same game
+def cartpole_without_velocities() -> jaxenvs.Environment[Any]:
+    return jaxenvs.TransformObservation(jaxenvs.make("CartPole-v1"), no_velocities)
+
+
+class AgainstRandom:
+    """A game of pgx for two, whose other player takes any legal action: a game for one, who begins as often as not."""
+
+    num_players = 1
+
+    def __init__(self, game: Any) -> None:
+        self.game, self.id = game, game.id
+
+    def init(self, key: jax.Array) -> Any:
+        key, reply_key = jax.random.split(key)
+        return self._reply(self.game.init(key), reply_key)
+
+    def step(self, state: Any, action: Any, key: jax.Array) -> Any:
+        return self._reply(self.game.step(state, action), key)
+
+    def _reply(self, state: Any, key: jax.Array) -> Any:
+        action = jax.random.categorical(key, jnp.where(state.legal_action_mask, 0.0, -jnp.inf))
+        is_mine = (state.current_player == 0) | state.terminated  # what has ended keeps its rewards
+        return jax.tree.map(lambda own, other: jnp.where(is_mine, own, other), state, self.game.step(state, action))
+
+
+@functools.cache
+def connect_four() -> jaxenvs.Environment[Any]:
+    import pgx  # which is optional
+
+    from jaxenvs.foreign import from_pgx
+
+    return from_pgx(AgainstRandom(pgx.make("connect_four")))
+
+
+@functools.cache
+def fifteen_bits() -> jaxenvs.Environment[Any]:
+    return jaxenvs.make("BitFlippingContinuous-v0", n_bits=15)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+# The Zoo's of CartPoleNoVel-v1, in ppo_lstm.yml.
+CARTPOLE_LSTM = {
+    "normalize": True,
+    "n_envs": 8,
+    "n_steps": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "ent_coef": 0.0,
+    "learning_rate": "lin_0.001",
+    "clip_range": "lin_0.2",
+    "policy_kwargs": SMALL_LSTM | {"activation_fn": torch.nn.ReLU},
+}
+GAME = {
+    "n_envs": 32,
+    "n_steps": 64,
+    "batch_size": 256,
+    "n_epochs": 4,
+    "learning_rate": "lin_0.001",
+    "ent_coef": 0.01,
+}
+TAXI = {
+    "normalize": {"norm_obs": False},
+    "n_envs": 32,
+    "n_steps": 128,
+    "batch_size": 512,
+    "n_epochs": 4,
+    "learning_rate": "lin_0.01",
+    "ent_coef": 0.01,
+    "policy_kwargs": {"net_arch": []},
+}
+HINDSIGHT = {
+    "replay_buffer_class": HerReplayBuffer,
+    "learning_starts": 1000,
+    "gamma": 0.95,
+}
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------
+
+# An environment, after its algorithm if that is not PPO -> the task.
+PPO = {
+    "CartPole-v1": Task(100_000, 500.0),
+    "Acrobot-v1": Task(1_000_000, -80.0),
+    "MountainCar-v0": Task(1_000_000, -115.0),
+    "Pendulum-v1": Task(100_000, -180.0),
+    # The Zoo's budget is a fifth of it.
+    "MountainCarContinuous-v0": Task(100_000, 90.0),
+    "LunarLander-v3": Task(1_000_000, 230.0),
+    "BipedalWalker-v3": Task(5_000_000, 270.0),
+}
+# The returns are those that the Zoo tells of one training each.
+OFF_POLICY = {
+    "dqn CartPole-v1": Task(50_000, 500.0, absolute=False),
+    "dqn Acrobot-v1": Task(100_000, -76.6, absolute=False),
+    "dqn MountainCar-v0": Task(120_000, -100.8, absolute=False),
+    "sac Pendulum-v1": Task(20_000, -157.0, absolute=False),
+    "sac MountainCarContinuous-v0": Task(50_000, 94.7, absolute=False),
+    "td3 Pendulum-v1": Task(20_000, -152.0, absolute=False),
+    "td3 MountainCarContinuous-v0": Task(300_000, 93.5, absolute=False),
+}
+# Here too, where the bar is not absolute. Of those with settings the Zoo tells nothing.
+CONTRIB = {
+    "ppo CartPole-v1 without velocities": Task(
+        100_000, 450.0, TUNED["ppo"]["CartPole-v1"], cartpole_without_velocities, cannot=True
+    ),
+    "recurrent_ppo CartPole-v1 without velocities": Task(
+        100_000, 450.0, CARTPOLE_LSTM, cartpole_without_velocities, "MlpLstmPolicy"
+    ),
+    "maskable_ppo connect_four against chance": Task(200_000, 0.95, GAME, connect_four, success_above=0.0),
+    "maskable_ppo Taxi-v4": Task(500_000, 7.5, TAXI),
+    "qrdqn CartPole-v1": Task(50_000, 500.0, absolute=False),
+    "qrdqn Acrobot-v1": Task(100_000, -69.1, absolute=False),
+    "tqc Pendulum-v1": Task(20_000, -151.0, absolute=False),
+    # The Zoo tells of no training of it: what TQC reaches.
+    "crossq Pendulum-v1": Task(20_000, -151.0, absolute=False),
+    "sac BitFlipping of 15 bits": Task(20_000, 0.95, HINDSIGHT, fifteen_bits, "MultiInputPolicy", success_above=-15.0),
+    "dqn LunarLander-v3": Task(100_000, 154.4, absolute=False),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What has a file of results of its own.
+
+    Attributes:
+      tasks: by their names.
+      notes: beside those that all tables have.
+      ours: the name of our side.
+      quantile: of the returns of stock's seeds, which ours must reach where the bar is not absolute.
+    """
+
+    tasks: dict[str, Task]
+    notes: list[str]
+    ours: str = OURS
+    quantile: float = 0.25
+
+
+ZOO = (
+    "hyper-parameters: RL Baselines3 Zoo's (bridge/app/hyperparameters.py), the same for both sides, and so are the "
+    "environments: bridge.make_vec_env"
+)
+TABLES = {
+    "learning": Table(PPO, [ZOO], "bridge.PPO"),
+    "learning_off_policy": Table(
+        OFF_POLICY,
+        [
+            ZOO,
+            "bar: of the Zoo's one training each; what ours must reach is the first quartile of stock SB3's seeds, "
+            "and both medians stand beside the bar",
+        ],
+    ),
+    "learning_contrib": Table(
+        CONTRIB,
+        [
+            f"{ZOO}; of MaskablePPO and of hindsight the Zoo has none: they are in benchmarks/learning_tasks.py",
+            "without velocities: both are 0, as in the Zoo's MaskVelocityWrapper; PPO has its settings of CartPole-v1",
+            "connect_four: pgx's, against legal actions at random; the return is the share of games that are won. "
+            "BitFlipping: of 15 bits, of which an action flips any; the return is the share of episodes that succeed "
+            "within 15 steps",
+            "bar: PPO must not reach it, RecurrentPPO, MaskablePPO and SAC must; of the others it is of the Zoo's one "
+            "training each, and what ours must reach is the worst of stock's seeds",
+        ],
+        quantile=0.0,
+    ),
+}
