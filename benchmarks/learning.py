@@ -67,7 +67,7 @@ class Run:
     @property
     def name(self) -> str:
         """Of its task."""
-        return self.env_id if self.env_id in PPO else f"{self.algorithm} {self.env_id}"
+        return self.env_id if self.algorithm == "ppo" and self.env_id in PPO else f"{self.algorithm} {self.env_id}"
 
     @property
     def task(self) -> Task:
