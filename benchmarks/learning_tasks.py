@@ -101,18 +101,9 @@ def fifteen_bits() -> jaxenvs.Environment[Any]:
 
 # --- settings ---------------------------------------------------------------------------------------------------
 
-# The Zoo's of CartPoleNoVel-v1, in ppo_lstm.yml.
-CARTPOLE_LSTM = {
+# The Zoo's of CartPoleNoVel-v1, in ppo_lstm.yml: those of PPO's CartPole, normalised and with a memory.
+CARTPOLE_LSTM = TUNED["ppo"]["CartPole-v1"] | {
     "normalize": True,
-    "n_envs": 8,
-    "n_steps": 32,
-    "batch_size": 256,
-    "gae_lambda": 0.8,
-    "gamma": 0.98,
-    "n_epochs": 20,
-    "ent_coef": 0.0,
-    "learning_rate": "lin_0.001",
-    "clip_range": "lin_0.2",
     "policy_kwargs": SMALL_LSTM | {"activation_fn": torch.nn.ReLU},
 }
 GAME = {

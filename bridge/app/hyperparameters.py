@@ -70,7 +70,7 @@ SMALL_LSTM: dict[str, Any] = {
     "net_arch": {"pi": [64], "vf": [64]},
 }
 
-# Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of DLR-RM/rl-baselines3-zoo).
+# Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of rl_zoo3 2.9.2).
 # Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
 # "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
