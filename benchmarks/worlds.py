@@ -58,7 +58,7 @@ ADAPTERS = (
     "xminigrid/MiniGrid-Empty-8x8",
 )
 FIRST = "rollout: jaxenvs, resets='first'"
-DRAWN = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
+CLASSIC = ("CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1")
 
 BOX2D = ("LunarLander-v3", "BipedalWalker-v3")
 
@@ -237,7 +237,7 @@ class Worlds:
                 self._report.bar(f"{env_id}: {alike} / {library}'s own resets", ratio, AUTO_RESET)
 
     def draw(self) -> None:
-        for env_id in self._wanted(DRAWN):
+        for env_id in self._wanted((*CLASSIC, *BOX2D)):
             context = multiprocessing.get_context("spawn")
             with context.Pool(1, initializer=_on_one_core) as pool:  # before JAX counts the cores
                 timings = pool.apply(_time_pictures, (env_id, self._lanes, self._rounds))
@@ -245,7 +245,9 @@ class Worlds:
             self._report.add("draw", rows)
             ratio = timings["jaxenvs"].steps_per_second / timings["Gymnasium"].steps_per_second
             if not self._quick:
-                self._report.bar(f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES)
+                self._report.bar(
+                    f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES if env_id in CLASSIC else 1
+                )
 
     def pixels(self) -> None:
         if common.peer("cv2") is None:  # with which Gymnasium shrinks its pictures

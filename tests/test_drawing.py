@@ -164,6 +164,25 @@ def test_pictures_are_the_same_with_x64(x64: None) -> None:
     assert differ_by(jax.jit(scene)(jnp.asarray(0.7)), expected) <= 1
 
 
+def test_what_is_put_on_a_part_is_what_would_be_on_the_whole() -> None:
+    """In its middle, at edges and corners, and out of the picture; a shape as wide as the part, and a larger part."""
+
+    def picture(center: jax.Array, share: float | None) -> jax.Array:
+        canvas = Canvas.blank(HEIGHT, WIDTH, *WORLD).circle((1.0, 0.5), 0.9, BLUE)
+        part = canvas if share is None else canvas.part(center, (share, 2 * share))
+        part = part.circle(center, 0.5, RED).box(-0.3, 0.3, -0.3, 0.3, BLACK, center, 0.7)
+        return (part if share is None else canvas.put(part)).picture()
+
+    x, y = np.meshgrid(np.linspace(LEFT - 2, RIGHT + 2, 23), np.linspace(BOTTOM - 2, TOP + 2, 19))
+    centers = jnp.asarray(np.stack([x, y], -1).reshape(-1, 2), jnp.float32)
+    whole, *parts = (
+        np.asarray(jax.jit(jax.vmap(functools.partial(picture, share=share)))(centers)) for share in (None, 1 / 6, 2.0)
+    )
+    assert len(np.unique(whole, axis=0)) > 100
+    for part in parts:
+        np.testing.assert_allclose(part, whole, rtol=0, atol=1)  # another program may round otherwise
+
+
 def test_a_background_is_made_once_for_a_batch() -> None:
     """Of numbers while tracing; of what is traced in the program, but for each picture only if it differs by lane."""
 

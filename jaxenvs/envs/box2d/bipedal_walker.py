@@ -23,6 +23,7 @@ SCALE = 30.0  # in whose inverse [m] the reference has its lengths; pixels a met
 FPS = 50
 LEG_HEIGHT, HIP_BELOW = 34 / SCALE, 8 / SCALE  # m
 START_X, START_Y = terrain.STEP * terrain.START / 2, terrain.LEVEL + 2 * LEG_HEIGHT  # m, of the hull
+WIDTH, HEIGHT = 600 / SCALE, 400 / SCALE  # m, of what the picture shows
 GOAL = terrain.STEP * (terrain.POINTS - 10)  # m
 
 _HULL_CORNERS = [(x / SCALE, y / SCALE) for x, y in [(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)]]
@@ -149,9 +150,8 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     def _observe(self, state: BipedalWalkerState) -> jax.Array:
         world = state.world
         velocity, turn = world.velocity[HULL], world.angular_velocity
-        width, height = 600 / SCALE, 400 / SCALE  # m, of the picture
         parts = [world.angle[HULL], 2 / FPS * turn[HULL]]
-        parts += [0.3 * width / FPS * velocity[0], 0.3 * height / FPS * velocity[1]]
+        parts += [0.3 * WIDTH / FPS * velocity[0], 0.3 * HEIGHT / FPS * velocity[1]]
         for number, joint in enumerate(WORLD.joints):
             is_knee = number % 2 == 1
             angle = world.angle[joint.body_b] - world.angle[joint.body_a] - np.float32(joint.reference)
@@ -173,9 +173,9 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         world = state.world
         scroll = _origin(world)[0] - 4
         left = jnp.maximum(scroll, 0)
-        canvas = Canvas.blank(height, width, left, left + 20, 0.0, 40 / 3, (215, 215, 255))
-        for corners in _clouds(state.clouds):
-            canvas = canvas.polygon([(x + scroll / 2, y) for x, y in corners], (255, 255, 255))
+        canvas = Canvas.blank(height, width, left, left + WIDTH, 0.0, HEIGHT, (215, 215, 255))
+        for corners in _clouds(state.clouds) + jnp.stack([scroll / 2, 0]):
+            canvas = _with_cloud(canvas, corners)
 
         def ground(x: jax.Array, is_shown: Any = True) -> jax.Array:
             place = x / terrain.STEP
@@ -194,20 +194,28 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         if self.hardcore:
             half = 0.5 / SCALE
             for start, bottom, end, top in obstacles.shown(state.boxes, left):
-                canvas = canvas.box(start - half, end + half, bottom - half, top + half, (153, 153, 153))
-                canvas = canvas.box(start + half, end - half, bottom + half, top - half, (255, 255, 255))
+                part = canvas.part(((start + end) / 2, (bottom + top) / 2), _share(obstacles.LARGEST + 2 * half))
+                part = part.box(start - half, end + half, bottom - half, top + half, (153, 153, 153))
+                canvas = canvas.put(part.box(start + half, end - half, bottom + half, top - half, (255, 255, 255)))
         for body in (1, 2, 3, 4, HULL):
             fill, outline = _COLORS[body]
-            (x, y), angle = world.position[body], world.angle[body]
-            at = physics2d.frame(x, y, angle, WORLD.center[body])
-            shape = [(float(x), float(y)) for x, y in WORLD.bodies[body].shape.vertices]
-            canvas = canvas.polygon(shape, fill, (at.x, at.y), angle)
-            placed = [at.place(x, y) for x, y in shape]
-            canvas = canvas.line([*placed, placed[0]], outline, 1 / SCALE)
+            x, y = world.position[body]
+            at = physics2d.frame(x, y, world.angle[body], WORLD.center[body])
+            shape = WORLD.bodies[body].shape.vertices
+            placed = [at.place(*corner) for corner in shape]
+            size = 2 * max(math.dist(corner, WORLD.center[body]) for corner in shape) + 1 / SCALE
+            part = canvas.part((x, y), _share(size)).polygon(placed, fill)
+            canvas = canvas.put(part.line([*placed, placed[0]], outline, 1 / SCALE))
         x, foot, tip = 3 * terrain.STEP, terrain.LEVEL, terrain.LEVEL + 50 / SCALE
         flag = [(x, tip), (x, tip - 10 / SCALE), (x + 25 / SCALE, tip - 5 / SCALE)]
-        canvas = canvas.rod((x, foot), (x, tip), BLACK, 1 / SCALE).polygon(flag, (230, 51, 0))
-        return canvas.line([*flag, flag[0]], BLACK, 1 / SCALE).picture()
+        part = canvas.part((x, (foot + tip) / 2), _share(52 / SCALE)).rod((x, foot), (x, tip), BLACK, 1 / SCALE)
+        part = part.polygon(flag, (230, 51, 0)).line([*flag, flag[0]], BLACK, 1 / SCALE)
+        return canvas.put(part).picture()
+
+
+def _share(size: float) -> tuple[float, float]:
+    """Of the picture's width and height, that a length [m] is."""
+    return size / WIDTH, size / HEIGHT
 
 
 # Fill and outline of bodies; the leg behind is the darker.
@@ -243,12 +251,25 @@ def _origin(world: WorldState) -> tuple[jax.Array, jax.Array]:
     return at.x, at.y
 
 
-def _clouds(seed: jax.Array) -> list[list[tuple[jax.Array, jax.Array]]]:
-    """The corners of ten clouds [m]."""
+def _clouds(seed: jax.Array) -> jax.Array:
+    """The corners of ten clouds [m], (10, 5, 2)."""
     place, shape = jax.random.split(jax.random.key(seed))
     middles = jax.random.uniform(place, (10,), jnp.float32) * terrain.POINTS * terrain.STEP
     offsets = jax.random.uniform(shape, (10, 5, 2), jnp.float32) * 5 * terrain.STEP
     turns = 3.14 * 2 * np.arange(5) / 5
     x = middles[:, None] + 15 * terrain.STEP * np.sin(turns) + offsets[..., 0]
     y = 10 + 5 * terrain.STEP * np.cos(turns) + offsets[..., 1]
-    return [[(x[i, j], y[i, j]) for j in range(5)] for i in range(10)]
+    return jnp.stack([x, y], axis=2)
+
+
+def _with_cloud(canvas: Canvas, corners: jax.Array) -> Canvas:
+    """With a cloud of some corners [m], (5, 2), if the picture shows it: of most of them nothing is to be seen."""
+    least, most = corners.min(0), corners.max(0)
+
+    def cloud(canvas: Canvas) -> Canvas:
+        part = canvas.part((least + most) / 2, (34 * terrain.STEP / WIDTH, 15 * terrain.STEP / HEIGHT))
+        return canvas.put(part.polygon(list(corners), (255, 255, 255)))
+
+    is_shown = (most[0] > canvas.x[0, 0] - canvas.pixel[0]) & (least[0] < canvas.x[0, -1] + canvas.pixel[0])
+    with_it: Canvas = jax.lax.cond(is_shown, cloud, lambda canvas: canvas, canvas)
+    return with_it

@@ -247,12 +247,14 @@ class LunarLander(Environment[LunarLanderState]):
             position, angle = state.world.position[number], state.world.angle[number]
             at = frame(position[0], position[1], angle, WORLD.center[number])
             corners = [at.place(x, y) for x, y in body.shape.vertices]
-            canvas = canvas.polygon(corners, (128, 102, 230)).line([*corners, corners[0]], (77, 77, 128), pixel)
+            size = 2 * max(math.dist(corner, WORLD.center[number]) for corner in body.shape.vertices) + pixel
+            part = canvas.part(position, (size / WIDTH, size / HEIGHT)).polygon(corners, (128, 102, 230))
+            canvas = canvas.put(part.line([*corners, corners[0]], (77, 77, 128), pixel))
         for x in (ground_x[CHUNKS // 2 - 1], ground_x[CHUNKS // 2 + 1]):
-            top = PAD_HEIGHT + 50 * pixel
-            canvas = canvas.rod((x, PAD_HEIGHT), (x, top), WHITE, pixel)
+            top, size = PAD_HEIGHT + 50 * pixel, 52 * pixel
             flag = [(x, top), (x, top - 10 * pixel), (x + 25 * pixel, top - 5 * pixel)]
-            canvas = canvas.polygon(flag, (204, 204, 0))
+            part = canvas.part((x, top - 25 * pixel), (size / WIDTH, size / HEIGHT))
+            canvas = canvas.put(part.rod((x, PAD_HEIGHT), (x, top), WHITE, pixel).polygon(flag, (204, 204, 0)))
         return canvas.picture()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxenvs.envs.box2d.terrain import DEPTH, DIRECTIONS, GRASS, OF_STAIRS, PIT, POINTS, STAIRS, STEP, STUMP, Terrain
 
 BOXES = 39  # the most that fit: seventeen pits, a stump, and stairs of four steps at the end
+LARGEST = max(OF_STAIRS, DEPTH) * STEP  # m, that one is wide or high
 NOWHERE = 1000.0  # m, where those are that there are not
 _X = np.asarray(STEP * np.arange(POINTS + 5 * OF_STAIRS), np.float32)
 
