@@ -39,6 +39,8 @@ from jaxenvs.learn.off_policy.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 
+# Of a replay buffer, what a program that has it takes as it was.
+OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination")
 # Under this name a plan has the one network that PPO and A2C train.
 POLICY = "policy"
 # Where SB3's off-policy algorithms, and their policies, have the networks that `train` uses.
@@ -351,6 +353,7 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
         *networks,
         *(vars(each).get("optimizer") for each in owners),
         *(getattr(algorithm, name, None) for name in names),
+        *(vars(buffer).get(name) for name in OF_BUFFERS if buffer is not None),
         *environments,
         *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
     )

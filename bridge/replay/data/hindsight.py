@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import warnings
 from typing import Any, Self
 
@@ -87,8 +88,12 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
 
     @property
     def hindsight(self) -> Hindsight:
-        """The same, as `jaxenvs.learn` takes it."""
-        return Hindsight(self.n_sampled_goal, self.goal_selection_strategy.name.lower())
+        """The same, as `jaxenvs.learn` takes it. Of SB3's two numbers `her_ratio` counts, which somebody may change."""
+        return Hindsight(self._num_sampled, self.goal_selection_strategy.name.lower())
+
+    @property
+    def _num_sampled(self) -> int:
+        return max(round(1 / (1 - self.her_ratio)) - 1, 0) if self.her_ratio < 1 else 0
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
@@ -250,7 +255,11 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
 
     def why_not_lent(self) -> str | None:
         """See RingReplayBuffer."""
-        return "copy_info_dict is True" if self.copy_info_dict else super().why_not_lent()
+        if self.copy_info_dict:
+            return "copy_info_dict is True"
+        if not math.isclose(self.her_ratio, 1 - 1 / (self._num_sampled + 1)):
+            return f"her_ratio is {self.her_ratio:.3g}, and no number of goals for each transition is"
+        return super().why_not_lent()
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the environments, for which `set_env` is asked afterwards, as SB3's."""
@@ -308,6 +317,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
             ring.append(before, buffer.actions[index], buffer.rewards[index], after, (ended, ~timeout, timeout))
         if buffer.copy_info_dict:
             made.copy_info_dict, made.infos = True, buffer.infos
+        made.her_ratio = buffer.her_ratio
         whole = buffer.ep_length > 0
         row = np.arange(buffer.buffer_size)[:, None]
         age = (row - buffer.ep_start) % buffer.buffer_size

@@ -78,6 +78,18 @@ def test_a_program_cannot_have_the_rewards_of_other_environments():
     assert model._n_updates > 10
 
 
+def test_a_ratio_of_other_goals_that_is_changed_is_the_one_that_counts():
+    """SB3 reads `n_sampled_goal` once."""
+    model = make().learn(16)
+    model.replay_buffer.n_sampled_goal, model.replay_buffer.her_ratio = 7, 0.0
+    model.learn(4, reset_num_timesteps=False)
+    assert model.plan.collects
+    assert model._settings_now().hindsight.n_sampled_goal == 0
+    model.replay_buffer.her_ratio = 0.3
+    model.learn(4, reset_num_timesteps=False)
+    assert "stays on the host: her_ratio is 0.3" in str(model.plan)
+
+
 def test_learning_before_an_episode_has_ended_is_refused_as_by_sb3():
     # The program of other tests; with this seed nobody gets there by chance in 7 steps.
     endless = JaxVecEnv(jaxenvs.make("BitFlipping-v0", n_bits=4, max_episode_steps=100), 2, 0)
