@@ -27,7 +27,7 @@ from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, UnknownEnvironment
-from jaxenvs.arguments import instance, non_negative_int, one_of, positive_int, shown
+from jaxenvs.arguments import did_you_mean, instance, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
@@ -304,11 +304,20 @@ def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) 
         pool_env = GymVecEnv(envpool.make(env_id, n_envs, seed, kwargs))
         _align(pool_env, env_id)
         return pool_env
-    spec = _gymnasium_spec(env_id)
+    try:
+        spec = _gymnasium_spec(env_id)
+    except gymnasium.error.UnregisteredEnv:
+        spec = None
     if getattr(spec, "vector_entry_point", None) is None:
+        if env_id.endswith("NoFrameskip-v4"):
+            hint = "make_atari_env takes this name of a game."
+        elif known := envpool.ids():
+            hint = did_you_mean(env_id, known) or "`jaxenvs list envpool` prints EnvPool's ids."
+        else:
+            hint = 'EnvPool is not installed: pip install "jaxenvs[envpool]".'
         raise ValueError(
             f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
-            f"backend='native', got {env_id!r}."
+            f"backend='native', got {env_id!r}. {hint}"
         )
     vec_env = GymVecEnv(gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs))
     vec_env.seed(seed)

@@ -55,6 +55,11 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
     except UserError as error:
         if _pool_has(env_id):
             raise UserError(f"jaxenvs has no environment {env_id!r}, but EnvPool has it: --backend native.") from error
+        if env_id in gymnasium.registry and env_id not in jaxenvs.registered():
+            raise UserError(
+                f"jaxenvs has no environment {env_id!r}, but Gymnasium has it: bridge.make_vec_env takes it in Python, "
+                'and if EnvPool has it too, so does --backend native (pip install "jaxenvs[envpool]").'
+            ) from error
         raise
     return World(
         env.observation_space,
@@ -93,6 +98,8 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
         is_game = envpool.is_game(envpool.spec_of(name, {}))
         options = native_options({}) if is_game else {}
         spec = envpool.spec_of(name, options | env_kwargs)
+    except TypeError as error:  # which names the option
+        raise UserError(str(error)) from error
     except Exception as error:
         raise UserError(f"EnvPool does not make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error
     spaces = envpool.aligned(spec.observation_space, spec.action_space)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from jaxenvs.arguments import did_you_mean
+
 # Seeds are int32, and lane i has that of the pool plus i.
 SEEDS = 2**31
+# Options that follow from the arguments of `make_vec_env`, or that a VecEnv has no use for.
+NOT_OFFERED = ("num_envs", "seed", "env_seed", "env_type", "batch_size", "max_num_players", "gym_reset_return_info")
 
 
 def ids() -> Collection[str]:
@@ -27,18 +32,49 @@ def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
 
     Args:
       options: of `envpool.make`.
+
+    Raises:
+      TypeError: EnvPool has no such option of this id, or does not accept what is given for it.
+      ValueError: it is a game of several players.
     """
     envpool = importlib.import_module("envpool")
-    return envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed % (SEEDS - num_envs), **options)
+    with _named(env_id, options):
+        pool = envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed % (SEEDS - num_envs), **options)
+    if (players := pool.config["max_num_players"]) > 1:
+        raise ValueError(f"EnvPool's {env_id} is a game of {players} players, and a lane of a VecEnv has one.")
+    return pool
 
 
 def spec_of(env_id: str, options: dict[str, Any]) -> Any:
     """EnvPool's spec of an id: `config`, `reward_threshold` and spaces, of which `aligned` makes Gymnasium's.
 
     Raises:
+      TypeError: as `make`.
       Exception: of whatever kind, where EnvPool does not accept the options.
     """
-    return importlib.import_module("envpool").make_spec(env_id, **options)
+    with _named(env_id, options):
+        return importlib.import_module("envpool").make_spec(env_id, **options)
+
+
+@contextlib.contextmanager
+def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
+    """Say which option it was: EnvPool's own TypeError names the arguments of a function in C++."""
+    try:
+        yield
+    except TypeError as error:
+        given = {name: value for name, value in options.items() if not name.startswith(("render_", "from_pixels"))}
+        if not given:
+            raise
+        defaults = importlib.import_module("envpool").make_spec(env_id).config._asdict()
+        offered = [name for name in defaults if name not in NOT_OFFERED]
+        for name in given:
+            if name not in offered:
+                hint = did_you_mean(name, offered, most=1, show=repr)
+                raise TypeError(
+                    f"EnvPool's {env_id} has no option {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(offered)}."
+                ) from error
+        told = ", ".join(f"{name}={value!r}, by default {defaults[name]!r}" for name, value in given.items())
+        raise TypeError(f"EnvPool's {env_id} does not take {told}.") from error
 
 
 def is_game(spec: Any) -> bool:

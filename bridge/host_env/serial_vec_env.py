@@ -52,6 +52,16 @@ class SerialVecEnv(DummyVecEnv):
         self._episodes.begin()
         return self._as_observation(observations)
 
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions of a step.
+
+        Raises:
+          ValueError: there is not one for each environment.
+        """
+        if len(actions) != self.num_envs:
+            raise ValueError(f"actions must be {self.num_envs}, one for each environment, got {len(actions)}.")
+        super().step_async(actions)
+
     def step_wait(self) -> VecEnvStepReturn:
         observations, rewards = self._new_observations(), np.empty(self.num_envs)
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)

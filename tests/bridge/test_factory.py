@@ -194,6 +194,20 @@ def test_vec_env_cls_is_given_what_sb3_gives_it():
             make_vec_env(**{"env_id": "CartPole-v1", "vec_env_cls": DummyVecEnv} | arguments)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "known", "message"),
+    [
+        ("HalfCheetah-v5", [], r"got 'HalfCheetah-v5'\. EnvPool is not installed: pip install .jaxenvs\[envpool\]"),
+        ("HalfCheeta-v5", ["HalfCheetah-v5"], r"got 'HalfCheeta-v5'\. Did you mean HalfCheetah-v5\?"),
+        ("PongNoFrameskip-v4", ["Pong-v5"], "make_atari_env takes this name of a game"),
+    ],
+)
+def test_an_id_that_nobody_has_for_native_says_what_would_help(monkeypatch, env_id, known, message):
+    monkeypatch.setattr(bridge.factory.envpool, "ids", lambda: known)
+    with pytest.raises(ValueError, match=message):
+        make_vec_env(env_id, backend="native")
+
+
 def test_native_takes_what_gymnasium_steps_at_once():
     venv = make_vec_env("CartPole-v1", 3, seed=0, backend="native", monitor_kwargs={"info_keywords": ()})
     assert isinstance(venv, VecMonitor)

@@ -110,7 +110,8 @@ def test_settings_of_robots_resolve(algorithm):
     [
         (["ppo", "HalfCheeta-v5", *NATIVE], "EnvPool has no environment 'HalfCheeta-v5'. `jaxenvs list envpool PART`"),
         (["ppo", "HalfCheetah-v5"], "EnvPool has it: --backend native"),
-        (["ppo", "HalfCheetah-v5", *NATIVE, "--env-kwargs", "gravty=5.0"], "gravty"),
+        (["ppo", "HalfCheetah-v5", *NATIVE, "--env-kwargs", "gravty=5.0"], "HalfCheetah-v5 has no option 'gravty'."),
+        (["ppo", "Go9x9-v1", *NATIVE], "Go9x9-v1 is a game of 2 players"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--seeds", "3"], "EnvPool's steps are no part of one"),
         (["sac", "PongNoFrameskip-v4", *NATIVE], "sac needs an environment with Box actions"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--hyperparameters", "policy_kwargs={'activation_fn':'R'}"], "torch.nn"),
@@ -132,6 +133,9 @@ def test_without_envpool_it_is_said_what_to_install(capsys, monkeypatch, tmp_pat
     monkeypatch.setattr(worlds.envpool, "ids", lambda: ())
     out = ["--out", str(tmp_path / "run")]
     assert 'pip install "jaxenvs[envpool]"' in error_of(capsys, "train", "ppo", "HalfCheetah-v5", *NATIVE, *out)
+    said = error_of(capsys, "train", "ppo", "HalfCheetah-v5", *out)
+    assert "Gymnasium has it: bridge.make_vec_env takes it" in said
+    assert 'pip install "jaxenvs[envpool]"' in said
     assert "--backend must be one of jax, native, got gpu" in error_of(
         capsys, "train", "ppo", "CartPole-v1", "--backend", "gpu", *out
     )

@@ -217,6 +217,14 @@ def test_actions_of_another_shape_or_kind_are_refused(processes, actions, error,
     np.testing.assert_array_equal(processes.step(np.zeros(3, int))[0][:, 1], [1, 1, 1])
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_in_this_process_there_must_be_an_action_for_each_environment(count):
+    venv = SerialVecEnv([Counting] * 3)
+    venv.reset()
+    with pytest.raises(ValueError, match=f"actions must be 3, one for each environment, got {count}"):
+        venv.step(np.zeros(count, int))
+
+
 def test_a_step_wait_that_was_interrupted_can_be_called_again(processes, monkeypatch):
     processes.reset()
     processes.step_async(np.ones(3, int))

@@ -1,5 +1,7 @@
 """GymVecEnv on what looks like an EnvPool, without one: which calls it makes, and what it makes of their answers."""
 
+import sys
+import types
 from collections import namedtuple
 
 import gymnasium
@@ -9,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from bridge import GymVecEnv
+from bridge.host_env import envpool
 
 TINY = float(np.finfo(np.float32).tiny)
 Config = namedtuple("Config", "num_envs seed env_seed max_num_players episodic_life reward_clip")
@@ -134,3 +137,27 @@ def test_of_several_players_it_is_not_stepped_so():
     venv.reset()
     with pytest.raises(ArithmeticError, match="by Gymnasium's interface"):
         steps(venv, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"reward_clipp": True}, TypeError, r"'reward_clipp'\. Did you mean 'reward_clip'\? It has"),
+        ({"num_envs": 3}, TypeError, "has no option 'num_envs'.*It has: episodic_life, reward_clip"),
+        ({"episodic_life": 5}, TypeError, "Games-v0 does not take episodic_life=5, by default True"),
+        ({"max_num_players": 2}, ValueError, "Games-v0 is a game of 2 players"),
+    ],
+)
+def test_options_that_envpool_does_not_take_are_named(monkeypatch, options, error, message):
+    def make_spec(env_id, **options):
+        spec = pool(**options).spec
+        if spec.config.episodic_life is not True:
+            raise TypeError("__init__(): incompatible constructor arguments.")
+        return spec
+
+    fake = types.ModuleType("envpool")
+    fake.make_spec = make_spec
+    fake.make = lambda env_id, *, env_type, num_envs, seed, **options: Pool(make_spec(env_id, **options))
+    monkeypatch.setitem(sys.modules, "envpool", fake)
+    with pytest.raises(error, match=message):
+        envpool.make("Games-v0", 2, 0, options)
