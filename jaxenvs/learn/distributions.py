@@ -73,7 +73,11 @@ class Categorical:
         return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
 
     def sample(self, noise: jax.Array) -> jax.Array:
-        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+        logits = self.logits
+        if self.mask is not None:
+            # Where nothing is legal any action is as likely, as with sb3-contrib: beside ILLEGAL noise is rounded off.
+            logits = jnp.where(self.mask.any(axis=-1, keepdims=True), logits, 0)
+        return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
     def mode(self) -> jax.Array:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
@@ -117,7 +121,8 @@ class MultiCategorical:
         return jax.random.gumbel(key, (num, *self.logits.shape), self.logits.dtype)
 
     def sample(self, noise: jax.Array) -> jax.Array:
-        return jnp.stack([part.mode() for part in self._parts(self.logits + noise)], axis=-1)
+        noises = jax.lax.split(noise, self.nvec, axis=noise.ndim - 1)
+        return jnp.stack([part.sample(each) for part, each in zip(self._parts(self.logits), noises)], axis=-1)
 
     def mode(self) -> jax.Array:
         return jnp.stack([part.mode() for part in self._parts(self.logits)], axis=-1)
@@ -211,7 +216,7 @@ class SquashedGaussian:
 
     mean: jax.Array
     log_std: jax.Array
-    epsilon: float = static(default=1e-6)  # SB3's, which keeps logarithms finite
+    epsilon: float = static(default=1e-6)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return self._gaussian().noise(key, num)
@@ -271,7 +276,7 @@ class StateDependentGaussian:
     squash: bool = static(default=False)
     expln: bool = static(default=False)
     learn_features: bool = static(default=False)
-    epsilon: float = static(default=1e-6)  # SB3's, which keeps square roots, logarithms and the arctanh finite
+    epsilon: float = static(default=1e-6)
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
         return jax.random.split(key, num)

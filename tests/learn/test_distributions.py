@@ -139,6 +139,17 @@ def test_the_entropy_of_equal_chances_is_the_logarithm_of_how_many_are_legal(n_l
     np.testing.assert_allclose(three.entropy(), 3 * np.log(n_legal), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("make", [Categorical, lambda logits: MultiCategorical(logits, (4,))])
+def test_where_nothing_is_legal_all_actions_are_as_likely(make):
+    logits = jnp.tile(jnp.array([[3.0, 0.0, -3.0, 1.0]]), (1000, 1))
+    none = make(logits).masked(jnp.zeros_like(logits))
+    counts = np.bincount(np.ravel(none.sample(none.noise(jax.random.key(0), 1)[0])), minlength=4)
+    torch.manual_seed(0)
+    theirs = contrib.MaskableCategorical(logits=torch.tensor(np.asarray(logits)), masks=np.zeros((1000, 4)))
+    for each in counts, np.bincount(theirs.sample(), minlength=4):
+        assert ((each - 250) ** 2 / 250).sum() < 16.3  # chi-squared of 3 degrees, 0.1 %
+
+
 def test_one_legal_action_among_a_thousand_that_were_unlikely_is_sure():
     """Whose chances, in float32, do not quite add up to one before."""
     logits = jnp.full((2, 992), -17.0).at[0, 0].set(0.0).at[1].set(0.0)
