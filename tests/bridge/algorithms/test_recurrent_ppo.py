@@ -201,6 +201,19 @@ def test_predict_remembers_by_a_program_too():
         np.testing.assert_allclose(after[1], other[1], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_of_one_observation_the_start_may_be_a_bool(begins):
+    model = make(jax_env())
+    stock = make(jax_env(), sb3_contrib)
+    stock.set_parameters(model.get_parameters())
+    observation = np.float32([0.1, -0.2, 0.3, -0.4])
+    _, before = stock.predict(observation)
+    action, state = model.predict(jnp.asarray(observation), before, begins, deterministic=True)
+    expected, theirs = stock.predict(observation, before, begins, deterministic=True)
+    assert int(action) == int(expected)
+    np.testing.assert_allclose(state[0], theirs[0], rtol=1e-4, atol=1e-6)
+
+
 def test_evaluate_remembers_within_episodes():
     model = make(jax_env()).learn(4 * ROLLOUT)
     ours = bridge.evaluate(model, "CartPole-v1", 8, seed=3)
