@@ -142,7 +142,9 @@ class CrossQPolicy(ActorCriticPolicy):
           net_arch: of the actor 256-256 and of the critics 1024-1024, if not given.
           numbers: `momentum`, `eps` and `warmup_steps`, see RenormPerceptron.
         """
-        like = SACPolicy.of(env, net_arch or {"pi": (256, 256), "qf": (1024, 1024)}, activation, n_critics)
+        if net_arch is None:
+            net_arch = {"pi": (256, 256), "qf": (1024, 1024)}
+        like = SACPolicy.of(env, net_arch, activation, n_critics)
 
         def renormalized(network: Any) -> RenormPerceptron:
             return RenormPerceptron(network.name, network.sizes, activation, network.is_hidden, **numbers)

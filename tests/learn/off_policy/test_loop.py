@@ -117,6 +117,11 @@ def test_running_statistics_of_crossq_follow_and_act():
     assert acting.keys() == policy.init(jax.random.key(0)).keys() | {"log_ent_coef"}  # so that it can begin another
 
 
+def test_a_crossq_policy_may_have_no_hidden_layers():
+    policy = CrossQPolicy.of(PENDULUM.env, ())
+    assert [network.sizes for network in (policy.actor.latent_pi, *policy.critic.q_networks)] == [(3,), (4, 1), (4, 1)]
+
+
 @pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/test_off_policy.py
 def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
     # In numbers only, so that the program is that of the other tests.
