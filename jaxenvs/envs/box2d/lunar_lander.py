@@ -200,7 +200,7 @@ class LunarLander(Environment[LunarLanderState]):
         if not self.continuous:
             action = jnp.asarray(action)
             main, side = action == 2, (action == 1) | (action == 3)
-            return main.astype(jnp.float32), side.astype(jnp.float32), (action - 2).astype(jnp.float32)
+            return main.astype(jnp.float32), side.astype(jnp.float32), (action - 2.0).astype(jnp.float32)
         action = jnp.clip(jnp.asarray(action, jnp.float32), -1, 1)
         strength = jnp.abs(action[1])
         main = jnp.where(action[0] > 0, 0.5 * (action[0] + 1), 0)

@@ -31,8 +31,8 @@ class Draws:
       kick: float32, what it adds to the slope [m], from -1/30 to 1/30.
       length: int32, of the stretch of grass that begins after it [points].
       kind: int32, of the obstacle that begins after it; all are GRASS in the version without obstacles.
-      size: int32, 0 or 1, of the obstacle that begins there: a stump is one point wider and higher, stairs have three
-        steps more, a pit three points more from wall to wall.
+      size: int32, 0 or 1, of the obstacle that begins there: a stump is 1 + size points wide and high, stairs have
+        3 + size steps, a pit is 3 + size points from wall to wall.
       rise: int32, -1 or 1, whether stairs that begin there lead down or up.
     """
 

@@ -56,6 +56,15 @@ def test_one_lane_that_starts_and_steps_is_a_program() -> None:
     assert not timestep.terminated.any()
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_engines_do_not_depend_on_the_dtype_of_an_action(dtype: type[Any]) -> None:
+    fired = [np.asarray(LunarLander()._throttle(dtype(action))) for action in range(4)]
+    mains, sides, directions = zip(*fired)
+    assert mains == (0, 0, 1, 0)
+    assert sides == (0, 1, 0, 1)
+    assert directions[1::2] == (-1, 1)
+
+
 def test_flags_are_bools() -> None:
     for name in ("continuous", "enable_wind"):
         with pytest.raises(ValueError, match=f"{name} must be a bool, got 1"):
