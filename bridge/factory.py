@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import logging
 import os
 import warnings
@@ -158,10 +157,13 @@ def _choose(env_id: Any, n_envs: int, kwargs: dict[str, Any]) -> tuple[str, Any]
         backend = "jax" if _is_jax_id(env_id) else "serial"
         if backend == "jax" and _is_slower_here(env_id, n_envs, kwargs):
             backend, device = "serial", jax.default_backend()
-            reason = f", which is faster on a {device} than backend='jax'"
+            reason = f", Gymnasium's, which is faster on a {device} than backend='jax'"
             if device == "cpu":
                 level = logging.WARNING
-                reason = f": {n_envs} of these step faster so, but bridge's algorithms train faster with backend='jax'"
+                reason = (
+                    f", Gymnasium's: {n_envs} of these step faster so, but bridge's algorithms train faster with "
+                    "backend='jax'"
+                )
     elif isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
         backend = "jax"
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
@@ -191,10 +193,10 @@ def _is_slower_here(env_id: str, n_envs: int, kwargs: dict[str, Any]) -> bool:
     if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
         return False
     try:
-        theirs = load_env_creator(gymnasium.spec(env_id).entry_point)  # type: ignore[arg-type]
-    except (gymnasium.error.Error, ImportError):  # an older Gymnasium, or one without Box2D
+        load_env_creator(gymnasium.spec(env_id).entry_point)(**kwargs).close()  # type: ignore[arg-type]
+    except Exception:  # an older Gymnasium, or one without Box2D; or it has no such parameter, or not in this range
         return False
-    return set(kwargs) <= set(inspect.signature(theirs).parameters)
+    return True
 
 
 class _Made:

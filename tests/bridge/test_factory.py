@@ -61,7 +61,7 @@ def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog,
     assert type(make_vec_env("LunarLander-v3", 8, env_kwargs={"gravity": -5.0})) is SerialVecEnv
     assert type(make_vec_env("CartPole-v1", 1)) is JaxVecEnv
     lines = [record.message for record in caplog.records if "LunarLander" in record.message]
-    reason = "which is faster on a gpu than backend='jax'"
+    reason = "Gymnasium's, which is faster on a gpu than backend='jax'"
     assert lines == [f"make_vec_env(LunarLander-v3): backend='serial', {reason}."]
 
 
@@ -72,10 +72,11 @@ def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ou
     assert type(make_vec_env("LunarLander-v3", few)) is SerialVecEnv
     lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert lines == [
-        f"make_vec_env(LunarLander-v3): backend='serial': {few} of these step faster so, but bridge's algorithms train "
-        "faster with backend='jax'."
+        f"make_vec_env(LunarLander-v3): backend='serial', Gymnasium's: {few} of these step faster so, but bridge's "
+        "algorithms train faster with backend='jax'."
     ]
-    assert type(make_vec_env("LunarLander-v3", few, env_kwargs={"main_engine_power": 20.0})) is JaxVecEnv  # ours alone
+    for ours_alone in ({"main_engine_power": 20.0}, {"gravity": 5.0}):
+        assert type(make_vec_env("LunarLander-v3", few, env_kwargs=ours_alone)) is JaxVecEnv
     assert type(make_vec_env("LunarLander-v3", enough)) is JaxVecEnv
     assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
 
