@@ -29,7 +29,7 @@ WARM_UP_ROUNDS = 2
 
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch", "optuna"),
-    *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "ray", "xminigrid"),
+    *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "playground", "ray", "xminigrid"),
 )
 
 

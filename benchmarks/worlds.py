@@ -51,6 +51,7 @@ ADAPTERS = (
     "craftax/Craftax-Classic-Symbolic-v1",
     "brax/ant",
     "brax/inverted_pendulum",
+    "playground/CartpoleBalance",
     "jumanji/Snake-v1",
     "gymnax/Asterix-MinAtar",
     "navix/Navix-Empty-8x8-v0",
@@ -76,8 +77,8 @@ NOTES = [
     "minatar: the minimal actions; gymnax's Freeway and time limits differ from MinAtar's rules, and so does the "
     "number of episodes that end; what its own rollout shows for an episode's last observation is the next one's first",
     "adapters, step: no side resets, and episodes that are over are stepped on; the same actions",
-    "adapters, rollout: brax's own resets go back to the first state of each environment; ours are "
-    "fresh, which costs as much as many steps, or, with resets='first', one of 256 that were made once",
+    "adapters, rollout: brax's and playground's own resets go back to the first state of each environment; ours are "
+    "fresh, which costs as much as many steps, or, with brax's resets='first', one of 256 that were made once",
     "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has",
     "pixels: 84 x 84, grey, 4 frames, 8 environments, PPO's defaults but for rollouts of 128 steps; stock SB3 on "
     "Gymnasium's pictures, by Gymnasium's wrappers",
@@ -206,9 +207,9 @@ class Worlds:
     def adapters(self) -> None:
         for env_id in self._wanted(ADAPTERS):
             library, _, name = env_id.partition("/")
-            if common.peer(library) is None:
+            if common.peer("mujoco_playground" if library == "playground" else library) is None:
                 continue
-            heavy = library in ("brax", "craftax")
+            heavy = library in ("brax", "craftax", "playground")
             env = jaxenvs.make(env_id)
             own = own_stepping.LIBRARIES[library](name)
             num_steps, num_envs = (10, 8) if self._quick else (50, HEAVY_LANES) if heavy else (200, LANES)

@@ -129,6 +129,38 @@ def pgx(name: str) -> Own:
     return Own(env.init, stepping(env.step), stepping(resetting))
 
 
+def playground(name: str) -> Own:
+    from mujoco_playground import registry, wrapper
+
+    env = registry.load(name, config_overrides={"impl": "jax"})
+    resetting = wrapper.BraxAutoResetWrapper(_OfBatches(env))
+
+    def first(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[0], tree)
+
+    def batch(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[None], tree)
+
+    def step(state: Any, action: Any, key: jax.Array) -> Any:
+        # Its steps write into the dicts of what they were given.
+        state = env.step(jax.tree.map(lambda leaf: leaf, state), action)
+        return state, (state.obs, state.reward, state.done)
+
+    def step_and_reset(state: Any, action: Any, key: jax.Array) -> Any:
+        state = first(resetting.step(batch(state), action[None]))
+        return state, (state.obs, state.reward, state.done)
+
+    # With keys of the old kind: it takes the last axis for theirs.
+    return Own(lambda key: first(resetting.reset(jax.random.key_data(key)[None])), step, step_and_reset)
+
+
+class _OfBatches:
+    """What Playground's resets take: they look at a whole batch, here of one lane."""
+
+    def __init__(self, env: Any) -> None:
+        self.reset, self.step = jax.vmap(env.reset), jax.vmap(env.step)
+
+
 def xminigrid(name: str) -> Own:
     import xminigrid
     from xminigrid.wrappers import GymAutoResetWrapper
@@ -147,7 +179,7 @@ def xminigrid(name: str) -> Own:
 
 
 LIBRARIES: dict[str, Callable[[str], Own]] = {
-    function.__name__: function for function in (brax, craftax, gymnax, jumanji, navix, pgx, xminigrid)
+    function.__name__: function for function in (brax, craftax, gymnax, jumanji, navix, pgx, playground, xminigrid)
 }
 
 
