@@ -26,8 +26,9 @@ from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, UnknownEnvironment
-from jaxenvs.arguments import did_you_mean, instance, non_negative_int, one_of, positive_int, shown
+from jaxenvs.arguments import did_you_mean, instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
+from jaxenvs.parameters import numeric_parameter
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 
@@ -337,7 +338,14 @@ def _align(pool_env: GymVecEnv, env_id: str) -> None:
 
 def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
     if isinstance(env_id, str):
-        return jaxenvs.make(env_id, **kwargs)
+        env = jaxenvs.make(env_id, **kwargs)
+        for name in [name for name, value in kwargs.items() if np.ndim(value) and is_array(value)]:
+            if np.ndim(numeric_parameter(jaxenvs.make(env_id), name)[1]) == 0:
+                raise ValueError(
+                    f"env_kwargs must have one {name} for all environments, got {np.shape(kwargs[name])} of them: "
+                    f"env.set_attr({name!r}, value, indices=[0]) gives one environment its own."
+                )
+        return env
     if isinstance(env_id, Environment):
         return env_id.replace(**kwargs)
     env = env_id(**kwargs) if callable(env_id) else None

@@ -247,6 +247,7 @@ def test_native_takes_what_gymnasium_steps_at_once():
             TypeError,
             "backend='jax' takes of vec_env_kwargs devices alone, got",
         ),
+        ({"env_kwargs": {"gravity": np.ones(2)}}, ValueError, r"one gravity for all environments, got \(2,\) of them"),
         ({"vec_env_kwargs": 5}, TypeError, "vec_env_kwargs must be a dict, got int"),
     ],
 )
