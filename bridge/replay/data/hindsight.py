@@ -316,7 +316,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
             before, after = (columns.at(each, index) for each in (buffer.observations, buffer.next_observations))
             ring.append(before, buffer.actions[index], buffer.rewards[index], after, (ended, ~timeout, timeout))
         if buffer.copy_info_dict:
-            made.copy_info_dict, made.infos = True, buffer.infos
+            made.copy_info_dict, made.infos = True, buffer.infos.copy()
         made.her_ratio = buffer.her_ratio
         whole = buffer.ep_length > 0
         row = np.arange(buffer.buffer_size)[:, None]

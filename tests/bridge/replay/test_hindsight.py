@@ -113,6 +113,15 @@ def test_what_sb3s_holds_goes_on_here_at_any_time():
     assert moved > 50
 
 
+def test_what_goes_on_here_leaves_the_infos_of_sb3s_alone():
+    theirs = make(SB3s, 2, copy_info_dict=True)
+    for added in history(2, ROWS + 3):
+        theirs.add(*added)
+    before = theirs.infos.copy()
+    HerReplayBuffer.from_sb3(theirs).add(*next(history(2, 1)))
+    assert (theirs.infos == before).all()
+
+
 def test_the_last_episode_can_be_truncated_as_with_sb3s():
     for handles in (True, False):
         theirs, ours = (make(cls, 3, handle_timeout_termination=handles) for cls in (SB3s, HerReplayBuffer))
