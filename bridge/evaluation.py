@@ -96,9 +96,9 @@ def evaluate(
     and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
 
     Args:
-      model: PPO, A2C, DQN, SAC, TD3, DDPG, QRDQN or another SB3 algorithm with a policy of one of these, or
-        MaskablePPO, which takes legal actions alone; bridge's or SB3's own; or such a policy. On the host, any SB3
-        model.
+      model: PPO, A2C, RecurrentPPO, which remembers within episodes, DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG or another
+        SB3 algorithm with a policy of one of these, or MaskablePPO, which takes legal actions alone; bridge's or SB3's
+        own; or such a policy. On the host, any SB3 model.
       env: an id of `jaxenvs.registered()`, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
         compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
         the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
