@@ -115,6 +115,8 @@ class Predictor:
             num = _length(batch)
             given = [np.zeros((layers, num, size))] * 2 if state is None else state
             memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
+            if len(memory[0]) != num:  # which a program would give to all
+                raise ValueError(f"state must be of the {num} environments of the observations, got {len(memory[0])}.")
             # Of one observation also a bool, as Gymnasium's `terminated or truncated` is.
             starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
             return Recalled(batch, {"pi": memory, "vf": memory}, starts)

@@ -214,6 +214,13 @@ def test_of_one_observation_the_start_may_be_a_bool(begins):
     np.testing.assert_allclose(state[0], theirs[0], rtol=1e-4, atol=1e-6)
 
 
+def test_what_one_environment_remembers_is_not_what_two_do():
+    model, observation = make(jax_env()), np.zeros(4, np.float32)
+    _, state = model.predict(observation)
+    with pytest.raises(ValueError, match="state must be of the 2 environments of the observations, got 1"):
+        model.predict(torch.zeros((2, 4)), state, [True, False])
+
+
 def test_evaluate_remembers_within_episodes():
     model = make(jax_env()).learn(4 * ROLLOUT)
     ours = bridge.evaluate(model, "CartPole-v1", 8, seed=3)
