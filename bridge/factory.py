@@ -338,14 +338,14 @@ def _align(pool_env: GymVecEnv, env_id: str) -> None:
 
 def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
     if isinstance(env_id, str):
-        env = jaxenvs.make(env_id, **kwargs)
+        made = jaxenvs.make(env_id, **kwargs)
         for name in [name for name, value in kwargs.items() if np.ndim(value) and is_array(value)]:
             if np.ndim(numeric_parameter(jaxenvs.make(env_id), name)[1]) == 0:
                 raise ValueError(
                     f"env_kwargs must have one {name} for all environments, got {np.shape(kwargs[name])} of them: "
                     f"env.set_attr({name!r}, value, indices=[0]) gives one environment its own."
                 )
-        return env
+        return made
     if isinstance(env_id, Environment):
         return env_id.replace(**kwargs)
     env = env_id(**kwargs) if callable(env_id) else None

@@ -250,6 +250,10 @@ class Environment(Generic[State]):
 
         `jaxenvs.drawing` has shapes and tiles for it.
         """
+        if type(self).render is not Environment.render:
+            raise NotImplementedError(
+                f"{type(self).__name__} is drawn on the host alone, by render(state), in no other size than its own."
+            )
         raise NotImplementedError(
             f"{type(self).__name__} has no picture yet: define draw(state, height, width) -> uint8 (height, width, 3)."
         )

@@ -83,6 +83,14 @@ def test_what_is_no_film_is_refused(states: Any, tmp_path: Path) -> None:
         jaxenvs.gif(ENV, states, path, size=0)
     with pytest.raises(NotImplementedError, match="Counter has no picture yet"):
         jaxenvs.gif(Counter(), [at(states, 0)], path)
+
+    @jaxenvs.environment
+    class OnTheHost(Counter):
+        def render(self, state: Any) -> np.ndarray:
+            raise AssertionError("it has a size of its own")
+
+    with pytest.raises(NotImplementedError, match=r"OnTheHost is drawn on the host alone, by render\(state\)"):
+        jaxenvs.gif(OnTheHost(), [at(states, 0)], path, size=50)
     assert path.read_text() == "what was there"
     assert [each.name for each in tmp_path.iterdir()] == ["film.gif"]
 
