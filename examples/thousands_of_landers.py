@@ -19,7 +19,7 @@ from jaxenvs.film import write_gif
 NUM_LANDERS, THOUSANDS = (int(given) for given in [*sys.argv[1:], "64", "10"][:2])  # 2048 and 1000 for a fine one
 NUM_STEPS, STEPS_OF_A_FRAME = 400, 8
 HEIGHT, WIDTH, AT_ONCE = 200, 300, 64  # pixels, and the landers that are drawn at once, so that memory is enough
-VIOLET, SEEN = np.array([128.0, 102.0, 230.0]), 0.35  # colour, and how much of it one lander has
+VIOLET = np.array([128.0, 102.0, 230.0])
 
 env = jaxenvs.make("LunarLander-v3")
 network = learn.ActorCritic.of(env)
@@ -52,7 +52,7 @@ def draw(states):
     empty = lander.draw(jax.tree.map(lambda leaf: leaf[0], dataclasses.replace(states, world=away)), HEIGHT, WIDTH)
     pictures = jax.lax.map(lambda state: lander.draw(state, HEIGHT, WIDTH), states, batch_size=AT_ONCE)
     covered = (pictures != empty).any(-1).sum(0)[..., None]
-    shown = 1 - (1 - SEEN) ** covered
+    shown = jnp.minimum(8 * covered / NUM_LANDERS, 1) ** (1 / 3)  # so that one is seen, and where most are too
     return (empty * (1 - shown) + VIOLET * shown).astype(jnp.uint8)
 
 
