@@ -147,9 +147,14 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
         each environment, in which all its episodes begin.
 
     Raises:
-      ValueError: `resets` is neither.
+      ValueError: `resets` is neither; or the environment resets itself or is of a batch.
     """
     one_of("resets", resets, RESETS)
+    wrapper = env
+    while "env" in vars(wrapper):
+        if (name := type(wrapper).__name__) in ("AutoResetWrapper", "VmapWrapper"):
+            raise ValueError(f"env must not reset or batch by itself, got one in a {name}: pass get_environment's.")
+        wrapper = wrapper.env
     first = None
     if resets == "first":
         first = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), NUM_FIRST_STATES))

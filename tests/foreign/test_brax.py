@@ -54,6 +54,14 @@ def assert_parity(library_env, env):
     assert np.ptp(shown.observation) > 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wrapper"), [({}, "AutoResetWrapper"), ({"batch_size": 2, "auto_reset": False}, "VmapWrapper")]
+)
+def test_what_resets_or_batches_by_itself_is_refused(arguments, wrapper):
+    with pytest.raises(ValueError, match=f"env must not reset or batch by itself, got one in a {wrapper}"):
+        from_brax(envs.create("fast", **arguments))
+
+
 def test_make_puts_braxs_customary_limit_on_an_episode(pendulum):
     assert pendulum.max_steps == 1000
     assert jaxenvs.make("brax/inverted_pendulum", max_episode_steps=-1, **CHEAP) == pendulum.unwrapped
