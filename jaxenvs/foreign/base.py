@@ -228,8 +228,9 @@ def require_library(library: str, extra: str | None = None) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{library}.".startswith(f"{error.name}."):
             raise  # it is there, and something that it needs is not
+        name = library.partition(".")[0]
         raise ImportError(
-            f"The environments of {library} need {library}, which is not installed: "
+            f"The environments of {extra or name} need {name}, which is not installed: "
             f'pip install "jaxenvs[{extra or library}]".'
         ) from None
 
