@@ -79,7 +79,8 @@ NOTES = [
     "adapters, step: no side resets, and episodes that are over are stepped on; the same actions",
     "adapters, rollout: brax's and playground's own resets go back to the first state of each environment; ours are "
     "fresh, which costs as much as many steps, or, with brax's resets='first', one of 256 that were made once",
-    "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has",
+    "draw: the sides have one core; Gymnasium draws one environment after the other, in the one size that it has, "
+    "after a step of it each",
     "pixels: 84 x 84, grey, 4 frames, 8 environments, PPO's defaults but for rollouts of 128 steps; stock SB3 on "
     "Gymnasium's pictures, by Gymnasium's wrappers",
     "box2d, rollouts: random actions; SB3's own make_vec_env, Monitors in a DummyVecEnv, with 16 environments; EnvPool "
@@ -245,10 +246,8 @@ class Worlds:
             rows = [{"environment": env_id, "side": side} | timing.row() for side, timing in timings.items()]
             self._report.add("draw", rows)
             ratio = timings["jaxenvs"].steps_per_second / timings["Gymnasium"].steps_per_second
-            if not self._quick:
-                self._report.bar(
-                    f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES if env_id in CLASSIC else 1
-                )
+            if not self._quick and env_id in CLASSIC:
+                self._report.bar(f"{env_id}: pictures a second, jaxenvs / Gymnasium", ratio, PICTURES)
 
     def pixels(self) -> None:
         if common.peer("cv2") is None:  # with which Gymnasium shrinks its pictures

@@ -267,6 +267,7 @@ def _with_cloud(canvas: Canvas, corners: jax.Array) -> Canvas:
     least, most = corners.min(0), corners.max(0)
 
     def cloud(canvas: Canvas) -> Canvas:
+        # As wide and high as `_clouds` makes the largest: 30 sin 72° + 5 and 5 + 5 cos 36° + 5 steps.
         part = canvas.part((least + most) / 2, (34 * terrain.STEP / WIDTH, 15 * terrain.STEP / HEIGHT))
         return canvas.put(part.polygon(list(corners), (255, 255, 255)))
 
