@@ -27,10 +27,7 @@ RESULTS = CHECKOUT / "benchmarks" / "results"
 # weak types than the start had, as in some of gymnax's environments.
 WARM_UP_ROUNDS = 2
 
-PACKAGES = (
-    *("jax", "jaxlib", "numpy", "gymnasium", "envpool", "stable-baselines3", "torch", "optuna"),
-    *("brax", "craftax", "gymnax", "jumanji", "navix", "pgx", "playground", "ray", "xminigrid"),
-)
+PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "pgx", "stable-baselines3", "torch")
 
 
 class Command(argparse.ArgumentParser):
@@ -89,39 +86,28 @@ class Side:
     Attributes:
       run: does the work once; what it returns is waited for and kept until the clock has stopped.
       steps: environment steps in one run, over all lanes.
-      ends: from what `run` returned to the number of episodes that ended in it.
     """
 
     run: Callable[[], Any]
     steps: int
-    ends: Callable[[Any], int]
 
 
 @dataclasses.dataclass
 class Timing:
-    """The seconds of every run of a side, and the episode ends in all of them together."""
+    """The seconds of every run of a side."""
 
     steps: int
     seconds: list[float] = dataclasses.field(default_factory=list)
-    ends: int = 0
 
     @property
     def steps_per_second(self) -> float:
         """Of the median run."""
         return self.steps / statistics.median(self.seconds)
 
-    @property
-    def ends_per_1000_steps(self) -> float:
-        return 1000 * self.ends / (self.steps * len(self.seconds))
-
     def row(self) -> dict[str, Any]:
         """What a table says of it."""
-        return {
-            "steps_per_second": self.steps_per_second,
-            "slowest": self.steps / max(self.seconds),
-            "fastest": self.steps / min(self.seconds),
-            "ends_per_1000_steps": self.ends_per_1000_steps,
-        }
+        slowest, fastest = (self.steps / limit(self.seconds) for limit in (max, min))
+        return {"steps_per_second": self.steps_per_second, "slowest": slowest, "fastest": fastest}
 
 
 def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_ROUNDS) -> dict[str, Timing]:
@@ -139,7 +125,6 @@ def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_RO
             seconds = time.perf_counter() - start
             if count >= 0:
                 timings[name].seconds.append(seconds)
-                timings[name].ends += side.ends(result)
             del result
     return timings
 
@@ -230,7 +215,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         content = merged(json.loads(path.read_text()), self.content) if merge and path.exists() else self.content
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        path.write_text(compact(content))
         return path
 
 
@@ -241,14 +226,27 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         tables[name] = _replaced(tables.get(name, []), rows, _what_is_measured)
     later = [*before.get("later", []), {key: now[key] for key in ("settings", "machine", "versions")}]
     bars = _replaced(before["bars"], now["bars"], lambda bar: bar["what"])
-    trainings = [*before.get("runs", []), *now.get("runs", [])]
-    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "later": later, "runs": trainings}
+    return before | {"notes": now["notes"], "tables": tables, "bars": bars, "later": later}
 
 
 def _replaced(old: list[Any], new: list[Any], key: Callable[[Any], Any]) -> list[Any]:
     """Each in the place of the old one of its key, and those that are new behind."""
     mine = {key(row): row for row in new}
     return [mine.pop(key(row), row) for row in old] + list(mine.values())
+
+
+def compact(content: dict[str, Any]) -> str:
+    """JSON with a line for each row of a table, for each note, bar, and whatever else there is."""
+
+    def lines(value: Any, indent: str = " ") -> str:
+        if isinstance(value, list) and value:
+            return "[\n" + ",\n".join(f"{indent} {json.dumps(each)}" for each in value) + f"\n{indent}]"
+        return json.dumps(value)
+
+    parts = {name: lines(value) for name, value in content.items()}
+    tables = [f"  {json.dumps(name)}: {lines(rows, '  ')}" for name, rows in content["tables"].items()]
+    parts["tables"] = "{\n" + ",\n".join(tables) + "\n }"
+    return "{\n" + ",\n".join(f" {json.dumps(name)}: {text}" for name, text in parts.items()) + "\n}\n"
 
 
 def _what_is_measured(row: dict[str, Any]) -> tuple[Any, ...]:

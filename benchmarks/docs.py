@@ -45,7 +45,7 @@ def short(results: dict[str, Any]) -> str:
     machine = results["training"]["machine"]
     rows = summary.training_rows(results)
     for lanes in (8, 1024):
-        steps = [row for row in results["vec_env"]["tables"]["steps"] if row["lanes"] == lanes]
+        steps = [row for row in results["stepping"]["tables"]["vec_env"] if row["lanes"] == lanes]
         speeds = fastest([{**row, "side": row["vec_env"]} for row in steps])
         envpool = speeds.get("EnvPool adapter")
         rows.append(

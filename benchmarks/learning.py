@@ -4,7 +4,7 @@
 
 PPO; with --table the off-policy algorithms and sb3-contrib's, of which each table is a file of its own. Tasks:
 learning_tasks.py. Each training is a process of its own. What has ended is kept in runs/learning.jsonl, so that a run
-that was interrupted goes on where it was; --fresh starts anew, and --done makes the table of what there is.
+that was interrupted goes on where it was; without that file it starts anew. --done makes the table of what there is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_nor
 import bridge
 from benchmarks import common
 from benchmarks.learning_tasks import PPO, STOCK, TABLES, Table, Task
-from bridge.app.hyperparameters import ALGORITHMS, NOISE, OFF_POLICY, SCHEDULED, TUNED, to_schedule
+from bridge.algorithms.specs import ALGORITHMS
+from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.app.runs import action_noise
+from bridge.app.tuned import TUNED
 
 EVALUATIONS = 20  # in the course of a training
 LANES = 20
@@ -129,7 +131,7 @@ def train(run: Run) -> dict[str, Any]:
     model = make_model(run)
     during, after = (make_evaluation(run, offset) for offset in (1000, 2000))
     above = run.task.success_above
-    is_off_policy, every = run.algorithm in OFF_POLICY, max(1, run.total_timesteps // EVALUATIONS)
+    is_off_policy, every = ALGORITHMS[run.algorithm].is_off_policy, max(1, run.total_timesteps // EVALUATIONS)
     kind = EvaluationsAtSteps if is_off_policy else Evaluations
     evaluations = kind(lambda: mean_return(model, during, EPISODES["during"], above), every)
     model.learn(run.total_timesteps, callback=EveryNTimesteps(every, evaluations) if is_off_policy else evaluations)
@@ -145,7 +147,7 @@ def make_model(run: Run) -> BaseAlgorithm:
     settings.pop("n_timesteps", None)
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
     env = run.task.make_env(run.env_id, n_envs, run.seed)
-    if run.algorithm not in OFF_POLICY:
+    if not ALGORITHMS[run.algorithm].is_off_policy:
         # As SB3 cuts it, with a warning.
         settings["batch_size"] = min(settings.get("batch_size", 64), n_envs * settings["n_steps"])
     if "noise_type" in settings:
@@ -155,7 +157,7 @@ def make_model(run: Run) -> BaseAlgorithm:
         arguments = normalize if isinstance(normalize, dict) else {}
         env = VecNormalize(env, gamma=settings.get("gamma", 0.99), **arguments)
     arguments = {**settings, "seed": run.seed, "device": "cpu"}
-    name = ALGORITHMS[run.algorithm]
+    name = ALGORITHMS[run.algorithm].name
     if run.side == STOCK:
         package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
         stock: BaseAlgorithm = getattr(package, name)(run.task.policy, env, **arguments)
@@ -190,11 +192,8 @@ def read(records: Path) -> dict[Run, dict[str, Any]]:
     """What is done."""
     if not records.exists():
         return {}
-    done = {}
-    for record in map(json.loads, records.read_text().splitlines()):
-        # Of PPO's there are some that do not name it.
-        done[Run(**{field.name: record.get(field.name, field.default) for field in dataclasses.fields(Run)})] = record
-    return done
+    found = map(json.loads, records.read_text().splitlines())
+    return {Run(**{field.name: record[field.name] for field in dataclasses.fields(Run)}): record for record in found}
 
 
 def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, Any]]:
@@ -260,7 +259,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 10; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
-    parser.add_argument("--fresh", action="store_true", help="forget the trainings that were done before")
     parser.add_argument("--records", type=Path, help="default runs/learning.jsonl; quick: forgotten afterwards")
     options = parser.options(argv)
     quick = options.quick
@@ -271,8 +269,6 @@ def main(argv: list[str] | None = None) -> None:
     counts = {ours: options.seeds, STOCK: options.stock_seeds}
     counts = {side: (1 if quick else 10) if count is None else count for side, count in counts.items()}
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
-    if options.fresh:
-        path.unlink(missing_ok=True)
 
     # Another number of steps is another run: quick ones do not stand for those of a full one.
     runs = []
@@ -300,7 +296,6 @@ def main(argv: list[str] | None = None) -> None:
         if not quick and ours in of_side:
             hold(report, table, name, of_side[ours], of_side.get(STOCK))
     report.add("learning", rows)
-    report.content["runs"] = records
     report.finish(options)
 
 

@@ -14,11 +14,14 @@ import functools
 import math
 import os
 import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks import common
 from benchmarks.peers import client
-from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, STOCK, Cell
+from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, SBX, STOCK, Cell
 
 ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
 FLAT = ("MlpPolicy 64-64", "MlpPolicy 256-256")
@@ -51,7 +54,7 @@ OFF_POLICY_ITERATION, OFF_POLICY_IMAGES_ITERATION = 128, 32
 PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 16}
 
 # A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
-SHORTEST_RUN_SECONDS, ROUNDS_SECONDS = 0.5, 6.0
+SHORTEST_RUN_SECONDS, SECONDS = 0.5, 6.0
 
 SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
@@ -144,38 +147,57 @@ def quick_cells() -> list[Cell]:
     return [make_cell("A2C", "MlpPolicy 64-64", kind, 8) for kind in (GYMNASIUM, JAX)]
 
 
+def time_cells(
+    sides: Mapping[str, tuple[str, Cell, Path | None]],
+    options: Options,
+    threads: tuple[int, ...] = (1,),
+    seconds: float = math.inf,
+) -> tuple[dict[str, common.Timing], dict[str, dict[str, Any]]]:
+    """Train in turns, each side in a process of its own.
+
+    Args:
+      sides: by name: stock SB3, bridge or SBX; what it trains; the Python that has it, if that is another one.
+      threads: of PyTorch's, besides as many as it takes; of SBX none.
+      seconds: as many rounds as fit into them, but no fewer than two.
+
+    Returns:
+      By name and number of threads, as "stock SB3, 2", how long it took; by name, what `peers.cell` answers to `begin`.
+    """
+    with contextlib.ExitStack() as closing, concurrent.futures.ThreadPoolExecutor() as pool:
+        workers = {
+            name: closing.enter_context(client.Worker("benchmarks.peers.cell", python or sys.executable))
+            for name, (_, _, python) in sides.items()
+        }
+
+        def load(name: str) -> int:
+            side, cell, _ = sides[name]
+            count: int = workers[name].ask(do="load", side=side, environments=cell.environments)["threads"]
+            return count
+
+        most = dict(zip(workers, pool.map(load, workers), strict=True))
+        begun, runs, one_round = {}, {}, 0.0
+        for name, (side, cell, _) in sides.items():
+            begun[name] = workers[name].ask(do="begin", cell=dataclasses.asdict(cell))
+            each = begun[name]["iteration_seconds"]
+            iterations = 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / each)
+            for count in dict.fromkeys([most[name], *(threads if side != SBX else ())]):
+                run = functools.partial(workers[name].ask, do="run", iterations=iterations, threads=count)
+                runs[f"{name}, {count}"] = common.Side(run, iterations * cell.rollout)
+                one_round += iterations * each
+        rounds = options.rounds if math.isinf(seconds) else min(options.rounds, max(2, int(seconds / one_round)))
+        # Iterations that fill a run alone are warm after those before it.
+        is_warm = all(run.steps == sides[name.rpartition(", ")[0]][1].rollout for name, run in runs.items())
+        return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
+
+
 def measure(report: common.Report, cell: Cell, options: Options, at_least: float = SPEED) -> None:
     """Time both sides of a cell in turns, and read their memory.
 
     Args:
       at_least: times as fast as stock SB3.
     """
-    with contextlib.ExitStack() as closing, concurrent.futures.ThreadPoolExecutor() as pool:
-        workers = {side: closing.enter_context(client.Worker("benchmarks.peers.cell")) for side in (STOCK, OURS)}
-        loaded = pool.map(lambda side: workers[side].ask(do="load", side=side, environments=cell.environments), workers)
-        threads = dict(zip(workers, [answer["threads"] for answer in loaded], strict=True))
-        begun = {side: worker.ask(do="begin", cell=dataclasses.asdict(cell)) for side, worker in workers.items()}
-        iterations = {
-            side: 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / answer["iteration_seconds"])
-            for side, answer in begun.items()
-        }
-        runs = [(STOCK, threads[STOCK]), (OURS, threads[OURS])]
-        if not cell.has_images and threads[STOCK] > 1:
-            runs += [(STOCK, 1), (OURS, 1)]
-        seconds = sum(iterations[side] * begun[side]["iteration_seconds"] for side, _ in runs)
-        timings = common.interleave(
-            {
-                f"{side}, {count}": common.Side(
-                    functools.partial(workers[side].ask, do="run", iterations=iterations[side], threads=count),
-                    iterations[side] * cell.rollout,
-                    lambda _: 0,
-                )
-                for side, count in runs
-            },
-            rounds=min(options.rounds, max(2, int(ROUNDS_SECONDS / seconds))),
-            # Iterations that fill a run alone are warm after those before it.
-            warm_up=int(max(iterations.values()) > 1),
-        )
+    threads = (1,) if not cell.has_images else ()
+    timings, begun = time_cells({STOCK: (STOCK, cell, None), OURS: (OURS, cell, None)}, options, threads, SECONDS)
     add(report, cell, timings, begun, options, at_least)
 
 
@@ -226,8 +248,6 @@ def add(
         "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }
     report.add("cells", [row])
-    if begun[OURS]["plan"] is not None:
-        report.add("plans", [{"cell": str(cell), "plan": "; ".join(begun[OURS]["plan"].splitlines())}])
     if options.quick:
         return
     report.bar(f"{cell}: steps a second, {OURS} / {STOCK}", speed, at_least)

@@ -1,19 +1,17 @@
-"""Off-policy training beside stock SB3 and SBX; and A2C and PPO, whose iterations run together as long as nobody looks.
+"""Off-policy training beside stock SB3 and SBX; and A2C's kind, whose iterations run together as long as nobody looks.
 
     python -m benchmarks.off_policy [--parts steps images on_policy memory] [--rounds 5] [--quick]
 
 steps: SAC, TD3, DQN and sb3-contrib's QR-DQN, TQC and CrossQ on JAX environments and on Gymnasium's. images: DQN's
-CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO beside stock SB3, PPO beside jaxenvs.learn. memory: a training
-with a million transitions. Many seeds of SAC: benchmarks.sweep. What is learnt: benchmarks.learning.
+CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO. memory: a training with a million transitions. What is learnt:
+benchmarks.learning.
 
 A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -21,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import torch
 
-import bridge
-from benchmarks import common, training
-from benchmarks.never_slower import SHORTEST_RUN_SECONDS
+from benchmarks import common, never_slower
+from benchmarks.never_slower import time_cells
 from benchmarks.peers import client
 from benchmarks.peers.cell import GYMNASIUM, HINDSIGHT, HOST, JAX, MEMORY_ITERATIONS, OURS, SBX, STOCK, Cell
-from bridge.app.hyperparameters import TUNED
+from bridge.app.tuned import TUNED
 
 PARTS = ("steps", "images", "on_policy", "memory")
 
@@ -85,7 +81,7 @@ RECURRENT = _cell("RecurrentPPO", "MlpLstmPolicy 64-64", 128, n_envs=8)
 RECURRENT_PPO = Comparison(RECURRENT, DEFAULTS, {JAX: (8, None), HOST: (5, None)})
 A2C = Comparison(_cell("A2C", "MlpPolicy 64-64", 5, n_envs=8), DEFAULTS, {JAX: (15, None)})
 QUICK = Comparison(_cell("DQN", "MlpPolicy 64-64", 128, buffer_size=1000), DEFAULTS, {JAX: (1, None)})
-PPO_TO_PURE, STORES = 0.95, 1.3
+STORES = 1.3
 
 # A million transitions of 128 numbers, so that the store is what takes memory: full after MEMORY_ITERATIONS.
 MEMORY_LANES, CAPACITY = 8, 1_000_000
@@ -102,8 +98,7 @@ NOTES = [
     f"images: pictures of 84 x 84 x 4 that cost next to nothing; a buffer of {IMAGES_BUFFER['buffer_size']:,}",
     "on_policy: A2C with SB3's defaults, 8 environments x 5 steps; MaskablePPO with 8 x 256, batch 64, 10 epochs, on "
     "four numbers and four actions, of which another is illegal in each step; RecurrentPPO with its defaults and "
-    "8 environments; PPO with 8 x 256, batch 64, 10 epochs, "
-    "in one process beside jaxenvs.learn.train, with neither callback nor log",
+    "8 environments",
     f"memory: DQN with a buffer of {CAPACITY:,}, observations of 128 numbers of float32, filled once; what the process "
     "has at its height beyond its imports, the same with a hundredth of it, and the difference beside the bytes "
     "stored, each observation once",
@@ -111,11 +106,9 @@ NOTES = [
 
 
 @dataclasses.dataclass
-class Options:
-    """Of a run. With `quick` no bars; `sbx` is the Python that has it, if there is one."""
+class Options(never_slower.Options):
+    """Of a run; `sbx` is the Python that has it, if there is one."""
 
-    rounds: int
-    quick: bool
     sbx: Path | None
 
 
@@ -128,36 +121,26 @@ def sides_of(comparison: Comparison, options: Options) -> list[tuple[str, Cell]]
 
 def measure(report: common.Report, comparison: Comparison, options: Options) -> None:
     """Steps a second of all sides in turns, and the bars."""
-    sides = sides_of(comparison, options)
-    with contextlib.ExitStack() as closing:
-        runs: dict[tuple[str, str, int], common.Side] = {}
-        begun: dict[tuple[str, str], dict[str, Any]] = {}
-        for side, cell in sides:
-            python = {"python": options.sbx} if side == SBX and options.sbx is not None else {}
-            worker = closing.enter_context(client.Worker("benchmarks.peers.cell", **python))
-            threads = worker.ask(do="load", side=side, environments=cell.environments)["threads"]
-            answer = worker.ask(do="begin", cell=dataclasses.asdict(cell))
-            begun[side, cell.environments] = answer
-            count = 1 if options.quick else math.ceil(SHORTEST_RUN_SECONDS / answer["iteration_seconds"])
-            for number in {1, threads} if side != SBX else {threads}:
-                run = functools.partial(worker.ask, do="run", iterations=count, threads=number)
-                runs[side, cell.environments, number] = common.Side(run, count * cell.rollout, lambda _: 0)
-        timings = common.interleave({str(key): side for key, side in runs.items()}, options.rounds, warm_up=1)
+    sides = {
+        f"{side}, {cell.environments}": (side, cell, options.sbx if side == SBX else None)
+        for side, cell in sides_of(comparison, options)
+    }
+    timings, begun = time_cells(sides, options)
     speeds: dict[tuple[str, str], float] = {}
-    for key in runs:
-        side, environments, number = key
-        timing = timings[str(key)]
-        speeds[side, environments] = max(speeds.get((side, environments), 0.0), timing.steps_per_second)
+    for key, timing in timings.items():
+        name, _, threads = key.rpartition(", ")
+        side, cell, _ = sides[name]
+        at = side, cell.environments
+        speeds[at] = max(speeds.get(at, 0.0), timing.steps_per_second)
         row: dict[str, Any] = {
-            "algorithm": comparison.cell.algorithm,
-            "network": comparison.cell.network,
+            "algorithm": cell.algorithm,
+            "network": cell.network,
             "setting": comparison.name,
             "side": side,
-            "environments": f"{comparison.cell.n_envs} {JAX if environments == JAX else GYMNASIUM}",
-            "threads": number,
+            "environments": f"{cell.n_envs} {JAX if cell.environments == JAX else GYMNASIUM}",
+            "threads": int(threads),
         }
-        row |= {what: timing.row()[what] for what in ("steps_per_second", "slowest", "fastest")}
-        report.add("steps", [row | {"first": begun[side, environments]["first_seconds"]}])
+        report.add("steps", [row | timing.row() | {"first": begun[name]["first_seconds"]}])
     if options.quick:
         return
     what = f"{comparison.cell.algorithm} {comparison.cell.network}, {comparison.name}"
@@ -167,26 +150,6 @@ def measure(report: common.Report, comparison: Comparison, options: Options) -> 
             if at_least is not None and (other, HOST) in speeds:
                 ratio = speeds[OURS, environments] / speeds[other, HOST]
                 report.bar(f"{what}: {OURS} on {where} / {other}", ratio, at_least)
-
-
-def measure_ppo(report: common.Report, options: Options) -> None:
-    """PPO beside the pure function that it is, in this process."""
-    setting = training.QUICK if options.quick else training.SMALL
-    iterations = training.COMPILED_ITERATIONS[setting]
-    venv = bridge.make_vec_env(training.ENV_ID, setting.n_envs, seed=0)
-    threads = torch.get_num_threads()
-    trainings = {
-        "bridge.PPO": training.model_training(bridge.PPO, venv, setting, iterations, 1, compiles=True),
-        "jaxenvs.learn": training.pure_training(setting, iterations),
-    }
-    sides = {name: common.Side(each.run, iterations * setting.rollout, lambda _: 0) for name, each in trainings.items()}
-    timings = common.interleave(sides, options.rounds)
-    torch.set_num_threads(threads)
-    rows = [{"setting": f"PPO, {setting}", "side": name} | timing.row() for name, timing in timings.items()]
-    report.add("ppo", [{name: value for name, value in row.items() if not name.startswith("ends")} for row in rows])
-    if not options.quick:
-        ours, pure = (timings[name].steps_per_second for name in sides)
-        report.bar(f"PPO, {setting}: bridge.PPO / jaxenvs.learn, in one process", ours / pure, PPO_TO_PURE)
 
 
 def measure_memory(report: common.Report, options: Options, capacity: int = CAPACITY) -> None:
@@ -232,8 +195,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     for comparison in comparisons:
         if arguments.only in comparison.cell.algorithm:
             measure(report, comparison, options)
-    if "on_policy" in parts:
-        measure_ppo(report, options)
     if "memory" in parts:
         measure_memory(report, options, *([3000] if quick else []))
     report.finish(arguments)

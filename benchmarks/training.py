@@ -3,7 +3,7 @@
     python -m benchmarks.training [--only a b c d] [--rounds 9] [--quick]
 
 a: SB3's usual setting. b: many environments. c: compiled updates for Gymnasium's environments. d: from
-`python train.py` to the solved task, imports and compilation included. Many seeds in one program: benchmarks.sweep.
+`python train.py` to the solved task, imports and compilation included.
 
 A full run installs rejax and SBX in environments of their own, .bench/rejax and .bench/sbx, where they are missing.
 """
@@ -138,7 +138,7 @@ def learner(setting: Setting, iterations: int) -> learn.Training:
 def pure_training(setting: Setting, iterations: int) -> Training:
     """Of `jaxenvs.learn.train`."""
     settings, key = learner(setting, iterations), jax.random.key(0)
-    params = settings.init(key).learner.params
+    params = settings.init(key).learner.network_params
     start = time.perf_counter()
     program = jax.jit(learn.train, compiler_options=_options(setting)).lower(key, settings, params).compile()
     seconds = time.perf_counter() - start
@@ -155,6 +155,17 @@ def pure_training(setting: Setting, iterations: int) -> Training:
 def _options(setting: Setting) -> dict[str, str]:
     """Not in order where minibatches are large, as bridge.PPO decides it too."""
     return dict(compiler_options(in_order=setting.batch_size < LARGE.batch_size))
+
+
+def time_trainings(prepared: dict[str, Training], setting: Setting, rounds: int) -> list[dict[str, Any]]:
+    """The sides in turns: a row for each."""
+    sides = {name: common.Side(each.run, each.iterations * setting.rollout) for name, each in prepared.items()}
+    return [
+        {"side": name, "ms_per_iteration": 1000 * setting.rollout / timing.steps_per_second}
+        | timing.row()
+        | {"compile_seconds": prepared[name].compile_seconds}
+        for name, timing in common.interleave(sides, rounds).items()
+    ]
 
 
 def compare(
@@ -200,38 +211,30 @@ def compare(
                 compiling = _options(setting) if name.endswith(OUR_OPTIONS) else {}
                 trainings[name] = options.peers[name].prepare(setting, iterations, compiling)
 
-        timings = common.interleave(
-            {
-                name: common.Side(training.run, training.iterations * setting.rollout, lambda _: 0)
-                for name, training in trainings.items()
-            },
-            options.rounds,
-        )
+        measured = time_trainings(trainings, setting, options.rounds)
     envs = {OURS: ours_on, PURE: "VectorEnv", STOCK: stock_on, SBX: GYMNASIUM_ENVS}
     rows = []
-    for name, timing in timings.items():
-        row: dict[str, Any] = {"part": part, "setting": str(setting), "side": name}
-        row["environments"] = envs.get(name.partition(",")[0], "gymnax")
-        row["ms_per_iteration"] = 1000 * setting.rollout / timing.steps_per_second
-        row |= {what: timing.row()[what] for what in ("steps_per_second", "slowest", "fastest")}
-        rows.append(row | {"compile_seconds": trainings[name].compile_seconds})
+    for row in measured:
+        environments = envs.get(row["side"].partition(",")[0], "gymnax")
+        about = {"part": part, "setting": str(setting), "side": row["side"], "environments": environments}
+        rows.append(about | row)
     report.add("training", rows)
+    speeds = {row["side"]: row["steps_per_second"] for row in rows}
 
     for other, at_least in bars.items():
-        theirs = [name for name in timings if name.startswith(other) and not name.endswith(OUR_OPTIONS)]
-        speeds = [timings[name].steps_per_second for name in theirs]
-        if speeds:
+        theirs = [name for name in speeds if name.startswith(other) and not name.endswith(OUR_OPTIONS)]
+        if theirs:
             what = f"{part}: {setting}: {OURS} on {ours_on} / {other}" + (f" on {stock_on}" if other == STOCK else "")
-            report.bar(what, timings[OURS].steps_per_second / max(speeds), at_least)
+            report.bar(what, speeds[OURS] / max(speeds[name] for name in theirs), at_least)
 
 
-def run_script(script: str, setting: str, seed: int, quick: bool, **environment: str) -> dict[str, Any]:
+def run_script(side: str, setting: str, seed: int, quick: bool, **environment: str) -> dict[str, Any]:
     """A training from nothing, in a process of its own: seconds until it has ended, and what it printed last."""
-    path = client.CHECKOUT / "benchmarks" / "peers" / script
+    path = client.CHECKOUT / "benchmarks" / "peers" / "train_cartpole.py"
     budget = ["--total-timesteps", "512"] if quick else []
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, path, "--setting", setting, "--seed", str(seed), *budget],
+        [sys.executable, path, "--side", side, "--setting", setting, "--seed", str(seed), *budget],
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         text=True,
@@ -246,30 +249,30 @@ SOLVED_BARS = {FIRST: 1.0, SECOND: 0.6}
 
 
 def time_to_solved(report: common.Report, setting: str, num_seeds: int, options: Options) -> None:
-    """Two scripts that differ in their imports, and in `bridge.configure()`, from start to end: both stop once they
-    have solved the task.
+    """A script with either side's imports, and with `bridge.configure()`, from start to end: it stops once it has
+    solved the task.
 
     Args:
-      setting: "default" or "zoo", as the scripts know them.
+      setting: "default" or "zoo", as the script knows them.
     """
     threads = [{}, {"OMP_NUM_THREADS": "1"}] if len(options.thread_counts) > 1 else [{}]
     with tempfile.TemporaryDirectory() as folder:
         no_cache = {"JAXENVS_CACHE": "0"}
         cache = {"JAXENVS_CACHE": folder, "JAX_ENABLE_COMPILATION_CACHE": "true"}
         sides: dict[str, tuple[str, dict[str, str]]] = {}
-        for name, script, caching in (
-            (FIRST, "train_cartpole_bridge.py", no_cache),
-            (SECOND, "train_cartpole_bridge.py", cache),
-            (STOCK, "train_cartpole_sb3.py", no_cache),
+        for name, side, caching in (
+            (FIRST, "bridge", no_cache),
+            (SECOND, "bridge", cache),
+            (STOCK, STOCK, no_cache),
         ):
             for environment in threads:
                 label = ", ".join([name, *(f"{variable}={value}" for variable, value in environment.items())])
-                sides[label] = (script, {**caching, **environment})
-        run_script("train_cartpole_bridge.py", setting, 0, options.quick, **cache)  # the first, for the second
+                sides[label] = (side, {**caching, **environment})
+        run_script("bridge", setting, 0, options.quick, **cache)  # the first, for the second
         results: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
         for seed in range(num_seeds):
-            for name, (script, environment) in sides.items():
-                results[name].append(run_script(script, setting, seed, options.quick, **environment))
+            for name, (side, environment) in sides.items():
+                results[name].append(run_script(side, setting, seed, options.quick, **environment))
     rows = []
     for name, runs in results.items():
         seconds, timesteps = ([run[what] for run in runs] for what in ("seconds", "timesteps"))
@@ -338,7 +341,7 @@ def main(argv: list[str] | None = None) -> None:
         if {"a", "b"} & set(parts):
             options.peers = open_peers(not quick, closing)
         if "a" in parts:
-            bars = {STOCK: 20, SBX: 10, REJAX: 1.05, PUREJAXRL: 1.5}
+            bars = {STOCK: 20, SBX: 10, REJAX: 1.05, PUREJAXRL: 1.5, PURE: 0.95}
             compare(report, "a", SMALL, options, JAX_ENVS, GYMNASIUM_ENVS, (SBX, *PEERS["rejax"]), bars)
         if "b" in parts:
             compare(report, "b", LARGE, options, JAX_ENVS, JAX_ENVS, tuple(PEERS["rejax"]), {STOCK: 4, REJAX: 1.3})

@@ -15,6 +15,7 @@ from bridge.algorithms.a2c import A2C
 from bridge.algorithms.dqn import DQN
 from bridge.algorithms.ppo import PPO
 from bridge.algorithms.sac import SAC
+from bridge.algorithms.specs import SPECS
 from bridge.algorithms.td3 import DDPG, TD3
 from bridge.atari import make_atari_env
 from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
@@ -30,9 +31,11 @@ from bridge.host_env.native_vec_env import NativeVecEnv
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.processes.worker_handle import WorkerDied, WorkerError
 from bridge.host_env.serial_vec_env import SerialVecEnv
+from bridge.originals import remember, remember_packages
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from bridge.results import plot_results
 from bridge.seeds import train_seeds
+from bridge.translate.operations import MODULES
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 
@@ -73,14 +76,8 @@ __all__ = [
     "train_seeds",
 ]
 
-# Subclasses of sb3-contrib's algorithms, which are imported when they are asked for, and where each is.
-CONTRIB = {
-    "CrossQ": "bridge.algorithms.crossq",
-    "MaskablePPO": "bridge.algorithms.maskable_ppo",
-    "QRDQN": "bridge.algorithms.qrdqn",
-    "RecurrentPPO": "bridge.algorithms.recurrent_ppo",
-    "TQC": "bridge.algorithms.tqc",
-}
+# Subclasses of sb3-contrib's algorithms, which are imported at their first use.
+CONTRIB = {name: spec for name, spec in SPECS.items() if spec.library == "sb3_contrib"}
 # What stands above this room, and needs Optuna.
 TUNE = "bridge.app.tuning.study"
 
@@ -96,13 +93,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(TUNE).tune
     if name not in CONTRIB:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        importlib.import_module("sb3_contrib")
-    except ImportError as error:
-        raise ImportError(
-            f'bridge.{name} needs sb3-contrib, and {error.name} is not installed: pip install "jaxenvs[contrib]".'
-        ) from error
-    return getattr(importlib.import_module(CONTRIB[name]), name)
+    return CONTRIB[name].cls
 
 
 def __dir__() -> list[str]:
@@ -110,3 +101,6 @@ def __dir__() -> list[str]:
 
 
 set_up_process()
+# The methods that classes have now are those in whose place compiled functions run.
+remember_packages("stable_baselines3", "bridge")
+remember(*MODULES)

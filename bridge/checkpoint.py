@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from bridge.algorithms.base import CompiledAlgorithm
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.memory import read_memory, to_states
+from bridge.engine.watching import QuietCallback
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments
@@ -190,11 +191,11 @@ def read_metadata(path: str | Path) -> dict[str, Any] | None:
         return json.loads(archive.read(METADATA)) if METADATA in archive.namelist() else None
 
 
-class RolloutCheckpoint(BaseCallback):
+class RolloutCheckpoint(QuietCallback):
     """Save a checkpoint before every n-th rollout, over the one before.
 
     A rollout of an off-policy model is `train_freq` steps, and its checkpoint holds the replay buffer: let `every` be
-    some thousands.
+    some thousands. Until the rollout before which it saves, such a training runs as if it had no callback.
     """
 
     def __init__(
@@ -214,16 +215,35 @@ class RolloutCheckpoint(BaseCallback):
         arguments.positive_int("every", every)
         super().__init__(verbose)
         self.path, self.every, self.rollouts, self.metadata = Path(path), every, 0, metadata
+        self._next, self._calls = 0, 0  # the rollout before which it saves; n_calls where the newest one began
+
+    def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
+        """See QuietCallback."""
+        if (length := self._steps_of_rollout()) is None:
+            return 0
+        left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)
+        return max(0, left - 1)
 
     def _on_rollout_start(self) -> None:
-        if self.rollouts % self.every == 0:
-            model = self.model
+        model, length = self.model, self._steps_of_rollout()
+        if getattr(model, "_step_of_iteration", 0):  # a compiled function begins within a rollout
+            return
+        # Of those that were compiled together, this callback hears of the first alone.
+        passed = 1 if length is None else max(1, -(-(self.n_calls - self._calls) // length))
+        self.rollouts += passed if self.rollouts else 1
+        self._calls = self.n_calls
+        if self.rollouts > self._next:
+            self._next = ((self.rollouts - 1) // self.every + 1) * self.every
             state = model.random_before_rollout if isinstance(model, CompiledAlgorithm) else get_random_state()
             _save_checkpoint(model, self.path, state, self.metadata)
-        self.rollouts += 1
 
     def _on_step(self) -> bool:
         return True
+
+    def _steps_of_rollout(self) -> int | None:
+        """How many steps a rollout of an off-policy model has; None if each rollout is told to callbacks."""
+        train_freq = getattr(self.model, "train_freq", None)
+        return train_freq.frequency if train_freq and train_freq.unit is TrainFrequencyUnit.STEP else None
 
 
 def _add_pickle(archive: zipfile.ZipFile, name: str, value: Any) -> None:
@@ -270,4 +290,4 @@ def _zip_path(path: str | os.PathLike[str]) -> Path:
 
 def _file(path: str | Path) -> Path:
     """The file that SB3 finds under a path."""
-    return next(each for each in (Path(path), _zip_path(path)) if each.is_file())
+    return next((each for each in (Path(path), _zip_path(path)) if each.is_file()), Path(path))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import importlib
 import logging
 import os
 import warnings
@@ -19,13 +19,15 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
+from bridge.environment_ids import gymnasium_spec, is_jax_id, require_in_gymnasium, spec_of_jax_id
 from bridge.host_env import envpool
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
+from bridge.host_env.makers import env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import Environment, UnknownEnvironment
+from jaxenvs import Environment
 from jaxenvs.arguments import did_you_mean, instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 from jaxenvs.parameters import numeric_parameter
@@ -33,7 +35,7 @@ from jaxenvs.parameters import numeric_parameter
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 
 # Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
-# `python -m benchmarks.worlds --parts box2d`.
+# "What was measured once" in docs/decisions.md.
 FEWEST_BOX2D = {
     "LunarLander-v3": 4,
     "LunarLanderContinuous-v3": 4,
@@ -97,57 +99,101 @@ def make_vec_env(
     monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
+    asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
     if vec_env_cls is not None:
-        if backend != "auto" or isinstance(env_id, Environment):
-            what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
-            raise ValueError(f"vec_env_cls, as of SB3, and {what} exclude each other: give one of them.")
-        vec_env: VecEnv = env_util.make_vec_env(
-            env_id,
-            n_envs,
-            None if seed is None else seed - start_index,
-            start_index,
-            monitor_dir,
-            wrapper_class,
-            env_kwargs,
-            vec_env_cls,  # type: ignore[arg-type]
-            vec_env_kwargs,
-            monitor_kwargs,
-            wrapper_kwargs,
-        )
-        return vec_env
+        return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
     if backend == "auto":
-        backend, env_id = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(env_id, n_envs, env_kwargs)
+        backend, made = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(env_id, n_envs, env_kwargs)
+        asked = dataclasses.replace(asked, env_id=made)
     if backend in ("jax", "native"):
-        if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
-            takes = "of vec_env_kwargs devices alone" if backend == "jax" else "no vec_env_kwargs"
-            raise TypeError(f"backend={backend!r} takes {takes}, got {shown(vec_env_kwargs)}.")
-        if unknown := monitor_kwargs.keys() - {"info_keywords"}:
-            raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
-        if backend == "jax":
-            env = _make_env(env_id, env_kwargs)
-            if wrapper_class is not None:
-                env = _wrap(env, wrapper_class, wrapper_kwargs)
-            return _monitored(JaxVecEnv(env, n_envs, seed, **vec_env_kwargs), monitor_dir, monitor_kwargs)
-        if wrapper_class is not None:
-            raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
-        return _monitored(_native(env_id, n_envs, seed, env_kwargs), monitor_dir, monitor_kwargs)
+        return _batched(asked, backend, monitor_dir, monitor_kwargs)
+    return _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
 
-    _hint(env_id, n_envs)
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Asked:
+    """Checked arguments of make_vec_env, by their names; but `seed` is that of lane 0."""
+
+    env_id: Any
+    n_envs: int
+    seed: int | None
+    env_kwargs: dict[str, Any]
+    wrapper_class: Callable[..., Any] | None
+    wrapper_kwargs: dict[str, Any]
+    vec_env_kwargs: dict[str, Any]
+
+
+def _by_sb3(
+    asked: _Asked,
+    backend: str,
+    vec_env_cls: Any,
+    monitor_dir: str | None,
+    monitor_kwargs: dict[str, Any],
+    start_index: int,
+) -> VecEnv:
+    """What SB3's own `make_vec_env` makes."""
+    if backend != "auto" or isinstance(asked.env_id, Environment):
+        what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
+        raise ValueError(f"vec_env_cls, as of SB3, and {what} exclude each other: give one of them.")
+    vec_env: VecEnv = env_util.make_vec_env(
+        asked.env_id,
+        asked.n_envs,
+        None if asked.seed is None else asked.seed - start_index,
+        start_index,
+        monitor_dir,
+        asked.wrapper_class,
+        asked.env_kwargs,
+        vec_env_cls,
+        asked.vec_env_kwargs,
+        monitor_kwargs,
+        asked.wrapper_kwargs,
+    )
+    return vec_env
+
+
+def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
+    """Environments that are stepped all at once, by JAX or by a library, in a VecMonitor where one is asked for."""
+    wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
+    if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
+        takes = "of vec_env_kwargs devices alone" if backend == "jax" else "no vec_env_kwargs"
+        raise TypeError(f"backend={backend!r} takes {takes}, got {shown(vec_env_kwargs)}.")
+    if unknown := monitor_kwargs.keys() - {"info_keywords"}:
+        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
+    if backend == "jax":
+        env = _make_env(asked.env_id, asked.env_kwargs)
+        if wrapper_class is not None:
+            env = _wrap(env, wrapper_class, asked.wrapper_kwargs)
+        jax_vec_env = JaxVecEnv(env, asked.n_envs, asked.seed, **vec_env_kwargs)
+        if isinstance(asked.env_id, str):
+            jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
+        return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
+    if wrapper_class is not None:
+        raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
+    vec_env = _native(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
+    return _monitored(vec_env, monitor_dir, monitor_kwargs)
+
+
+def _one_by_one(
+    asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
+) -> VecEnv:
+    """Gymnasium environments, each made and stepped alone, in its Monitor where one is asked for."""
+    _hint(asked.env_id, asked.n_envs)
     # Episodes are counted by the VecEnv. But a wrapper may change rewards and ends, which a Monitor is to see before.
-    if monitor_dir is not None or monitor_kwargs or wrapper_class is not None:
+    if monitor_dir is not None or monitor_kwargs or asked.wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
         if monitor_dir is not None:
             monitor_dir = os.path.abspath(monitor_dir)  # an actor may be in another folder
             os.makedirs(monitor_dir, exist_ok=True)
     env_fns = []
-    for lane in range(n_envs):
+    for lane in range(asked.n_envs):
         if monitor_dir is not None:
             monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(start_index + lane))}
-        lane_seed = None if seed is None else seed + lane
-        env_fns.append(_env_fn(_maker(env_id, env_kwargs), lane_seed, monitor_kwargs, wrapper_class, wrapper_kwargs))
+        lane_seed = None if asked.seed is None else asked.seed + lane
+        make = maker(asked.env_id, asked.env_kwargs)
+        env_fns.append(env_fn(make, lane_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
     classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
-    host_vec_env = classes[backend](env_fns, **vec_env_kwargs)
-    host_vec_env.seed(seed)
+    host_vec_env = classes[backend](env_fns, **asked.vec_env_kwargs)
+    host_vec_env.seed(asked.seed)
     return host_vec_env
 
 
@@ -155,7 +201,9 @@ def _choose(env_id: Any, n_envs: int, kwargs: dict[str, Any]) -> tuple[str, Any]
     """ "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, what came of it."""
     source, level, reason = env_id, logging.INFO, ""
     if isinstance(env_id, str):
-        backend = "jax" if _is_jax_id(env_id) else "serial"
+        backend = "jax" if is_jax_id(env_id) else "serial"
+        if backend == "serial":
+            require_in_gymnasium(env_id)
         if backend == "jax" and _is_slower_here(env_id, n_envs, kwargs):
             backend, device = "serial", jax.default_backend()
             reason = f", Gymnasium's, which is faster on a {device} than backend='jax'"
@@ -212,93 +260,6 @@ class _Made:
         return self._made.pop() if self._made else self.make(**kwargs)
 
 
-def _is_jax_id(env_id: str) -> bool:
-    """Whether an id is one of jaxenvs; else it is one of Gymnasium.
-
-    Raises:
-      UnknownEnvironment: neither jaxenvs nor Gymnasium has it.
-    """
-    try:
-        jaxenvs.spec(env_id)
-    except UnknownEnvironment as error:
-        try:
-            _gymnasium_spec(env_id)
-        except gymnasium.error.UnregisteredEnv as gymnasium_error:
-            raise UnknownEnvironment(f"{error} Gymnasium says: {gymnasium_error}") from None
-        return False
-    return True
-
-
-def _gymnasium_spec(env_id: str) -> Any:
-    """What Gymnasium knows of an id; the id itself if it has no version, as `gymnasium.make` takes the newest.
-
-    Raises:
-      gymnasium.error.UnregisteredEnv: nothing.
-    """
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    try:
-        return gymnasium.spec(name)
-    except gymnasium.error.UnregisteredEnv:
-        raise
-    except gymnasium.error.Error:
-        return env_id
-
-
-# Functions below are sent to other processes by value, so they may name no function of this package: that would be sent
-# by its name, and whoever looks it up imports JAX and PyTorch.
-
-
-def _maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    if not isinstance(env_id, str):
-        if not callable(env_id) or isinstance(env_id, Environment):
-            raise TypeError(
-                "env_id must be an id of Gymnasium, or a class or function that makes a Gymnasium environment, got "
-                f"{shown(env_id)}."
-            )
-        return functools.partial(env_id, **kwargs)
-    spec = _gymnasium_spec(env_id)  # in another process the id may not be registered
-
-    def make() -> gymnasium.Env[Any, Any]:
-        try:
-            return gymnasium.make(spec, **{"render_mode": "rgb_array", **kwargs})
-        except TypeError:
-            return gymnasium.make(spec, **kwargs)
-
-    return make
-
-
-def _env_fn(
-    make: Callable[[], gymnasium.Env[Any, Any]],
-    seed: int | None,
-    monitor_kwargs: dict[str, Any],
-    wrapper_class: Callable[..., Any] | None,
-    wrapper_kwargs: dict[str, Any],
-) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """The function that makes the environment of a lane, in its Monitor and wrapper.
-
-    Args:
-      monitor_kwargs: with nothing in it there is no Monitor.
-    """
-
-    def env_fn(**changes: Any) -> gymnasium.Env[Any, Any]:
-        env = make()
-        if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
-            raise TypeError(f"env_id must make a Gymnasium environment with its spaces, got {env!r}.")
-        if seed is not None:
-            env.action_space.seed(seed)
-        if monitor_kwargs:
-            from stable_baselines3.common.monitor import Monitor
-
-            env = Monitor(env, **{**monitor_kwargs, **changes})
-        return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
-
-    # In a worker that is started again, a Monitor goes on with the file of the one before.
-    env_fn.again = functools.partial(env_fn, override_existing=False)  # type: ignore[attr-defined]
-    return env_fn
-
-
 def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
     if env_id in envpool.ids():
@@ -308,7 +269,7 @@ def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) 
         _align(pool_env, env_id)
         return pool_env
     try:
-        spec = _gymnasium_spec(env_id)
+        spec = gymnasium_spec(env_id)
     except gymnasium.error.UnregisteredEnv:
         spec = None
     if getattr(spec, "vector_entry_point", None) is None:
@@ -383,7 +344,7 @@ def _hint(env_id: Any, n_envs: int) -> None:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if name in jaxenvs.registered() and not _is_slower_here(name, n_envs, {})]:
+    if also := [name for name in names if is_jax_id(name) and not _is_slower_here(name, n_envs, {})]:
         _say_once(
             logging.WARNING,
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",

@@ -22,7 +22,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import jaxenvs
 from bridge import PPO, evaluate, make_vec_env
-from bridge.app.hyperparameters import TUNED, to_schedule
+from bridge.app.hyperparameters import to_schedule
+from bridge.app.tuned import TUNED
 
 README_FILM = Path(__file__).with_name("agents.gif")
 FOLDER = Path(__file__).parent / "environments" / "films"
@@ -55,7 +56,7 @@ GAMES = {
     "ent_coef": 0.01,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    **TUNED["ppo"],
+    **{env_id: settings for env_id, settings in TUNED["ppo"].items() if env_id in jaxenvs.registered()},
     "FrozenLake-v1": TABLES,
     "FrozenLake8x8-v1": TABLES | {"n_timesteps": 1_000_000},
     "CliffWalking-v1": TABLES,

@@ -7,7 +7,7 @@ from griffe import Attribute, Class, Decorator, Expr, ExprCall, ExprKeyword, Exp
 
 DECORATORS = ("jaxenvs.environment.struct", "jaxenvs.environment.environment")
 STATIC = "jaxenvs.environment.static"
-CONSTRUCTOR = "bridge.algorithms.base.constructor_like"
+CONSTRUCTOR = "bridge.algorithms.common.compiled_algorithm.constructor_like"
 AS_A_DATACLASS = ExprName("dataclasses.dataclass")
 TOGETHER = re.compile(r"^  ([a-z]\w*(?:, \w+)+):", re.MULTILINE)  # "  actor, critic: ..."
 PAGE = re.compile(r"docs/([\w/-]+\.md)")

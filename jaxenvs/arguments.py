@@ -234,3 +234,15 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3, show: Callable[
     """A question with the known names that are nearest to a wrong one; an empty text if none is near."""
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.6 if most == 1 else 0.4)
     return f"Did you mean {' or '.join(map(show, near))}?" if near else ""
+
+
+def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
+    """What to say of a parameter that an environment does not have.
+
+    Args:
+      owner: the class of the environment.
+      names: those of the parameters that it has.
+    """
+    names = list(names)
+    hint = did_you_mean(name, names, most=1, show=repr)
+    return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import gymnasium
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import did_you_mean, hashable, is_array, is_real, shown, type_name
+from jaxenvs.arguments import hashable, is_array, is_real, no_parameter, shown, type_name
 
 State = TypeVar("State")
 T = TypeVar("T")
@@ -336,18 +335,6 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
             raise ValueError(f"{name} must not be NaN.")
         if isinstance(leaf, int) and abs(leaf) > np.iinfo(jnp.result_type(int)).max:
             raise ValueError(f"{name} must fit into {jnp.result_type(int)}, got {shown(leaf)}.")
-
-
-def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
-    """What to say of a parameter that an environment does not have.
-
-    Args:
-      owner: the class of the environment.
-      names: those of the parameters that it has.
-    """
-    names = list(names)
-    hint = did_you_mean(name, names, most=1, show=repr)
-    return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."
 
 
 class Wrapper(Environment[State]):

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import did_you_mean, function, instance, integer, number, positive_int
-from jaxenvs.environment import Environment, no_parameter, require_environment
+from jaxenvs.arguments import did_you_mean, function, instance, integer, no_parameter, number, positive_int
+from jaxenvs.environment import Environment, require_environment
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
 

@@ -1,18 +1,15 @@
 """The benchmarks run, say what they should, and give both sides the same work."""
 
-import ast
 import contextlib
-import itertools
 import json
 import subprocess
 import sys
-import types
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import common, host, memory, never_slower, off_policy, raw_stepping, replay, soak, vec_env, worlds
+from benchmarks import common, host, memory, never_slower, off_policy, stepping
 from benchmarks.peers import images, jax_images
 from benchmarks.peers.cell import GYMNASIUM, HOST, JAX, OFF_POLICY, OURS, SBX, STOCK
 
@@ -31,40 +28,32 @@ def run(script, name, folder, *options):
     return content
 
 
-@pytest.mark.thorough  # with peers, which `make bench` installs: without them it is the next test
-def test_raw_stepping_writes_every_side_and_bar(tmp_path, capsys):
-    content = run(raw_stepping, "raw_stepping", tmp_path, "--lanes", "1024")
-    rows = {row["side"]: row for row in content["tables"]["stepping"]}
-    assert {"compiled, stacked: jaxenvs", "compiled, reduced: jaxenvs", "calls: jaxenvs"} <= set(rows)
-    assert all(row["steps_per_second"] > 0 for row in rows.values())
-    assert all(20 < row["ends_per_1000_steps"] < 60 for row in rows.values())  # of random CartPoles: about 45
-    bars = sum(f"compiled, {form}: gymnax" in rows for form in ("stacked", "reduced"))
-    assert len(content["bars"]) == bars
-    assert "WARNING" not in capsys.readouterr().out
+@pytest.mark.thorough
+def test_stepping_writes_every_side(tmp_path):
+    content = run(stepping, "stepping", tmp_path)
+    assert [row["vec_env"] for row in content["tables"]["vec_env"]][:4] == [
+        stepping.OURS,
+        stepping.MONITORED,
+        stepping.BARE,
+        stepping.PROCESSES,
+    ]
+    assert [row["side"] for row in content["tables"]["compiled"]][:1] == ["jaxenvs"]
+    assert len(content["bars"]) == 2
+    stepping.main(
+        ["--quick", "--parts", "compiled", "--lanes", "4", "--rounds", "1", "--merge", "--output", str(tmp_path)]
+    )
+    tables = json.loads((tmp_path / "stepping.json").read_text())["tables"]
+    assert {row["lanes"] for row in tables["compiled"]} == {4, 8}
+    assert {row["lanes"] for row in tables["vec_env"]} == {8}
 
 
-@pytest.mark.thorough  # as vec_env's, below
-def test_raw_stepping_without_peers_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
-    no_peers(monkeypatch)
-    content = run(raw_stepping, "raw_stepping", tmp_path, "--lanes", "8")
-    printed = capsys.readouterr().out
-    for name in ("gymnax", "envpool"):
-        assert f"skipped: {name} is not installed (make bench installs it)" in printed
-    assert content["bars"] == []
-    assert not any(peer in row["side"] for row in content["tables"]["stepping"] for peer in ("gymnax", "EnvPool"))
-
-
-@pytest.mark.parametrize("env_id", raw_stepping.ENVS)
+@pytest.mark.parametrize("env_id", stepping.ENVS)
 def test_both_sides_of_a_raw_rollout_do_the_same(env_id):
-    """Same actions and same shapes; and from the third run on, nothing compiles."""
+    """Same actions and same shapes."""
     gymnax = pytest.importorskip("gymnax")
     num_steps, num_envs = 3, 4
-    actions = raw_stepping.draw_actions(env_id, num_steps, num_envs)
-    ages = np.zeros(num_envs, np.int32)
-    functionals = [
-        raw_stepping.jaxenvs_functional(env_id, num_envs, ages),
-        raw_stepping.gymnax_functional(gymnax, env_id, num_envs, ages),
-    ]
+    actions = stepping.draw_actions(env_id, num_steps, num_envs)
+    functionals = [stepping.jaxenvs_functional(env_id, num_envs), stepping.gymnax_functional(gymnax, env_id, num_envs)]
     ours, theirs = (
         jax.eval_shape(lambda carry, actions, step=side.step: jax.lax.scan(step, carry, actions)[1], start, actions)
         for side in functionals
@@ -75,63 +64,40 @@ def test_both_sides_of_a_raw_rollout_do_the_same(env_id):
     assert [leaf.shape[:2] for leaf in ours] == [(num_steps, num_envs)] * 3
 
 
-def test_runs_that_are_timed_do_not_compile():
-    gymnax = pytest.importorskip("gymnax")
-    env_id, num_envs = "Pendulum-v1", 4  # whose gymnax state changes its weak types
-    actions = raw_stepping.draw_actions(env_id, 3, num_envs)
-    with contextlib.ExitStack() as closing:
-        sides = raw_stepping.make_sides(env_id, num_envs, actions, 3, gymnax, None, closing)
-        compilations = []
-        for _ in range(common.WARM_UP_ROUNDS):
-            for side in sides.values():
-                side.run()
-        jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compilations.append(event))
-        for side in sides.values():
-            side.run()
-        jax.monitoring.clear_event_listeners()
+def test_a_compiled_rollout_goes_on_where_it_stopped_and_compiles_no_more():
+    env_id, num_envs = "CartPole-v1", 64
+    side = stepping.compiled(stepping.jaxenvs_functional(env_id, num_envs), stepping.draw_actions(env_id, 8, num_envs))
+    compilations = []
+    first, second = (side.run() for _ in range(common.WARM_UP_ROUNDS))
+    assert not np.array_equal(first[0], second[0])
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compilations.append(event))
+    _, _, done = side.run()
+    jax.monitoring.clear_event_listeners()
+    assert done.shape == (8, num_envs)
     assert [event for event in compilations if "compile" in event] == []
 
 
-@pytest.mark.thorough
-def test_vec_env_writes_every_part(tmp_path):
-    content = run(vec_env, "vec_env", tmp_path, "--lanes", "8")
-    assert set(content["tables"]) == {"steps", "ppo", "memory"}
-    compared = [row["vec_env"] for row in content["tables"]["steps"]]
-    assert compared[:4] == [vec_env.OURS, vec_env.MONITORED, vec_env.BARE, vec_env.PROCESSES]
-    assert all(row["collection_ms"] > 0 and row["update_ms"] > 0 for row in content["tables"]["ppo"])
-    assert [row["calls_of_step"] for row in content["tables"]["memory"]] == ["20", "200", "2000"]
-    assert len(content["bars"]) == 3
-
-
-def test_vec_env_without_peers_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     no_peers(monkeypatch)
-    content = run(vec_env, "vec_env", tmp_path, "--lanes", "65", "--parts", "steps")
+    content = run(stepping, "stepping", tmp_path, "--lanes", "65", "--parts", "vec_env")
     printed = capsys.readouterr().out
     assert "skipped: envpool is not installed (make bench installs it)" in printed
-    assert f"skipped: {vec_env.PROCESSES} with 65 lanes" in printed
-    assert [row["vec_env"] for row in content["tables"]["steps"]] == [vec_env.OURS, vec_env.MONITORED, vec_env.BARE]
+    assert f"skipped: {stepping.PROCESSES} with 65 lanes" in printed
+    assert [row["vec_env"] for row in content["tables"]["vec_env"]] == [
+        stepping.OURS,
+        stepping.MONITORED,
+        stepping.BARE,
+    ]
 
 
-def test_the_envpool_adapter_keeps_the_contract_of_a_vec_env():
-    """The terminal observation is where the episode ended, the observation beside it where the next one starts."""
-    envpool = pytest.importorskip("envpool")
-    venv = vec_env.EnvPoolVecEnv(envpool, "CartPole-v1", 4)
-    venv.reset()
-    lengths, ended = np.zeros(4, int), 0
-    for _ in range(60):
-        observation, reward, done, infos = venv.step(np.ones(4, int))
-        lengths += 1
-        assert (reward == 1).all()
-        for lane in done.nonzero()[0]:
-            assert infos[lane]["episode"]["l"] == infos[lane]["episode"]["r"] == lengths[lane]
-            assert abs(infos[lane]["terminal_observation"][2]) > 0.2
-            assert (abs(observation[lane]) <= 0.05).all()
-            assert not infos[lane]["TimeLimit.truncated"]
-            lengths[lane] = 0
-            ended += 1
-        assert all("terminal_observation" not in infos[lane] for lane in (~done).nonzero()[0])
-    venv.close()
-    assert ended > 4
+def test_a_row_of_results_is_a_line(tmp_path):
+    report = common.Report("some", {}, ["a note", "another"])
+    report.add("speeds", [{"env": "a", "steps": 1.5}, {"env": "b", "steps": None}])
+    report.bar("a", 1.0, 2)
+    report.add("empty", [])
+    text = report.save(tmp_path).read_text()
+    assert json.loads(text) == report.content
+    assert '   {"env": "b", "steps": null}\n' in text
 
 
 def test_quick_figures_do_not_replace_results(monkeypatch, capsys):
@@ -165,12 +131,11 @@ def test_interleave_takes_turns_and_leaves_out_the_warm_up():
     order = []
 
     def side(name):
-        return common.Side(lambda: order.append(name) or 1, 10, int)
+        return common.Side(lambda: order.append(name), 10)
 
     timings = common.interleave({"a": side("a"), "b": side("b")}, rounds=3)
     assert order == ["a", "b"] * (common.WARM_UP_ROUNDS + 3)
     assert [len(timing.seconds) for timing in timings.values()] == [3, 3]
-    assert timings["a"].ends == 3
 
 
 def test_the_peak_of_a_process_is_its_own_whoever_started_it():
@@ -234,7 +199,7 @@ def fake_worker(seconds, peak):
             if do == "load":
                 self.side = side
                 return {"threads": 2}
-            answer = {"first_seconds": 1.0, "iteration_seconds": seconds[self.side], "plan": "all of it"}
+            answer = {"first_seconds": 1.0, "iteration_seconds": seconds[self.side]}
             return answer | {"imports_megabytes": 100.0, "peak_megabytes": peak[self.side], "kept_megabytes": 9.0}
 
     return Worker
@@ -262,7 +227,6 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
     assert (row["times"], row["threads"], row["times_MB"]) == (pytest.approx(1.5), "1", pytest.approx(1.2))
     assert row["bridge_threads"] == "2"
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
-    assert report.content["tables"]["plans"] == [{"cell": row["cell"], "plan": "all of it"}]
 
 
 def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeypatch, capsys):
@@ -270,7 +234,7 @@ def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeyp
         def ask(self, **_):
             raise RuntimeError("it ended with 137")
 
-    monkeypatch.setattr(never_slower.client, "Worker", lambda module: Ends(Ends()))
+    monkeypatch.setattr(never_slower.client, "Worker", lambda *_: Ends(Ends()))
     content = run(never_slower, "never_slower", tmp_path)
     assert len(content["bars"]) == len(never_slower.quick_cells())
     assert "it ended with 137" in capsys.readouterr().out
@@ -301,17 +265,15 @@ def test_off_policy_is_compared_with_each_peer_on_gymnasiums_environments():
 
 def test_the_bars_of_off_policy_are_held_against_the_faster_of_each_side(monkeypatch):
     ones = dict.fromkeys((OURS, STOCK, SBX), 1.0)
-    monkeypatch.setattr(off_policy.client, "Worker", fake_worker(ones, ones))
-    ours = {(OURS, JAX, 1): 40.0, (OURS, HOST, 2): 36.0}
-    rates = ours | {(STOCK, HOST, 1): 8.0, (STOCK, HOST, 2): 10.0, (SBX, HOST, 2): 20.0}
+    monkeypatch.setattr(never_slower.client, "Worker", fake_worker(ones, ones))
+    ours = {f"{OURS}, {JAX}, 1": 40.0, f"{OURS}, {HOST}, 2": 36.0}
+    rates = ours | {f"{STOCK}, {HOST}, 1": 8.0, f"{STOCK}, {HOST}, 2": 10.0, f"{SBX}, {HOST}, 2": 20.0}
 
     def interleave(sides, rounds, warm_up):
-        return {
-            name: common.Timing(side.steps, [side.steps / rates.get(ast.literal_eval(name), 1.0)])
-            for name, side in sides.items()
-        }
+        assert f"{SBX}, {HOST}, 1" not in sides
+        return {name: common.Timing(side.steps, [side.steps / rates.get(name, 1.0)]) for name, side in sides.items()}
 
-    monkeypatch.setattr(off_policy.common, "interleave", interleave)
+    monkeypatch.setattr(never_slower.common, "interleave", interleave)
     report = common.Report("off_policy", {}, [])
     off_policy.measure(report, off_policy.STEPS[0], off_policy.Options(1, quick=False, sbx="python"))
     assert [round(bar["value"], 6) for bar in report.content["bars"]] == [4, 2, 3.6, 1.8]
@@ -329,71 +291,16 @@ def test_off_policy_quick_measures_steps(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough  # PPO as the benchmark of training has it, memory as never_slower has it
-def test_off_policy_quick_measures_ppo_and_memory(tmp_path):
-    content = run(off_policy, "off_policy", tmp_path, "--parts", "on_policy", "memory")
-    assert set(content["tables"]) == {"ppo", "memory"}
+@pytest.mark.thorough  # as never_slower has it
+def test_off_policy_quick_measures_memory(tmp_path):
+    content = run(off_policy, "off_policy", tmp_path, "--parts", "memory")
+    assert set(content["tables"]) == {"memory"}
     assert [row["side"] for row in content["tables"]["memory"]] == [OURS, STOCK]
     assert content["bars"] == []
 
 
-def test_a_soak_reads_counts_and_names_what_fails(monkeypatch, capsys):
-    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)  # a second later each time
-    monkeypatch.setattr(soak, "time", clock)
-
-    class Trainee:
-        name = "PPO"
-
-        def learn(self, turn):
-            jax.monitoring.record_event_duration_secs(soak.COMPILATION, 1.0)
-
-        def evaluate(self, turn):
-            raise ValueError("no such thing\nat all")
-
-        @property
-        def activities(self):
-            return {"learn": self.learn, "evaluate": self.evaluate}
-
-    result = soak.soak([Trainee()], seconds=60, read_every=30)
-    learn, evaluate = result.tallies["PPO", "learn"], result.tallies["PPO", "evaluate"]
-    assert learn.times == learn.compilations == result.readings[-1]["turns"] > learn.late_compilations > 0
-    assert (evaluate.failures, evaluate.failure) == (evaluate.times, "ValueError: no such thing")
-    assert len(result.readings) == pytest.approx(3, abs=1)
-    assert result.growth() == pytest.approx(1, abs=0.05)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_soak_quick_goes_through_every_activity(tmp_path):
-    soak.main(["--quick", "--output", str(tmp_path)])
-    content = json.loads((tmp_path / "soak.json").read_text())
-    rows = content["tables"]["activities"]
-    assert [row["times"] for row in rows] == [1] * 7
-    assert [row["activity"] for row in rows if row["failures"]] == []
-    assert content["tables"]["readings"][-1]["turns"] == 1
-
-
 @pytest.mark.thorough
 def test_host_quick_measures_every_kind_of_vec_env(tmp_path):
-    content = run(host, "host", tmp_path, "--parts", "stepping", "native")
+    content = run(host, "host", tmp_path, "--parts", "stepping")
     [row] = content["tables"]["stepping"]
     assert {name for name, value in row.items() if value} >= {"DummyVecEnv", "SerialVecEnv", "ProcessVecEnv"}
-    sources = {row["source"]: row["steps_per_second"] for row in content["tables"]["native"]}
-    assert sources["the same in GymVecEnv"] > 0
-
-
-@pytest.mark.thorough
-def test_replay_quick_measures_every_part(tmp_path):
-    content = run(replay, "replay", tmp_path)
-    assert set(content["tables"]) == set(replay.PARTS)
-    assert all(row["ms"] > 0 for row in content["tables"]["slices"])
-    assert [row["side"] for row in content["tables"]["memory"]] == [replay.STOCK, replay.OURS]
-
-
-@pytest.mark.thorough
-def test_worlds_quick_measures_suites_and_adapters(tmp_path):
-    content = run(worlds, "worlds", tmp_path, "--parts", "toy_text", "adapters", "--only", "Taxi|jumanji")
-    assert {row["side"] for row in content["tables"]["toy_text"]} == {"jaxenvs", "Gymnasium's SyncVectorEnv"}
-    sides = [row["side"] for row in content["tables"].get("adapters", [])]  # none where jumanji is not installed
-    assert sides in ([], ["step: jaxenvs", "step: jumanji", "rollout: jaxenvs", "rollout: jumanji"])
-    assert content["bars"] == []

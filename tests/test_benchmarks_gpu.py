@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import landers, parts
+from benchmarks.gpu import parts
 
 
 def run(*arguments):
@@ -30,11 +30,11 @@ def test_every_table_is_written(tmp_path, monkeypatch):
     # Whole trainings as one program take long to compile, and other tests run them.
     monkeypatch.setattr(parts.trainings, "pure_training", lambda *_: parts.Training(lambda: None, 1, 0.0))
     monkeypatch.setattr(parts.learn, "train", lambda key, _: jax.random.uniform(key))
-    names = ["stepping", "vec_env", "training_8", "phases", "seeds"]
+    names = ["stepping", "vec_env", "training_8", "seeds", "landers"]
     assert run("--quick", "--output", str(tmp_path), "--only", *names) == 0
     content = json.loads((tmp_path / "gpu.json").read_text())
     assert [(row["part"], row["outcome"]) for row in content["parts"]] == [(name, "done") for name in names]
-    assert content["tables"].keys() == {"stepping", "vec_env", "training", "phases", "seeds"}
+    assert content["tables"].keys() == {"stepping", "vec_env", "training", "seeds"}
     assert all(row["steps_per_second"] > 0 for row in content["tables"]["training"])
     assert {row["side"].partition(",")[0] for row in content["tables"]["training"]} == {
         "bridge.PPO",
@@ -44,24 +44,8 @@ def test_every_table_is_written(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_the_kernel_of_the_landers_is_measured_and_held_to_the_plain_loop(tmp_path, monkeypatch):
-    # The world around them compiles for long, and other tests run it.
-    monkeypatch.setattr(landers, "_steps", lambda lanes, steps: [{"side": "vmap", "lanes": lanes}])
-    tables = gpu.Tables(tmp_path / "landers.json")
-    landers.landers(tables, quick=True)
-    rows = tables.tables["landers"]
-    assert [row["side"] for row in rows] == ["plain loop", "one kernel", "vmap"]
-    assert [row["equal_lanes"] for row in rows[:2]] == [1, 1]
-
-    monkeypatch.setattr(landers, "_iterations", lambda lanes, interpret: ([{"lanes": lanes}], 0.01))
-    with pytest.raises(RuntimeError, match=r"differ by more than 0\.0024 in 1\.0% of the lanes"):
-        landers.landers(tables, quick=True)
-
-
 def test_a_part_that_fails_costs_neither_the_others_nor_what_it_had(tmp_path, monkeypatch):
-    def fail(tables, quick):
+    def fail(tables, quick, *_):
         tables.add("stepping", [{"lanes": 1}])
         raise ValueError("no such kernel")
 

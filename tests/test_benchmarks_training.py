@@ -1,8 +1,6 @@
 """The benchmarks of training: their peers, their clocks, and what they make of figures."""
 
 import json
-import subprocess
-import sys
 import time
 
 import jax
@@ -11,7 +9,7 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.callbacks import EveryNTimesteps
 
-from benchmarks import common, learning, learning_tasks, scale, training
+from benchmarks import common, learning, learning_tasks, training
 from benchmarks.learning_tasks import OURS, STOCK
 from benchmarks.peers import client
 from benchmarks.peers.worker import Setting, Training, sb3_training
@@ -92,20 +90,6 @@ def test_a_peer_trains(name):
         assert "jax" in worker.versions
 
 
-def test_the_two_scripts_differ_in_their_imports_and_in_the_cache_alone():
-    folder = client.CHECKOUT / "benchmarks" / "peers"
-    sb3, ours = ((folder / f"train_cartpole_{name}.py").read_text().splitlines() for name in ("sb3", "bridge"))
-    assert ours[0].replace("bridge.PPO", "Stock SB3") == sb3[0]
-    assert [line for line in sb3[1:] if line not in ours] == [
-        "from stable_baselines3 import PPO",
-        "from stable_baselines3.common.env_util import make_vec_env",
-    ]
-    assert [line for line in ours[1:] if line not in sb3] == [
-        "from bridge import PPO, configure, make_vec_env",
-        "configure()  # programs are kept on disk: the second run compiles nothing",
-    ]
-
-
 def test_an_sb3_training_goes_on_by_its_iterations():
     model = tiny_model()
     prepared = sb3_training(model, SETTING, iterations=3, compiles=False)
@@ -161,35 +145,6 @@ def test_a_pure_training_goes_on_with_its_parameters():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_sweep_quick_writes_its_table(tmp_path):
-    # In a process of its own, as it asks for.
-    command = [sys.executable, "-m", "benchmarks.sweep", "--quick", "--algorithms", "PPO"]
-    subprocess.run([*command, "--output", str(tmp_path)], cwd=client.CHECKOUT, check=True)
-    rows = json.loads((tmp_path / "sweep.json").read_text())["tables"]["sweep"]
-    assert [row["side"] for row in rows] == ["one seed", "3 seeds, sweep", "3 seeds, vmap"]
-    assert rows[0]["times_one_seed"] == 1
-
-
-def test_two_samples_differ_by_chance_or_they_do_not():
-    one, other = np.random.default_rng(0).normal(size=(2, 20))
-    assert scale.chance(one, one) == 1
-    assert scale.chance(one, other) > 0.05
-    assert scale.chance(one, other + 2) < 0.001
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_scale_quick_writes_its_table(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.scale", "--quick", "--rounds", "1"]
-    subprocess.run([*command, "--output", str(tmp_path)], cwd=client.CHECKOUT, check=True)
-    content = json.loads((tmp_path / "scale.json").read_text())
-    assert [row["devices"] for row in content["tables"]["devices"]] == [1, 2]
-    assert [row["devices"] for row in content["tables"]["learning"]] == [1, 4]
-    assert all(bar["met"] for bar in content["bars"])  # of bytes
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
 def test_training_quick_writes_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "ENVIRONMENTS", client.CHECKOUT / ".bench" / "nowhere")
     training.main(["--quick", "--only", "a", "--output", str(tmp_path)])  # b and c are as a
@@ -237,7 +192,7 @@ def test_both_sides_of_the_learning_table_have_the_same_settings(env_id):
 
 
 def record(seed, mean_return, curve):
-    run = {"env_id": "CartPole-v1", "side": OURS, "seed": seed, "total_timesteps": 100}
+    run = {"env_id": "CartPole-v1", "side": OURS, "seed": seed, "total_timesteps": 100, "algorithm": "ppo"}
     return run | {"mean_return": mean_return, "curve": curve}
 
 
@@ -289,13 +244,6 @@ def test_evaluations_at_steps_leave_the_steps_between_to_programs():
     model.learn(100, callback=EveryNTimesteps(30, evaluations))
     evaluations.measure()
     assert [timesteps for timesteps, _, _ in evaluations.curve] == [30, 60, 90, 104]
-
-
-def test_records_that_do_not_name_an_algorithm_are_ppos(tmp_path):
-    path = tmp_path / "learning.jsonl"
-    path.write_text(json.dumps(record(0, 500.0, [[10, 1.0, 500.0]])) + "\n")
-    assert learning.train_all([learning.Run("CartPole-v1", OURS, 0, 100, "ppo")], path, processes=1)
-    assert len(path.read_text().splitlines()) == 1
 
 
 @pytest.mark.thorough

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,14 +15,12 @@ import pytest
 import stable_baselines3
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
 
 import bridge
-import jaxenvs
-from benchmarks import common, raw_stepping
+from benchmarks import common
+from benchmarks import stepping as rollouts
 from benchmarks import training as trainings
 from benchmarks.common import Side
-from benchmarks.gpu.landers import landers as landers
 from benchmarks.peers.worker import Setting, Training
 from jaxenvs import learn
 
@@ -32,12 +28,12 @@ CHECKOUT = Path(__file__).parent.parent.parent
 ENV_ID = "CartPole-v1"
 ROUNDS = 5
 SETTINGS = {
-    "8 envs": Setting(8, 256, batch_size=64, n_epochs=10),
-    "256 envs": Setting(256, 32, batch_size=2048, n_epochs=4),
+    "8 envs": trainings.SMALL,
+    "256 envs": trainings.LARGE,
     "4096 envs": Setting(4096, 16, batch_size=16384, n_epochs=4),
 }
 ITERATIONS = 10  # in a run of what is compiled; of Stable-Baselines3, one
-NUM_SEEDS = 20
+NUM_SEEDS, NUM_STEPS = 20, 50
 
 
 class Tables(Protocol):
@@ -54,57 +50,28 @@ def jax_device() -> str:
     return "CPU" if jax.default_backend() == "cpu" else "GPU"
 
 
-# --- Tests ------------------------------------------------------------------------------------------------------
-
-
 def tests(tables: Tables, quick: bool) -> None:
     """The tests marked `gpu`.
 
     Raises:
-      RuntimeError: one failed; or none ran, unless this is quick.
+      RuntimeError: one failed, or none was run, as where this process has no GPU and all would be skipped.
     """
-    outcomes = _Outcomes(tables)
-    pytest.main(["-m", "gpu", str(CHECKOUT / "tests" / "gpu"), "-p", "no:cacheprovider"], plugins=[outcomes])
-    counts = {outcome: outcomes.seen.count(outcome) for outcome in dict.fromkeys(outcomes.seen)}
-    if "failed" in counts or ("passed" not in counts and not quick):
-        raise RuntimeError(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no test ran")
+    if not quick and (device(), jax_device()) != ("cuda", "GPU"):
+        raise RuntimeError(f"PyTorch computes on {device()} in this process, JAX on the {jax_device()}")
+    status = pytest.main(["-m", "gpu", str(CHECKOUT / "tests" / "gpu"), "-p", "no:cacheprovider", "-rA"])
+    tables.add("tests", [{"pytest": pytest.ExitCode(status).name}])
+    if status != pytest.ExitCode.OK and not (quick and status == pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError(f"pytest ended with {pytest.ExitCode(status).name}; see above")
 
 
-class _Outcomes:
-    """A plugin of pytest that puts each test into the tables as soon as it ends."""
-
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self.seen: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:
-            self.seen.append(report.outcome)
-            message = None if report.passed else report.longreprtext.strip().splitlines()[-1]
-            row = {"test": report.nodeid.partition("::")[-1], "outcome": report.outcome, "seconds": report.duration}
-            self.tables.add("tests", [row | {"message": message}])
-
-
-# --- Stepping ---------------------------------------------------------------------------------------------------
-
-
-def stepping(tables: Tables, quick: bool) -> None:
-    """Compiled random rollouts, and one call from Python for each step."""
-    for env_id in [ENV_ID] if quick else [ENV_ID, "Acrobot-v1", "Pendulum-v1"]:
-        for num_envs in [64] if quick else [1024, 65536, 1_048_576]:
-            num_steps = 8 if quick else max(32, raw_stepping.steps_that_fit(env_id, num_envs))
-            actions = raw_stepping.draw_actions(env_id, num_steps, num_envs)
-            limit = jaxenvs.spec(env_id).max_episode_steps
-            ages = np.random.default_rng(1).integers(0, limit, num_envs, np.int32)
-            functional = raw_stepping.jaxenvs_functional(env_id, num_envs, ages)
-            sides = {
-                "compiled, stacked": raw_stepping.compiled(functional, actions, stacked=True),
-                "compiled, reduced": raw_stepping.compiled(functional, actions, stacked=False),
-                "calls, NumPy out": raw_stepping.called(functional, actions[:32]),
-            }
-            timings = common.interleave(sides, 1 if quick else ROUNDS)
-            about = {"env": env_id, "lanes": num_envs, "device": jax_device()}
-            tables.add("stepping", [about | {"side": name} | timing.row() for name, timing in timings.items()])
+def stepping(tables: Tables, quick: bool, env_ids: Sequence[str], lanes: Sequence[int]) -> None:
+    """Compiled random rollouts."""
+    for env_id in env_ids:
+        for num_envs in [4] if quick else lanes:
+            actions = rollouts.draw_actions(env_id, 2 if quick else NUM_STEPS, num_envs)
+            side = rollouts.compiled(rollouts.jaxenvs_functional(env_id, num_envs), actions)
+            [timing] = common.interleave({"": side}, 1 if quick else ROUNDS).values()
+            tables.add("stepping", [{"env": env_id, "lanes": num_envs, "device": jax_device()} | timing.row()])
 
 
 def vec_env(tables: Tables, quick: bool) -> None:
@@ -112,19 +79,17 @@ def vec_env(tables: Tables, quick: bool) -> None:
     for num_envs in [4] if quick else [8, 1024, 4096]:
         num_steps = 4 if quick else max(20, 2000 // num_envs)
         actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs))
-        venvs = {
-            "JaxVecEnv.step": bridge.make_vec_env(ENV_ID, num_envs, seed=0),
-            "JaxVecEnv.step_torch": bridge.make_vec_env(ENV_ID, num_envs, seed=0),
-            "DummyVecEnv.step": make_vec_env(ENV_ID, num_envs, seed=0),
-        }
         sides = {}
-        for name, venv in venvs.items():
+        for name, make in (
+            ("JaxVecEnv.step", bridge.make_vec_env),
+            ("JaxVecEnv.step_torch", bridge.make_vec_env),
+            ("DummyVecEnv.step", make_vec_env),
+        ):
+            venv = make(ENV_ID, num_envs, seed=0)
             venv.reset()
-            steps: Any = actions if name != "JaxVecEnv.step_torch" else torch.as_tensor(actions, device=device())
-            sides[name] = Side(functools.partial(_step_through, venv, steps), actions.size, lambda _: 0)
+            steps: Any = torch.as_tensor(actions, device=device()) if "torch" in name else actions
+            sides[name] = Side(functools.partial(_step_through, venv, steps), actions.size)
         timings = common.interleave(sides, 1 if quick else ROUNDS)
-        for venv in venvs.values():
-            venv.close()
         rows = [
             {"lanes": num_envs, "side": name, "device": jax_device() if "Jax" in name else "CPU"}
             | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
@@ -141,41 +106,29 @@ def _step_through(venv: Any, actions: Any) -> None:
         torch.cuda.synchronize()
 
 
-# --- Training ---------------------------------------------------------------------------------------------------
+def training(tables: Tables, quick: bool, names: Sequence[str], on_cpu: bool = False) -> None:
+    """Our sides in turns, with the policy on either device, and stock SB3.
 
-
-def training(tables: Tables, quick: bool, which: str) -> None:
-    """bridge.PPO, jaxenvs.learn and stock Stable-Baselines3, each with its policy on the CPU and on the GPU."""
-    setting = trainings.QUICK if quick else SETTINGS[which]
-    ours: dict[str, Any] = {}
-    for where in dict.fromkeys(["cpu", device()]):
-        ours[f"bridge.PPO, policy on the {where}"] = functools.partial(
-            _model, functools.partial(bridge.PPO, engine="xla"), bridge.make_vec_env, setting, ITERATIONS, where
-        )
-    ours["jaxenvs.learn, one program"] = functools.partial(trainings.pure_training, setting, ITERATIONS)
-    stock = {
-        f"stock SB3 on a {name}, policy on the {where}": functools.partial(
-            _model, stable_baselines3.PPO, make, setting, 1, where
-        )
-        for name, make in (("DummyVecEnv", make_vec_env), ("JaxVecEnv", bridge.make_vec_env))
-        for where in dict.fromkeys(["cpu", device()])
-    }
-    _compare(tables, setting, ours | stock, quick)
-
-
-def training_on_cpu(tables: Tables, quick: bool) -> None:
-    """What the same machine's CPU makes of it, where this process has JAX there."""
-    for setting in [trainings.QUICK] if quick else SETTINGS.values():
-        sides = {
-            "bridge.PPO, policy on the cpu": functools.partial(
-                _model, functools.partial(bridge.PPO, engine="xla"), bridge.make_vec_env, setting, ITERATIONS, "cpu"
-            ),
-            "jaxenvs.learn, one program": functools.partial(trainings.pure_training, setting, ITERATIONS),
-        }
+    Args:
+      names: in SETTINGS.
+      on_cpu: our sides alone: what the same machine's CPU makes of it, where this process has JAX there.
+    """
+    where = dict.fromkeys(["cpu", "cpu" if on_cpu else device()])
+    for setting in [trainings.QUICK] if quick else [SETTINGS[name] for name in names]:
+        pure = functools.partial(trainings.pure_training, setting, ITERATIONS)
+        sides: dict[str, Callable[[], Training]] = {"jaxenvs.learn, one program": pure}
+        for at in where:
+            xla = functools.partial(bridge.PPO, engine="xla")
+            ours = functools.partial(_model, xla, bridge.make_vec_env, setting, ITERATIONS, at)
+            sides[f"bridge.PPO, policy on the {at}"] = ours
+        for name, make in (("DummyVecEnv", make_vec_env), ("JaxVecEnv", bridge.make_vec_env)):
+            for at in () if on_cpu else where:
+                stock = functools.partial(_model, stable_baselines3.PPO, make, setting, 1, at)
+                sides[f"stock SB3 on a {name}, policy on the {at}"] = stock
         _compare(tables, setting, sides, quick)
 
 
-def _model(algorithm: Any, make: Callable[..., VecEnv], setting: Setting, iterations: int, where: str) -> Training:
+def _model(algorithm: Any, make: Callable[..., Any], setting: Setting, iterations: int, where: str) -> Training:
     venv, threads = make(ENV_ID, setting.n_envs, seed=0), torch.get_num_threads()
     compiles = algorithm is not stable_baselines3.PPO
     return trainings.model_training(algorithm, venv, setting, iterations, threads, compiles, device=where)
@@ -192,23 +145,10 @@ def _compare(tables: Tables, setting: Setting, sides: dict[str, Callable[[], Tra
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             failed.append(about | {"side": name, "failed": reason})
-    timings = common.interleave(
-        {name: Side(each.run, each.iterations * setting.rollout, lambda _: 0) for name, each in prepared.items()},
-        1 if quick else ROUNDS,
-    )
-    rows = [
-        about
-        | {"side": name, "ms_per_iteration": 1000 * setting.rollout / timing.steps_per_second}
-        | {what: timing.row()[what] for what in ("steps_per_second", "slowest", "fastest")}
-        | {"compile_seconds": prepared[name].compile_seconds}
-        for name, timing in timings.items()
-    ]
-    tables.add("training", rows + failed)
+    rows = trainings.time_trainings(prepared, setting, 1 if quick else ROUNDS)
+    tables.add("training", [about | row for row in rows] + failed)
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(sides)} sides failed, the first with {failed[0]['failed']}")
-
-
-# --- Many seeds, and phases ----------------------------------------------------------------------------------
 
 
 def seeds(tables: Tables, quick: bool) -> None:
@@ -229,7 +169,7 @@ def seeds(tables: Tables, quick: bool) -> None:
         start = time.perf_counter()
         program = jax.jit(function).lower(argument).compile()
         compile_seconds[name] = time.perf_counter() - start
-        sides[name] = Side(functools.partial(program, argument), num * steps, lambda _: 0)
+        sides[name] = Side(functools.partial(program, argument), num * steps)
     timings = common.interleave(sides, 1 if quick else ROUNDS)
     one = statistics.median(timings["one seed"].seconds)
     rows = []
@@ -239,51 +179,3 @@ def seeds(tables: Tables, quick: bool) -> None:
         row |= {"times_one_seed": seconds / one, "steps_per_second": timing.steps_per_second}
         rows.append(row | {"compile_seconds": compile_seconds[name]})
     tables.add("seeds", rows)
-
-
-def phases(tables: Tables, quick: bool) -> None:
-    """Collecting and learning as programs, and as SB3 does it: each phase of an iteration."""
-    for setting in [trainings.QUICK] if quick else [SETTINGS["256 envs"], SETTINGS["4096 envs"]]:
-        sides = {
-            'bridge.PPO, engine="xla"': functools.partial(bridge.PPO, engine="xla"),
-            "stock SB3": stable_baselines3.PPO,
-        }
-        models, clocks = {}, {}
-        for name, algorithm in sides.items():
-            venv = bridge.make_vec_env(ENV_ID, setting.n_envs, seed=0)
-            models[name] = algorithm("MlpPolicy", venv, seed=0, device=device(), **setting.hyperparameters)
-            clocks[name] = _Clocks(models[name])
-        for _ in range(common.WARM_UP_ROUNDS + (1 if quick else ROUNDS)):
-            for model in models.values():
-                gc.collect()
-                model.learn(setting.rollout, reset_num_timesteps=False)
-        rows = [
-            {"setting": str(setting), "side": name, "policy on the": device(), "JAX on the": jax_device()}
-            | {f"{phase}_ms": 1000 * clock.median(phase) for phase in ("collect_rollouts", "train")}
-            for name, clock in clocks.items()
-        ]
-        tables.add("phases", rows)
-
-
-@dataclasses.dataclass
-class _Clocks:
-    """Around the two phases of a model's iterations."""
-
-    model: Any
-
-    def __post_init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {"collect_rollouts": [], "train": []}
-        for phase in self.seconds:
-            setattr(self.model, phase, functools.partial(self._timed, phase, getattr(self.model, phase)))
-
-    def _timed(self, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
-        result = function(*args, **kwargs)
-        if device() == "cuda":
-            torch.cuda.synchronize()
-        self.seconds[phase].append(time.perf_counter() - start)
-        return result
-
-    def median(self, phase: str) -> float:
-        """Of the seconds, but for the first runs."""
-        return statistics.median(self.seconds[phase][common.WARM_UP_ROUNDS :])

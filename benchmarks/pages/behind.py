@@ -78,19 +78,11 @@ def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
         yield Pair("memory in training, after the imports", cell, "SB3", row["times_MB"])
 
 
-def _raw_stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
-    forms: defaultdict[str, Rows] = defaultdict(list)
-    for row in tables["stepping"]:
-        form, _, side = row["side"].partition(": ")
-        case = f"{row['env']}, {row['lanes']} environments" + ("" if form == "calls" else f", {form}")
-        forms["calls" if form == "calls" else "compiled"].append({**row, "side": side, "case": case})
-    yield from _by_case("one call a step from Python, NumPy out", forms["calls"], "case")
-    yield from _by_case("compiled random rollouts", forms["compiled"], "case")
-
-
-def _vec_env(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = [{**row, "side": row["vec_env"], "case": f"{row['lanes']} environments"} for row in tables["steps"]]
+def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
+    rows = [{**row, "side": row["vec_env"], "case": f"{row['lanes']} environments"} for row in tables["vec_env"]]
     yield from _by_case("`VecEnv.step` on CartPole-v1", rows, "case")
+    rows = [{**row, "case": f"{row['env']}, {row['lanes']} environments"} for row in tables["compiled"]]
+    yield from _by_case("compiled random rollouts", rows, "case")
 
 
 def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
@@ -103,48 +95,14 @@ def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
         for ours, other in (("SerialVecEnv", "DummyVecEnv"), ("ProcessVecEnv", "SubprocVecEnv")):
             if row.get(ours) and row.get(other):
                 yield Pair("`VecEnv.step` of Gymnasium environments", case, f"SB3's {other}", row[other] / row[ours])
-    speeds = {row["source"]: row["steps_per_second"] for row in tables["native"]}
-    for ours, other in (
-        ("the same in GymVecEnv", "Gymnasium's native CartPole"),
-        ("CartPole in C, NativeVecEnv", "CartPole in C"),
-    ):
-        yield Pair("native environments as a VecEnv", ours, "the same without", speeds[other] / speeds[ours])
-
-
-def _envpool(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = [{**row, "side": row["side"].replace("VecEnv.step of GymVecEnv", "bridge")} for row in tables["seams"]]
-    yield from _by_case("EnvPool's environments as a VecEnv", rows, "what")
-    yield from _by_case("PPO on EnvPool's environments", tables["training"], "what")
-
-
-def _replay(tables: dict[str, Rows]) -> Iterator[Pair]:
-    for name in ("add", "sample"):
-        for row in tables[name]:
-            if row["stock SB3 [µs]"] is not None:
-                case = f"{name}, {row['numbers']} numbers"
-                yield Pair("replay buffers", case, "SB3", row["bridge [µs]"] / row["stock SB3 [µs]"])
-
-
-def _worlds(tables: dict[str, Rows]) -> Iterator[Pair]:
-    rows = []
-    for row in tables["adapters"]:
-        form, _, side = row["side"].partition(": ")
-        rows.append({**row, "side": side, "case": f"{row['environment']}, {form}"})
-    yield from _by_case("other libraries' environments through ours", rows, "case")
-    for name in ("minatar", "toy_text", "draw"):
-        yield from _by_case(f"{name.replace('_', ' ')}, steps a second", tables.get(name, []), "environment")
 
 
 _KINDS = {
     "training": _training,
     "off_policy": _off_policy,
     "never_slower": _never_slower,
-    "raw_stepping": _raw_stepping,
-    "vec_env": _vec_env,
+    "stepping": _stepping,
     "host": _host,
-    "envpool": _envpool,
-    "replay": _replay,
-    "worlds": _worlds,
 }
 
 

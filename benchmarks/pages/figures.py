@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from benchmarks.pages.text import Rows, fastest
+from benchmarks.pages.text import fastest
 
 SETTINGS = (
     ("a", "8 JAX environments x 256 steps, batch 64, 10 epochs"),
@@ -58,14 +58,13 @@ def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
     """Million steps of CartPole a second: by way of stepping and side, for numbers of environments."""
     calls: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for row in results["vec_env"]["tables"]["steps"]:
+    tables = results["stepping"]["tables"]
+    for row in tables["vec_env"]:
         calls[row["vec_env"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
     compiled: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    rows: Rows = results["raw_stepping"]["tables"]["stepping"]
-    for row in rows:
-        form, _, side = row["side"].partition(": ")
-        if row["env"] == "CartPole-v1" and form == "compiled, stacked":
-            compiled[side][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
+    for row in tables["compiled"]:
+        if row["env"] == "CartPole-v1":
+            compiled[row["side"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
     return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one program": dict(compiled)}
 
 

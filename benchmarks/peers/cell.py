@@ -111,7 +111,7 @@ class Side:
 
         Returns:
           The seconds of making it and of its first iteration, and those of a later one; the memory of the imports and,
-          beyond that, at its height and now, in MB; and how it trains, if it says so.
+          beyond that, at its height and now, in MB.
         """
         start = time.perf_counter()
         self.cell = Cell(**cell)
@@ -139,14 +139,12 @@ class Side:
             start = time.perf_counter()
             self._learn(count)
             iteration_seconds = (time.perf_counter() - start) / count
-        plan = getattr(self.model, "plan", None)
         return {
             "first_seconds": first_seconds,
             "iteration_seconds": iteration_seconds,
             "imports_megabytes": self.imports_megabytes,
             "peak_megabytes": beyond_imports,
             "kept_megabytes": kept,
-            "plan": None if plan is None else str(plan),
         }
 
     def run(self, iterations: int, threads: int) -> dict[str, Any]:

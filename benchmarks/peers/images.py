@@ -23,8 +23,6 @@ def observation_space(kind: str) -> spaces.Space[Any]:
     return {
         "channels_first": channels_first,
         "channels_last": spaces.Box(0, 255, (84, 84, 3), np.uint8),
-        # Channels first, because models whose environments are in a VecTransposeImage do not pickle, SB3's neither.
-        "small": spaces.Box(0, 255, (1, 36, 36), np.uint8),
         "image_and_vector": spaces.Dict({"image": channels_first, "vector": spaces.Box(-1, 1, (8,), np.float32)}),
         "vectors": spaces.Dict({name: spaces.Box(-1, 1, (4,), np.float32) for name in ("position", "velocity")}),
         "wide": spaces.Box(-1, 1, (128,), np.float32),

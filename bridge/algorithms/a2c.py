@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import stable_baselines3
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
 @compiled
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
-    """`stable_baselines3.A2C` with the same arguments, and `engine` and `pipeline`."""
+    """`stable_baselines3.A2C` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.A2C)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import sb3_contrib
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
 from bridge.engine.trust import compiled
 from jaxenvs import learn
@@ -16,6 +18,7 @@ class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
     """`sb3_contrib.CrossQ` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ)
+    COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
 
     def _settings_now(self) -> learn.CrossQ:
         return learn.CrossQ(**self._shared_settings(), **entropy_settings(self), policy_delay=self.policy_delay)

@@ -10,19 +10,21 @@ from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.algorithms.base import constructor_like
+from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.ppo import CompiledPPO
+from bridge.engine.session import CallbackDoor
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 
 
 @compiled
 class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
-    """`sb3_contrib.MaskablePPO` with the same arguments, and `engine` and `pipeline`."""
+    """`sb3_contrib.MaskablePPO` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledPPO, sb3_contrib.MaskablePPO)
 
     MASKS: ClassVar[bool] = True
+    SHOWS_ROLLOUT_END: ClassVar[bool] = False
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
 
@@ -30,9 +32,9 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
         self._masks = use_masking
         return super()._setup_learn(*args, **kwargs)
 
-    def _train_until(self, total_timesteps: int, callback: BaseCallback, log_interval: int | None) -> None:
+    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         self._require_masks(self.env)
-        super()._train_until(total_timesteps, callback, log_interval)
+        super()._train_until(total_timesteps, door, log_interval)
 
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True

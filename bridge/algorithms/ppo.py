@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import stable_baselines3
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.trust import compiled
 from jaxenvs import learn
+
+# The types of SB3's means over minibatches; it logs other numbers as floats.
+LOGGED_AS: dict[str, Callable[[float], Any]] = {
+    "approx_kl": np.float32,
+    **dict.fromkeys(("clip_fraction", "entropy_loss", "policy_gradient_loss", "value_loss"), np.float64),
+}
 
 
 class CompiledPPO(CompiledOnPolicyAlgorithm):
@@ -45,7 +53,7 @@ class CompiledPPO(CompiledOnPolicyAlgorithm):
             print(f"Early stopping at step {epochs - 1} due to reaching max kl: {stopped_at_kl:.2f}")
         self._n_updates += epochs
         for name, value in metrics.items():
-            self.logger.record(f"train/{name}", value)
+            self.logger.record(f"train/{name}", LOGGED_AS.get(name, float)(value))
         self._record_std()
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/clip_range", settings.clip_range)
@@ -55,6 +63,6 @@ class CompiledPPO(CompiledOnPolicyAlgorithm):
 
 @compiled
 class PPO(CompiledPPO, stable_baselines3.PPO):
-    """`stable_baselines3.PPO` with the same arguments, and `engine` and `pipeline`."""
+    """`stable_baselines3.PPO` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledPPO, stable_baselines3.PPO)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sb3_contrib
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 

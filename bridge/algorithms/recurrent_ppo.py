@@ -7,7 +7,7 @@ from typing import ClassVar
 import sb3_contrib
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 
-from bridge.algorithms.base import constructor_like
+from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.ppo import CompiledPPO
 from bridge.engine.trust import compiled
 from jaxenvs import learn
@@ -15,9 +15,10 @@ from jaxenvs import learn
 
 @compiled
 class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
-    """`sb3_contrib.RecurrentPPO` with the same arguments, and `engine` and `pipeline`."""
+    """`sb3_contrib.RecurrentPPO` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledPPO, sb3_contrib.RecurrentPPO)
 
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+    SHOWS_ROLLOUT_END: ClassVar[bool] = False
     _algorithm: ClassVar[type[learn.PPO]] = learn.RecurrentPPO

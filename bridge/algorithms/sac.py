@@ -6,8 +6,8 @@ from typing import Any
 
 import stable_baselines3
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import stable_baselines3
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.trust import compiled
 from jaxenvs import learn
 
@@ -15,6 +17,8 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
     """`stable_baselines3.TD3` with the same arguments, and `engine`."""
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.TD3)
+
+    COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
 
     def _settings_now(self) -> learn.TD3:
         return learn.TD3(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sb3_contrib
 
-from bridge.algorithms.base import constructor_like
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
 from bridge.engine.trust import compiled
 from jaxenvs import learn

@@ -6,22 +6,24 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import tyro
 
+from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import LAST_SEED, TrainingConfig, forget_fitted, load_config, tell_of_other_versions
-from bridge.app.devices import offer_cores, train_on_devices
-from bridge.app.distributed import joined
 from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
-from bridge.app.hyperparameters import ALGORITHMS, parse_assignments
+from bridge.app.hyperparameters import parse_assignments
 from bridge.app.recording import record_run
 from bridge.app.runs import refuse_used
-from bridge.app.seeds import train_seeds
-from bridge.app.training import Interrupted
-from bridge.app.training import train as train_run
+from bridge.app.training.distributed import joined
+from bridge.app.training.many_seeds import train_seeds
+from bridge.app.training.one_agent import Interrupted
+from bridge.app.training.one_agent import train as train_run
+from bridge.app.training.over_devices import offer_cores, train_on_devices
+from bridge.app.tuned import FILE
 from bridge.configuration import configure
 from jaxenvs.cli import UserError
 from jaxenvs.learn.sweep import reserve_threads
@@ -37,6 +39,14 @@ EnvId = Annotated[str | None, tyro.conf.Positional, _shown_as("ENV_ID]")]
 Name = Annotated[str | None, _shown_as("NAME")]
 Number = Annotated[int | None, _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
+Settings = Annotated[
+    Path | None,
+    _shown_as(
+        "PATH",
+        "A TOML file of settings for algorithms and environments. If not given, RL Baselines3 Zoo's, which are in "
+        f"{FILE}: copy that file to change them.",
+    ),
+]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 
@@ -52,6 +62,7 @@ def train(
     backend: Name = None,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
+    settings: Settings = None,
     config: File = None,
     out: File = None,
     resume: File = None,
@@ -79,28 +90,43 @@ def train(
       hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ falls to 0;
         normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an action
         noise. The others are those tuned for the environment, or SB3's.
+      settings: A file of settings for algorithms and environments, in the place of RL Baselines3 Zoo's.
       config: The config.json of a run: do the same again. Other arguments change what they name.
       out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,
         or to more, if --total-timesteps is given.
       devices: Divide one training, as one program, over so many devices of this machine; on a CPU, of so many cores.
       distributed: Divide it over all devices of all processes that are started alike, on as many machines as there are.
-        Under SLURM and the like no more need be said; elsewhere give the next three, too.
+        Under SLURM and the like that is enough; elsewhere give the next three, too.
       coordinator: HOST:PORT of the first process, for the others to find it.
       num_processes: How many there are.
       process_id: Which of them this is, from 0 on.
     """
     changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-    given: dict[str, Any] = {
-        "num_envs": num_envs,
-        "total_timesteps": total_timesteps,
-        "seed": seed,
-        "num_seeds": seeds,
-        "engine": engine,
-        "backend": backend,
-        "devices": devices,
-    }
+    numbers = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
+    given = numbers | {"engine": engine, "backend": backend, "devices": devices}
     given = {name: value for name, value in given.items() if value is not None}
+    saved = _begun(algorithm, env_id, settings, config, out, resume, changes, given)
+    processes = (coordinator, num_processes, process_id)
+    is_distributed = distributed or any(each is not None for each in processes)
+    _train_here(saved, given, changes, config, out, resume, processes if is_distributed else None)
+
+
+def _begun(
+    algorithm: str | None,
+    env_id: str | None,
+    settings: Path | None,
+    config: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    changes: dict[str, Any],
+    given: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of a TrainingConfig that a training begins with: those of a run, or none but what is to be trained.
+
+    Raises:
+      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+    """
     if resume is not None:
         if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
@@ -112,18 +138,39 @@ def train(
         raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config or --resume.")
     elif config is not None and algorithm is not None:
         raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
+    if config is not None and settings is not None:
+        raise UserError(f"{config} has all settings of a run: leave out --settings {settings}.")
     if out is not None:
         check_folder(out)
     configure(cache=True)
-    if config is not None:
-        saved, then = load_config(config)
-        tell_of_other_versions(config, then)
-    else:
-        saved = {"algorithm": algorithm, "env_id": env_id, "env_kwargs": {}, "hyperparameters": {}}
+    if config is None:
+        new: dict[str, Any] = {"env_kwargs": {}, "hyperparameters": {}}
+        return {"algorithm": algorithm, "env_id": env_id, **new, "settings": settings}
+    saved, then = load_config(config)
+    tell_of_other_versions(config, then)
+    return saved
+
+
+def _train_here(
+    saved: dict[str, Any],
+    given: dict[str, Any],
+    changes: dict[str, Any],
+    config: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    processes: tuple[str | None, int | None, int | None] | None,
+) -> None:
+    """Prepare the devices of this process, join others, and train.
+
+    Args:
+      saved: the arguments of a TrainingConfig to begin with; `given` and `changes`: what the command says besides.
+      processes: coordinator, number and id, with --distributed and the like.
+    """
+    if resume is not None:
+        config, out = resume / "config.json", resume
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
         reserve_threads()  # before JAX runs anything
-    processes = (coordinator, num_processes, process_id)
-    is_distributed = distributed or any(each is not None for each in processes)
+    is_distributed, devices = processes is not None, given.get("devices")
     if is_distributed and devices is not None:
         raise UserError(f"--distributed takes all devices that there are: leave out --devices {devices}.")
     if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
@@ -131,7 +178,7 @@ def train(
     number = given.get("devices", saved.get("devices"))
     if number is not None and not is_distributed:
         offer_cores(number)
-    with joined(*processes) if is_distributed else contextlib.nullcontext():
+    with contextlib.nullcontext() if processes is None else joined(*processes):
         if is_distributed:
             given["devices"] = jax.device_count()
         if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
@@ -166,8 +213,8 @@ def tune(
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     space: File = None,
-    sampler: str = "tpe",
-    pruner: str = "median",
+    sampler: Literal["tpe", "random"] = "tpe",
+    pruner: Literal["median", "halving", "none"] = "median",
     startup_trials: int = 10,
     evaluations: int = 5,
     storage: Name = None,
@@ -179,12 +226,10 @@ def tune(
 
     For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
 
-    The same command, in other processes and on other machines with the same --storage, works on the same study.
-
     Args:
       algorithm: A key of ALGORITHMS.
       env_id: As jaxenvs train has it.
-      trials: Until so many have ended or were pruned, those of other workers included. If not given, 100.
+      trials: Until so many ended or were pruned, by all who run this command on one storage. If not given, 100.
       seeds: Agents in a trial; its value is the median of their returns.
       num_envs: Environments side by side. If not given, as jaxenvs train.
       total_timesteps: Of each agent. If not given, as jaxenvs train.
@@ -192,12 +237,11 @@ def tune(
       env_kwargs: Parameters of the environment: gravity=5.0
       hyperparameters: Which all trials have, and are not searched: n_steps=32 normalize=True
       space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      sampler: tpe or random.
-      pruner: median, halving or none: which trials end early, by their evaluations.
+      sampler: Of Optuna's, which chooses what a trial tries.
+      pruner: Of Optuna's, which ends trials early, by their evaluations.
       startup_trials: So many are drawn at random, and nothing is pruned by a median, before there are these.
       evaluations: Of a trial, in equal distances.
-      storage: The URL of a database that Optuna knows, as sqlite:///study.db or postgresql://..., or the path of a
-        journal file, for folders that machines share. If not given, sqlite:///OUT/study.db.
+      storage: A database, as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
       study_name: In the storage. If not given, ENV_ID-ALGORITHM.
       out: Where to write best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
       resume: The folder of a search: go on with it, to more trials, if --trials is given.
@@ -207,34 +251,21 @@ def tune(
     if resume is not None:
         if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
             raise UserError("--resume goes on with the search as it was begun: only --trials can be given too.")
-        options, out = command.read_options(resume), resume
+        options, out = command.read_object(resume / command.OPTIONS), resume
         options |= {} if trials is None else {"n_trials": trials}
     elif algorithm is None or env_id is None:
         raise UserError("Say what to tune on what, as: jaxenvs tune ppo CartPole-v1. Or give --resume.")
     else:
         name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
         out = out or Path("runs") / f"tune-{name}"
-        options = {
-            "algorithm": algorithm,
-            "env_id": env_id,
-            "storage": storage or f"sqlite:///{out}/study.db",
-            "study_name": study_name or name,
-            "n_trials": 100 if trials is None else trials,
-            "num_seeds": seeds,
-            "num_envs": num_envs,
-            "total_timesteps": total_timesteps,
-            "seed": seed,
-            "env_kwargs": _parsed(env_kwargs),
-            "hyperparameters": _parsed(hyperparameters),
-            "space": None if space is None else command.read_space(space),
-            "sampler": sampler,
-            "pruner": pruner,
-            "startup_trials": startup_trials,
-            "n_evaluations": evaluations,
-        }
-    for flag, name in (("--trials", "n_trials"), ("--evaluations", "n_evaluations")):
-        _check_positive(flag, options[name])
-    _check_positive("--startup-trials", options["startup_trials"])
+        options = {"algorithm": algorithm, "env_id": env_id, "n_trials": 100 if trials is None else trials}
+        options |= {"storage": storage or f"sqlite:///{out}/study.db", "study_name": study_name or name}
+        options |= {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
+        options |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
+        options |= {"space": None if space is None else command.read_object(space), "n_evaluations": evaluations}
+        options |= {"sampler": sampler, "pruner": pruner, "startup_trials": startup_trials}
+    for name in ("n_trials", "n_evaluations", "startup_trials"):
+        _check_positive("--" + name.removeprefix("n_").replace("_", "-"), options[name])
     check_folder(out)
     configure(cache=True)
     reserve_threads()  # before JAX runs anything

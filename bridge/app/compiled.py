@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import warnings
 from collections.abc import Callable
@@ -10,11 +9,10 @@ from collections.abc import Callable
 import gymnasium
 from stable_baselines3.common.vec_env import VecEnv
 
-import bridge
 import jaxenvs
 from bridge import SerialVecEnv, make_vec_env
+from bridge.algorithms.specs import ALGORITHMS, AlgorithmSpec
 from bridge.app.config import TrainingConfig
-from bridge.app.hyperparameters import ACTIONS, ALGORITHMS, RECURRENT
 from bridge.app.runs import make_model
 from bridge.engine.plan import Mode
 from jaxenvs.cli import UserError
@@ -49,20 +47,20 @@ def compiled_parts() -> list[tuple[str, ...]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows = [(ALGORITHMS[name], *(_parts(name, *KINDS[kind]) for kind in KINDS)) for name in ALGORITHMS]
+            rows = [(each.name, *(_parts(each, *KINDS[kind]) for kind in KINDS)) for each in ALGORITHMS.values()]
     finally:
         logging.disable(level)
     return [("", *KINDS), *rows]
 
 
-def _parts(algorithm: str, make: Callable[[str, int], VecEnv], network: str) -> str:
+def _parts(algorithm: AlgorithmSpec, make: Callable[[str, int], VecEnv], network: str) -> str:
     """What of a training is compiled, in a few words."""
-    if ALGORITHMS[algorithm] in bridge.CONTRIB and importlib.util.find_spec("sb3_contrib") is None:
+    if not algorithm.is_installed:
         return "needs sb3-contrib"
-    env_id = ENVIRONMENTS[ACTIONS.get(algorithm, "Discrete")]
-    policy = f"{network}{'Lstm' if algorithm in RECURRENT else ''}Policy"
+    env_id = ENVIRONMENTS[algorithm.actions or "Discrete"]
+    policy = f"{network}{algorithm.policy_kind}Policy"
     try:
-        config = TrainingConfig.resolve(algorithm, env_id, hyperparameters={"policy": policy})
+        config = TrainingConfig.resolve(algorithm.command, env_id, hyperparameters={"policy": policy})
         plan = make_model(config, make(env_id, config.num_envs)).plan  # type: ignore[attr-defined]
     except UserError:
         return "-"  # has no such policy

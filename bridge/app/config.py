@@ -17,22 +17,17 @@ import gymnasium
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.preprocessing import is_image_space
 
-import bridge
 import jaxenvs
+from bridge.algorithms.specs import ALGORITHMS
+from bridge.app.environments import World, find
 from bridge.app.files import replacing
 from bridge.app.hyperparameters import (
-    ACTIONS,
-    ALGORITHMS,
     NOISE,
-    OFF_POLICY,
-    RECURRENT,
     SCHEDULED,
-    TUNED,
     bounds_of,
     check_bounds,
 )
-from bridge.app.worlds import World, find
-from bridge.app.zoo import ATARI, MUJOCO
+from bridge.app.tuned import GAMES, TUNED, read
 from jaxenvs.cli import UserError
 
 # For environments without an entry in TUNED. Off-policy, as the Zoo: there is an update for each step of each.
@@ -40,7 +35,7 @@ DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1
 DEFAULT_TOTAL_TIMESTEPS = 100_000
 
 # The rest of a constructor's arguments is not for the user to give: the run itself decides them.
-NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "pipeline", "_init_setup_model")
+NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
 # What JSON does not hold. Of action noise there are names: NOISE.
 NOT_JSON = ("action_noise", "replay_buffer_class", "replay_buffer_kwargs")
 LAST_SEED = 2**32 - 1  # NumPy's
@@ -61,7 +56,7 @@ class TrainingConfig:
         a schedule is a string, as "lin_0.001", and action noise is `noise_type` and `noise_std`.
       engine: of the algorithm.
       num_seeds: so many agents, of seed, seed + 1, ...
-      backend: what steps the environments, one of `bridge.app.worlds.BACKENDS`.
+      backend: what steps the environments, one of `bridge.app.environments.BACKENDS`.
       devices: over how many it is divided; None: it is not, and trains as SB3's does.
     """
 
@@ -96,10 +91,14 @@ class TrainingConfig:
         num_seeds: int = 1,
         backend: str = "jax",
         devices: int | None = None,
+        settings: Path | None = None,
     ) -> TrainingConfig:
         """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
 
         A batch size that was not given is the one nearest to the default that divides a rollout.
+
+        Args:
+          settings: a file in the place of TUNED, which must know the environment.
 
         Raises:
           UserError: something is unknown, of the wrong type, or does not fit together.
@@ -111,8 +110,8 @@ class TrainingConfig:
         _require_json("--hyperparameters", given)
         world = find(backend, env_id, env_kwargs)
         _check_actions(algorithm, env_id, world.action_space)
-        tuned = _tuned(algorithm, env_id, world.is_game)
-        is_off_policy = algorithm in OFF_POLICY
+        tuned = _tuned(algorithm, env_id, world.is_game, settings)
+        is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
         num_envs = tuned_num_envs if num_envs is None else num_envs
@@ -135,7 +134,7 @@ class TrainingConfig:
 
         own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
         defaults = own | _default_arguments(algorithm)
-        for name, value in given.items():
+        for name, value in {**tuned, **given}.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         resolved = {**defaults, **tuned, **given}
         if is_off_policy:
@@ -187,12 +186,17 @@ def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: s
         raise UserError(f"--devices divides one training that is one program: leave out it or {found[0]}.")
 
 
-def _tuned(algorithm: str, env_id: str, is_game: bool) -> dict[str, Any]:
-    """What the Zoo found for an environment, or nothing."""
-    if is_game:
-        return dict(ATARI.get(algorithm, {}))
-    of_algorithm = MUJOCO.get(algorithm, {}) | TUNED.get(algorithm, {})
-    return dict(of_algorithm.get(env_id, {}))
+def _tuned(algorithm: str, env_id: str, is_game: bool, path: Path | None) -> dict[str, Any]:
+    """The settings that a file, or TUNED, has for an environment.
+
+    Raises:
+      UserError: the file has none.
+    """
+    name = GAMES if is_game else env_id
+    found = (TUNED if path is None else read(path)).get(algorithm, {}).get(name)
+    if path is not None and found is None:
+        raise UserError(f'{path} has no table [{algorithm}."{name}"].')
+    return dict(found or {})
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
@@ -202,7 +206,7 @@ def algorithm_class(name: str) -> type[BaseAlgorithm]:
       UserError: it needs what is not installed.
     """
     try:
-        algorithm: type[BaseAlgorithm] = getattr(bridge, ALGORITHMS[name])
+        algorithm: type[BaseAlgorithm] = ALGORITHMS[name].cls
     except ImportError as error:
         raise UserError(str(error)) from error
     return algorithm
@@ -257,7 +261,7 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
         kind = "MultiInput"
     elif is_image_space(space):
         kind = "Cnn"
-    return f"{kind}{'Lstm' * (algorithm in RECURRENT)}Policy"
+    return f"{kind}{ALGORITHMS[algorithm].policy_kind}Policy"
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
@@ -298,9 +302,9 @@ def _default_arguments(algorithm: str) -> dict[str, Any]:
 
 
 def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:
-    expected, kind = ACTIONS.get(algorithm), type(space).__name__
+    expected, kind = ALGORITHMS[algorithm].actions, type(space).__name__
     if expected not in (None, kind):
-        others = [name for name in ALGORITHMS if ACTIONS.get(name, kind) == kind]
+        others = [name for name, spec in ALGORITHMS.items() if spec.actions in (None, kind)]
         raise UserError(
             f"{algorithm} needs an environment with {expected} actions, those of {env_id} are {kind}: take one of "
             f"{', '.join(others)}."

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
 from bridge.app.runs import folders_of_models, load_model, make_env, read_run
-from bridge.evaluation_on_host import with_statistics
+from bridge.evaluation.on_host import with_statistics
 from jaxenvs.cli import UserError
 
 N_EPISODES = 100

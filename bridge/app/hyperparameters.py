@@ -1,4 +1,4 @@
-"""Hyper-parameters that are known to work, and how they are written on a command line."""
+"""How hyper-parameters are written on a command line, and which values they may have."""
 
 from __future__ import annotations
 
@@ -8,174 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bridge.app.zoo_off_policy import OFF_POLICY_TUNED
+from bridge.algorithms.specs import ALGORITHMS
 from jaxenvs import learn
-
-# The command's name of an algorithm, and bridge's. Any with SB3's constructor: adding one is one line.
-ON_POLICY = {"a2c": "A2C", "ppo": "PPO", "maskable_ppo": "MaskablePPO", "recurrent_ppo": "RecurrentPPO"}
-OFF_POLICY = {
-    "crossq": "CrossQ",
-    "ddpg": "DDPG",
-    "dqn": "DQN",
-    "qrdqn": "QRDQN",
-    "sac": "SAC",
-    "td3": "TD3",
-    "tqc": "TQC",
-}
-ALGORITHMS = ON_POLICY | OFF_POLICY
-
-# The one kind of actions of those that do not take all.
-ACTIONS = {
-    "crossq": "Box",
-    "ddpg": "Box",
-    "dqn": "Discrete",
-    "qrdqn": "Discrete",
-    "sac": "Box",
-    "td3": "Box",
-    "tqc": "Box",
-}
-
-# Those whose policies have a memory, and names of their own: MlpLstmPolicy.
-RECURRENT = ("recurrent_ppo",)
-
-# The Zoo has them for v2, whose rules are those of v3 but for a mended wind.
-LUNAR_LANDER: dict[str, Any] = {
-    "n_envs": 16,
-    "n_timesteps": 1_000_000,
-    "n_steps": 1024,
-    "batch_size": 64,
-    "gae_lambda": 0.98,
-    "gamma": 0.999,
-    "n_epochs": 4,
-    "ent_coef": 0.01,
-}
-
-ACROBOT: dict[str, Any] = {
-    "normalize": True,
-    "n_envs": 16,
-    "n_timesteps": 1_000_000,
-    "n_steps": 256,
-    "gae_lambda": 0.94,
-    "gamma": 0.99,
-    "n_epochs": 4,
-    "ent_coef": 0.0,
-}
-
-# Of RecurrentPPO, for most that it was tuned on; an activation is named as in torch.nn.
-SMALL_LSTM: dict[str, Any] = {
-    "ortho_init": False,
-    "activation_fn": "ReLU",
-    "lstm_hidden_size": 64,
-    "enable_critic_lstm": True,
-    "net_arch": {"pi": [64], "vf": [64]},
-}
-
-# Algorithm -> environment -> what RL Baselines3 Zoo found for it (hyperparams/*.yml of rl_zoo3 2.9.2).
-# Names are those of the Zoo: `n_envs` and `n_timesteps` belong to the run, `normalize` asks for a VecNormalize,
-# "lin_0.001" falls linearly from 0.001 to 0 over the training, `noise_type` and `noise_std` are an `action_noise`.
-TUNED: dict[str, dict[str, dict[str, Any]]] = {
-    "recurrent_ppo": {
-        "Acrobot-v1": ACROBOT,
-        "BipedalWalker-v3": {
-            "normalize": True,
-            "n_envs": 32,
-            "n_timesteps": 5_000_000,
-            "n_steps": 256,
-            "batch_size": 256,
-            "gae_lambda": 0.95,
-            "gamma": 0.999,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 3e-4,
-            "clip_range": 0.18,
-            "policy_kwargs": SMALL_LSTM,
-        },
-    },
-    "ppo": {
-        "CartPole-v1": {
-            "n_envs": 8,
-            "n_timesteps": 100_000,
-            "n_steps": 32,
-            "batch_size": 256,
-            "gae_lambda": 0.8,
-            "gamma": 0.98,
-            "n_epochs": 20,
-            "ent_coef": 0.0,
-            "learning_rate": "lin_0.001",
-            "clip_range": "lin_0.2",
-        },
-        "Acrobot-v1": ACROBOT,
-        "MountainCar-v0": {
-            "normalize": True,
-            "n_envs": 16,
-            "n_timesteps": 1_000_000,
-            "n_steps": 16,
-            "gae_lambda": 0.98,
-            "gamma": 0.99,
-            "n_epochs": 4,
-            "ent_coef": 0.0,
-        },
-        "MountainCarContinuous-v0": {
-            "normalize": True,
-            "n_envs": 1,
-            "n_timesteps": 20_000,
-            "n_steps": 8,
-            "batch_size": 256,
-            "gamma": 0.9999,
-            "learning_rate": 7.77e-05,
-            "ent_coef": 0.00429,
-            "clip_range": 0.1,
-            "n_epochs": 10,
-            "gae_lambda": 0.9,
-            "max_grad_norm": 5.0,
-            "vf_coef": 0.19,
-            "use_sde": True,
-            "policy_kwargs": {"log_std_init": -3.29, "ortho_init": False},
-        },
-        "LunarLander-v3": LUNAR_LANDER,
-        "LunarLanderContinuous-v3": LUNAR_LANDER,
-        "Pendulum-v1": {
-            "n_envs": 4,
-            "n_timesteps": 100_000,
-            "n_steps": 1024,
-            "gae_lambda": 0.95,
-            "gamma": 0.9,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 0.001,
-            "clip_range": 0.2,
-            "use_sde": True,
-            "sde_sample_freq": 4,
-        },
-        "BipedalWalker-v3": {
-            "normalize": True,
-            "n_envs": 32,
-            "n_timesteps": 5_000_000,
-            "n_steps": 2048,
-            "batch_size": 64,
-            "gae_lambda": 0.95,
-            "gamma": 0.999,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 3e-4,
-            "clip_range": 0.18,
-        },
-        "BipedalWalkerHardcore-v3": {
-            "normalize": True,
-            "n_envs": 16,
-            "n_timesteps": 100_000_000,
-            "n_steps": 2048,
-            "batch_size": 64,
-            "gae_lambda": 0.95,
-            "gamma": 0.99,
-            "n_epochs": 10,
-            "ent_coef": 0.001,
-            "learning_rate": "lin_2.5e-4",
-            "clip_range": "lin_0.2",
-        },
-    },
-    **OFF_POLICY_TUNED,
-}
 
 # The arguments of SB3's algorithms that may be schedules.
 SCHEDULED = learn.PPO.SCHEDULED  # those of the others are among them
@@ -202,7 +36,7 @@ def bounds_of(algorithm: str) -> dict[str, tuple[float, float]]:
 
     SB3 trains with some that lie outside, to no use.
     """
-    settings: type[learn.Settings] = getattr(learn, ALGORITHMS[algorithm])
+    settings = ALGORITHMS[algorithm].settings
     return settings.RANGES | dict.fromkeys(settings.COUNTS, (1, math.inf)) | BOUNDS
 
 

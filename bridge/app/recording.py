@@ -166,7 +166,7 @@ def _require_pictures(config: TrainingConfig) -> None:
       UserError: EnvPool cannot draw the environment here.
     """
     code = f"""
-from bridge.app.worlds import find
+from bridge.app.environments import find
 env = find("native", {config.env_id!r}, {config.env_kwargs!r}).make(1, 0, render_mode="rgb_array")
 env.reset()
 assert env.get_images()[0] is not None

@@ -16,9 +16,10 @@ from stable_baselines3.common.noise import ActionNoise, NormalActionNoise, Ornst
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from bridge import load_checkpoint
+from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
-from bridge.app.hyperparameters import NOISE, OFF_POLICY, SCHEDULED, to_schedule
+from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
 from bridge.configuration import without_dynamo
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
@@ -203,7 +204,7 @@ def save_model(model: BaseAlgorithm, folder: Path) -> None:
 def use_few_threads(config: TrainingConfig) -> None:
     """Threads gain nothing on networks this small, and where cores are busy they wait for each other."""
     # Those of SB3's off-policy algorithms are not that small.
-    is_large = config.algorithm in OFF_POLICY and config.engine == "torch"
+    is_large = ALGORITHMS[config.algorithm].is_off_policy and config.engine == "torch"
     if config.hyperparameters["policy"] == "MlpPolicy" and not is_large:
         torch.set_num_threads(1)
 

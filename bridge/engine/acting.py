@@ -13,19 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from gymnasium import spaces
-from jax import export
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax
 from bridge.errors import POLICY_IS_NAN
-from bridge.translate.exported_network import Observation, Params
+from bridge.translate.exported_network import Params
 from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout
 from jaxenvs.learn.distributions import Distribution
-from jaxenvs.learn.rollout import advantages, in_chunks
+from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.lstm import Memory
+from jaxenvs.learn.on_policy.collecting import advantages, in_chunks
 
 
 class Actor:
@@ -77,7 +78,7 @@ class Actor:
         keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
         return np.repeat(keys, sde_sample_freq, axis=0)
 
-    def act(self, observation: Any, noise: np.ndarray | None) -> tuple[Any, ...]:
+    def act(self, observation: Observation, noise: np.ndarray | None) -> tuple[Any, ...]:
         """Actions as the policy samples them, and as the environments take them. Neither is for writing.
 
         If the observation is Recalled, then also what is remembered next.
@@ -88,7 +89,9 @@ class Actor:
 
         Raises:
           ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
+          RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
         """
+        observation = self.network.from_host(observation)
         action, to_env, was_nan, memory = self.programs.act(self.params, observation, noise)
         if np.asarray(was_nan):  # bool() of a JAX array takes eight times as long
             raise ValueError(POLICY_IS_NAN)
@@ -100,28 +103,23 @@ class JudgingActor(Actor):
 
     network: ExportedPolicy
 
-    def act_and_judge(self, observation: Any, noise: np.ndarray) -> tuple[Any, ...]:
+    def act_and_judge(self, observation: Observation, noise: np.ndarray) -> tuple[Any, ...]:
         """The two actions that `act` gives; the values and the logarithms of the probabilities, each (num_envs,); and
         what is remembered next, as in `act`."""
+        observation = self.network.from_host(observation)
         *results, was_nan, memory = self.programs.act_and_judge(self.params, observation, noise)
         if np.asarray(was_nan):
             raise ValueError(POLICY_IS_NAN)
         return *map(np.asarray, results), *_remembered(memory)
 
-    def exported(self, observation: Any, noise: np.ndarray) -> bytes:
-        """The program `act` for CPUs elsewhere, serialised by `jax.export`: of parameters, a batch of observations and
-        its noise, of these shapes."""
-        arguments = {name: np.asarray(each) for name, each in self.params.items()}, observation, noise
-        leaves, structure = jax.tree.flatten(arguments)
-        key = structure, tuple((each.shape, each.dtype) for each in leaves)
-        if key not in self.programs.exported:
-            exported = export.export(self.programs.act, platforms=["cpu"])(*arguments)
-            self.programs.exported[key] = bytes(exported.serialize())
-        program: bytes = self.programs.exported[key]
-        return program
-
     def judge(
-        self, rollout: Rollout, judged: tuple[Any, Any] | None, done: Any, last: Any, gamma: float, gae_lambda: float
+        self,
+        rollout: Rollout,
+        judged: tuple[np.ndarray, np.ndarray] | None,
+        done: np.ndarray,
+        last: Observation,
+        gamma: float,
+        gae_lambda: float,
     ) -> list[np.ndarray]:
         """Values, logarithms of probabilities, advantages and returns of a rollout, each (n_steps, num_envs).
 
@@ -130,11 +128,11 @@ class JudgingActor(Actor):
           judged: the values and logarithms of probabilities, if these are known.
           last: the observations after the rollout.
         """
-        steps = (rollout.observation, rollout.action, rollout.reward, done)
+        steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
         return [np.asarray(part) for part in self.programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
 
 
-def _remembered(memory: Any) -> tuple[Any, ...]:
+def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
     """What a recurrent policy remembers, on the host; nothing of others."""
     return () if memory is None else (jax.tree.map(np.asarray, memory),)
 
@@ -169,7 +167,7 @@ def _programs(network: Any) -> SimpleNamespace:
         action = distribution.mode() if noise is None else sample(distribution, noise)
         return action, network.to_env(action), is_nan(distribution), recall(params, observation)
 
-    def recall(params: Params, observation: Any) -> Any:
+    def recall(params: Params, observation: Observation) -> Any:
         return network.recall(params, observation) if isinstance(observation, Recalled) else None
 
     def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
@@ -182,7 +180,12 @@ def _programs(network: Any) -> SimpleNamespace:
         return action, network.to_env(action), *judged, recall(params, observation)
 
     def judge(
-        params: Params, steps: Any, judged: Any, last: Observation, gamma: float, gae_lambda: float
+        params: Params,
+        steps: tuple[Observation, jax.Array, jax.Array, jax.Array],
+        judged: tuple[jax.Array, jax.Array] | None,
+        last: Observation,
+        gamma: float,
+        gae_lambda: float,
     ) -> tuple[jax.Array, ...]:
         def rows(inputs: tuple[Observation, jax.Array]) -> tuple[jax.Array, jax.Array]:
             distribution, value = network.apply(params, inputs[0])
@@ -195,7 +198,7 @@ def _programs(network: Any) -> SimpleNamespace:
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
     programs = {function.__name__: jit(function) for function in (act, predict, act_and_judge, judge)}
-    return SimpleNamespace(**programs, exported={})
+    return SimpleNamespace(**programs)
 
 
 def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:

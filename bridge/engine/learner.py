@@ -21,7 +21,7 @@ from bridge.translate.optimizers import (
     write_count,
     write_optimizer,
 )
-from jaxenvs.learn.off_policy.settings import Optimizers
+from jaxenvs.learn.learner_state import Optimizers
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
@@ -42,9 +42,9 @@ LARGE_NETWORKS, KEPT_FOR_LARGE = 2_000_000, 8 * MOST_FROM_HEAP
 class Learner:
     """Parameters, targets and moments: vectors of PyTorch's tensors, by the names of networks.
 
-    PyTorch has the truth whenever somebody else's code may run: whoever changes it there is followed. While none can
-    (`CompiledAlgorithm._is_sure` knows), the vectors are kept from one update to the next, and PyTorch gets what the
-    policy acts with alone. `hand_over` ends that: PyTorch gets all, and what comes next reads all.
+    While user code may run, PyTorch's tensors are true, and each update reads all of them and writes all of them. While
+    none can (`Session.on_device`), the vectors are kept from one update to the next, and PyTorch gets only the weights
+    that the policy acts with. `sync` ends that: it writes all to PyTorch, and the next update reads all.
 
     Tensors on the host are copied by NumPy, because each call of PyTorch takes longer than what it copies.
 
@@ -121,7 +121,7 @@ class Learner:
         """Go on from what a program made of the vectors.
 
         Args:
-          keep: whether nobody else's code can run before the next `hand_over`.
+          keep: whether no user code can run before the next `sync`.
 
         Raises:
           ValueError: parameters of what acts, or with `keep` False any, became NaN; or a vector has another length.
@@ -145,8 +145,13 @@ class Learner:
             for at, view in zip(self._slices[index], self._views[index]):
                 view[...] = vector[at]
 
-    def hand_over(self) -> None:
-        """Leave all where PyTorch has it, because somebody else's code may run, and read all of it afterwards."""
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether the last update's results are not all in PyTorch yet."""
+        return self._kept is not None
+
+    def sync(self) -> None:
+        """Write what the last update kept in vectors to PyTorch, and read all of it from there next time."""
         if self._kept is not None:
             self._write(*to_host(self._kept))
             self._kept = None  # not before all is there
@@ -214,6 +219,14 @@ class Learner:
         for name, optimizer in self.optimizers.items():
             write_optimizer(optimizer, jax.tree.map(np.asarray, states[name]), self._lists[name])
 
+    def steps_agree(self) -> bool:
+        """Whether all parameters of each optimizer have taken the same number of steps, as compiled updates do."""
+        for name, (leaves, _) in self._layouts.items():
+            state, parameters = self.optimizers[name].state, self._lists[name]
+            if "step" in leaves and len({int(state.get(each, NOTHING).get("step", 0)) for each in parameters}) > 1:
+                return False
+        return True
+
     # --- Settings ---------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, dict[str, float]]:
@@ -238,8 +251,8 @@ def require_numbers(params: Vectors) -> None:
         # The sum is NaN if one is, and looking at it is three times as fast.
         if np.isnan(vector.sum()) and (count := int(np.isnan(vector).sum())):
             raise ValueError(
-                f"The update made {count} of {vector.size} parameters of {name} NaN, with which SB3 would fail at its "
-                "next step. Those from before are kept."
+                f"The update made {count} of {vector.size} parameters of {name} NaN. Those from before are kept. "
+                "(SB3's DQN, QRDQN, TD3 and DDPG would go on with NaN, and its other algorithms fail when they act.)"
             )
 
 

@@ -12,21 +12,25 @@ import torch
 from jax.sharding import Mesh
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
 from bridge.engine.acting import Actor, JudgingActor
 from bridge.engine.learner import Learner
-from bridge.engine.on_policy.pipelining import why_not as why_not_pipelined
-from bridge.engine.on_policy.remote_rollouts import why_not as why_not_rolled_out
-from bridge.engine.trust import has_own_methods, inner_environments, of_others
+from bridge.engine.trust import inner_environments, of_others, replaced_in_sb3
 from bridge.errors import NotCompilable
-from bridge.host_env.cluster.ray_vec_env import RayVecEnv
+from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
 from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import acting_tensors, export_actor, export_off_policy, learned_tensors
+from bridge.translate.off_policy import (
+    acting_tensors,
+    export_actor,
+    export_off_policy,
+    learned_tensors,
+    network_names,
+)
 from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
 from bridge.translate.snapshot import Snapshot
@@ -34,17 +38,15 @@ from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
 from bridge.wrappers.vec_check_nan import CompiledCheckNan
 from bridge.wrappers.vec_monitor import CompiledMonitor
+from bridge.wrappers.vec_normalize import own_statistics
 from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.off_policy.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 
 # Of a replay buffer, what a program that has it takes as it was.
 OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination")
-# Under this name a plan has the one network that PPO and A2C train.
-POLICY = "policy"
-# Where SB3's off-policy algorithms, and their policies, have the networks that `train` uses.
-NETWORKS = tuple(f"{name}{of}" for name in ("q_net", "quantile_net", "actor", "critic") for of in ("", "_target"))
 
 
 class Mode(enum.Enum):
@@ -68,10 +70,9 @@ class Plan:
       learner: what updates change; None if they are SB3's.
       others: names of what is called in a training and is neither ours nor SB3's. With any, weights are read from
         PyTorch before each update and written there after it.
+      environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are
+        read and written as with `others`.
       reasons: why not everything is compiled, a sentence each.
-      pipelines: whether a ProcessVecEnv steps in two groups; `not_pipelined`: why it does not, if it was to.
-      rolls_out: whether the actors of a RayVecEnv act, in rollouts at whose steps nobody looks; `not_rolled_out`: as
-        `not_pipelined`.
     """
 
     mode: Mode = Mode.SB3
@@ -81,11 +82,8 @@ class Plan:
     mesh: Mesh | None = None
     learner: Learner | None = None
     others: tuple[str, ...] = ()
+    environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
-    pipelines: bool = False
-    not_pipelined: str | None = None
-    rolls_out: bool = False
-    not_rolled_out: str | None = None
 
     # What it was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
@@ -117,18 +115,17 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"collecting: {self.mode.value}{', in two groups' if self.pipelines else ''}"
-            f"{', or where nobody looks at steps, whole rollouts in the actors' if self.rolls_out else ''}",
+            f"collecting: {self.mode.value}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
             *([] if self.mesh is None else [self._on_devices(self.mesh)]),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
-        if self.not_pipelined is not None:
-            lines.append(f"not pipelined: {self.not_pipelined}")
-        if self.not_rolled_out is not None:
-            lines.append(f"no whole rollouts in the actors: {self.not_rolled_out}")
         if self.others:
-            lines.append(f"called as they are, and weights handed over each time: {', '.join(self.others)}")
+            lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.others)}")
+        if self.environments is not None:
+            lines.append(
+                f"synced with PyTorch around each step: environments may reach the model, as {self.environments}"
+            )
         return "\n".join(lines)
 
     def _on_devices(self, mesh: Mesh) -> str:
@@ -152,6 +149,8 @@ class Plan:
             return False
         if self.learner is None:
             return True
+        if not self.learner.steps_agree():  # user code has taken a gradient step on a part of a network
+            return False
         exported = self.learner.exported
         try:
             return all(export_optimizer(each) == exported[name] for name, each in self.learner.optimizers.items())
@@ -171,21 +170,13 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     plan = Plan(others=of_others(algorithm, env))
     if algorithm.engine == "torch":
         plan.reasons.append('The engine is "torch".')
+    elif in_sb3 := replaced_in_sb3(algorithm):
+        plan.reasons.append(f"Methods of SB3's {type(algorithm).__name__} were replaced: {', '.join(in_sb3)}.")
     elif _is_usable(plan.reasons):
         (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
     if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.PROGRAM):
         reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
-    if isinstance(algorithm, OnPolicyAlgorithm):
-        sees_more = algorithm.MASKS or hasattr(algorithm, "_last_lstm_states")  # type: ignore[attr-defined]
-        acting = plan.network, plan.mode is Mode.ACTING, sees_more, env
-        if algorithm.pipeline:  # type: ignore[attr-defined]
-            plan.not_pipelined = why_not_pipelined(*acting)
-            plan.pipelines = plan.not_pipelined is None
-        *_, innermost = inner_environments(env)
-        if isinstance(innermost, RayVecEnv) and innermost.whole_rollouts:
-            plan.not_rolled_out = why_not_rolled_out(*acting)
-            plan.rolls_out = plan.not_rolled_out is None
     plan._inputs = _inputs_of(algorithm, env)
     return plan
 
@@ -201,6 +192,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = Snapshot(policy)
     try:
         _require_faster(algorithm)
+        plan._snapshot.require_whole()
         network, parameters = export_policy(policy), plan._snapshot.parameters
         plan.network = network
         require_trainable(policy, network)
@@ -234,12 +226,13 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     plan._snapshot = Snapshot(policy)
     try:
         _require_faster(algorithm)
+        plan._snapshot.require_whole()
         network = export_actor(policy)
         plan.actor = Actor(network, acting_tensors(policy, network))
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
-        for name in NETWORKS:
-            if hasattr(policy, name) and getattr(algorithm, name) is not getattr(policy, name):
+        for name in network_names(policy):  # SB3's `train` uses those of the model
+            if getattr(algorithm, name, None) is not getattr(policy, name):
                 raise NotCompilable(f"{name} of the model is not that of its policy.")
         entropy = getattr(algorithm, "ent_coef_optimizer", None)
         plan.learner = Learner(*learned_tensors(policy, entropy and (algorithm.log_ent_coef, entropy)))
@@ -339,11 +332,11 @@ def _require_faster(algorithm: Any) -> None:
 
 def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
     policy = algorithm.policy
-    networks = [each for name in NETWORKS if (each := vars(algorithm).get(name)) is not None]
+    networks = [each for name in network_names(policy) if (each := vars(algorithm).get(name)) is not None]
     owners = [policy, *networks]
     buffer = vars(algorithm).get("rollout_buffer", vars(algorithm).get("replay_buffer"))
     environments = [*inner_environments(env)]
-    names = ["ent_coef_optimizer", "action_noise", "train_freq", "pipeline"]
+    names = ["ent_coef_optimizer", "action_noise", "train_freq"]
     if getattr(environments[-1], "mesh", None) is not None:
         names += ["n_steps", "batch_size"]  # of which devices have equal parts
     return (
@@ -356,6 +349,7 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
         *(vars(buffer).get(name) for name in OF_BUFFERS if buffer is not None),
         *environments,
         *(has_own_methods(each) for each in (buffer, *environments) if each is not None),
+        *(own_statistics(each) for each in environments if type(each) is VecNormalize),
     )
 
 

@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 
-from bridge.buffers.rollout import read_rollout
 from bridge.engine.acting import unscaled
-from bridge.engine.compilation import HeldInterrupt
 from bridge.engine.memory import read_memory, rows_of, to_states
+from bridge.engine.on_policy.host_loop import values_in_torch
+from bridge.engine.rollout_buffer import read_rollout
+from bridge.engine.session import CallbackDoor
+from bridge.engine.signals import Signals
 from bridge.engine.steps import Ran, Steps, Taken
-from bridge.engine.watching import looks_at_steps
 from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
 from bridge.vec_env.actions import as_sb3_gives
 from bridge.vec_env.infos import ended_infos, update_reset_infos
 from bridge.wrappers import Chain
+from jaxenvs.learn.interfaces import Arrays
 
 
 class Block:
@@ -35,7 +36,7 @@ class Block:
       most: so many of the newest infos are made, where nobody sees the others.
     """
 
-    def __init__(self, chain: Chain, steps: Steps, final_observation: Any = (), most: int | None = None) -> None:
+    def __init__(self, chain: Chain, steps: Steps, final_observation: Arrays = (), most: int | None = None) -> None:
         self._chain, self._outputs = chain, steps.outputs
         self.num_steps, self.num_envs = steps.dones.shape
         ended = steps.dones.nonzero()
@@ -51,6 +52,7 @@ class Block:
                     info["terminal_observation"] = last
         chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
         self._lanes = ended[1].tolist()
+        self._tells = bool(jax.tree.leaves(steps.outputs.final_info))  # in steps in which no episode ends, too
         self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
 
     def ended(self, step: int) -> Infos:
@@ -63,8 +65,8 @@ class Block:
         if only_ends:
             infos: Infos = [{} for _ in range(self.num_envs)]
         else:
-            quiet = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info)
-            infos = self._chain.base.quiet_infos(quiet)
+            told = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info) if self._tells else {}
+            infos = self._chain.base.quiet_infos(told)
         for lane, info in zip(self._lanes[rows], self.infos[rows]):
             infos[lane] = info
         return infos
@@ -73,40 +75,33 @@ class Block:
 def show_rollout(
     algorithm: OnPolicy,
     chain: Chain,
-    callback: BaseCallback,
+    door: CallbackDoor,
     buffer: RolloutBuffer,
     steps: Steps,
     watched: bool,
-    held: HeldInterrupt,
+    signals: Signals,
 ) -> bool:
-    """Count the steps of a rollout, call the callback for each, with SB3's locals, and keep the episodes that ended.
+    """Count the steps of a rollout, call the callback for each and at the rollout's end, and keep the ended episodes.
 
     Rewards, values and ends that the callback writes into its locals are what is learnt from, as in SB3.
 
     Args:
       algorithm: has its observation after the rollout already.
       chain: its environments.
-      callback: called as by SB3.
+      door: to the callback, which is called as by SB3, with SB3's locals.
       buffer: holds the rollout.
       steps: the rest of it. More than the rollout, if nobody looks at them.
       watched: whether the callback may look at them.
-      held: released before the callback may take long.
+      signals: released before the callback may take long.
 
     Returns:
       False as soon as the callback does.
     """
-    num_envs = steps.dones.shape[1]
     if not watched:
-        # What the model keeps of episodes is all that anybody can see.
-        block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
-        for _ in range(block.num_steps):
-            algorithm.num_timesteps += num_envs
-            if not callback.on_step():
-                return False
-        algorithm._update_info_buffer(block.infos, np.ones(len(block.infos), bool))
-        return True
+        return _count_rollout(algorithm, chain, door, steps)
     block, columns = Block(chain, steps), _columns(algorithm, buffer, steps)
-    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": callback, "rollout_buffer": buffer}
+    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": door.callback}
+    shown["rollout_buffer"] = buffer
     shown["n_rollout_steps"] = block.num_steps
     if algorithm.MASKS:
         shown.update(use_masking=algorithm._masks, action_masks=None)
@@ -115,30 +110,49 @@ def show_rollout(
     given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
     last = algorithm._last_obs, algorithm._last_episode_starts
     before = columns.pop("_last_obs")
-    held.release()
+    names, starts = list(columns), list(buffer.episode_starts > 0)
+    signals.release()
     try:
-        for step in range(block.num_steps):
+        for step, now in enumerate(zip(*columns.values())):
+            chain.show(steps.wrapper_outputs, step)
             # As it is in SB3's loop: the step is not in the buffer yet.
-            algorithm._last_obs, algorithm._last_episode_starts = before[step], buffer.episode_starts[step] > 0
+            algorithm._last_obs, algorithm._last_episode_starts = before[step], starts[step]
             if states_before is not None:
                 algorithm._last_lstm_states = states_before[step]  # type: ignore[attr-defined]
             buffer.pos, buffer.full = step, False
-            algorithm.num_timesteps += num_envs
-            now = {name: column[step] for name, column in columns.items()}
-            callback.update_locals({**shown, "n_steps": step, "infos": block.step_infos(step), **now})
-            if not callback.on_step():
+            algorithm.num_timesteps += block.num_envs
+            shown.update(zip(names, now), n_steps=step, infos=block.step_infos(step))
+            if not door.on_step(shown):
                 return False
             if ended := block.ended(step):
                 algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
+        buffer.pos, buffer.full = block.num_steps, True
     finally:
+        # If the callback stops here, the buffer stays as full as SB3's; the environments have gone on.
         algorithm._last_obs, algorithm._last_episode_starts = last
         if states_before is not None:
             algorithm._last_lstm_states = states_after  # type: ignore[attr-defined]
-        buffer.pos, buffer.full = block.num_steps, True
+        chain.show(steps.wrapper_outputs, block.num_steps - 1)
     written = [columns["rewards"], columns["dones"], buffer.values]
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(written, given)):
         _apply_written(algorithm, buffer, np.asarray(written[0]) - given[0], np.asarray(written[1]))
-    callback.update_locals({**shown, "n_steps": block.num_steps})  # as SB3 does before a rollout ends
+    end: dict[str, Any] | None = None
+    if algorithm.SHOWS_ROLLOUT_END:
+        values = _last_values(algorithm, algorithm._last_episode_starts)
+        end = shown | {"n_steps": block.num_steps, "values": values}
+    door.on_rollout_end(end)
+    return True
+
+
+def _count_rollout(algorithm: OnPolicy, chain: Chain, door: CallbackDoor, steps: Steps) -> bool:
+    """`show_rollout` to a callback that does not look at steps, as SB3's progress bar."""
+    # What the model keeps of episodes is all that can be seen.
+    block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
+    for _ in range(block.num_steps):
+        algorithm.num_timesteps += block.num_envs
+        if not door.on_step():
+            return False
+    algorithm._update_info_buffer(block.infos, np.ones(len(block.infos), bool))
     return True
 
 
@@ -146,13 +160,14 @@ def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarr
     """Let a rollout be learnt from with what a callback has written into locals: rewards that are added, and ends."""
     buffer.rewards += rewards
     buffer.episode_starts[1:] = dones[:-1]
-    further: tuple[Any, ...] = ()
-    if (states := getattr(algorithm, "_last_lstm_states", None)) is not None:
-        further = states.vf, torch.tensor(dones[-1], dtype=torch.float32, device=algorithm.device)
-    with torch.no_grad():
-        last_values = algorithm.policy.predict_values(obs_as_tensor(algorithm._last_obs, algorithm.device), *further)
     algorithm._last_episode_starts = np.array(dones[-1])
-    buffer.compute_returns_and_advantage(last_values=last_values, dones=dones[-1])
+    buffer.compute_returns_and_advantage(last_values=_last_values(algorithm, dones[-1]), dones=dones[-1])
+
+
+def _last_values(algorithm: OnPolicy, dones: np.ndarray) -> torch.Tensor:
+    """The values of the observations after a rollout."""
+    observation = obs_as_tensor(algorithm._last_obs, algorithm.device)
+    return values_in_torch(algorithm, observation, read_memory(algorithm), dones)
 
 
 def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[str, Any]:
@@ -174,7 +189,7 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
         masks = buffer.action_masks.reshape(lead[0], *like.shape).astype(like.dtype)  # type: ignore[attr-defined]
         further = {"action_masks": _rows(masks)}
     if (memory := read_memory(algorithm)) is not None:
-        recalled = read_rollout(buffer).observation
+        recalled: Any = read_rollout(buffer).observation
         states = rows_of(algorithm, recalled.memory)
         starts = torch.as_tensor(buffer.episode_starts, device=algorithm.device)
         further |= {"_last_lstm_states": states, "lstm_states": [*states[1:], to_states(algorithm, memory)]}
@@ -206,14 +221,14 @@ def _rows(column: Any) -> Sequence[Any]:
 
 
 def show_steps(
-    algorithm: OffPolicy, callback: BaseCallback, log_interval: int | None, ran: Ran, watched: bool, held: HeldInterrupt
+    algorithm: OffPolicy, door: CallbackDoor, log_interval: int | None, ran: Ran, watched: bool, signals: Signals
 ) -> bool:
     """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
 
     Args:
       ran: what the program gave.
       watched: whether the callback may look at each step; else at the last one, at most.
-      held: released before the callback may take long.
+      signals: released before the callback may take long.
 
     Returns:
       False as soon as the callback says so.
@@ -223,10 +238,11 @@ def show_steps(
     lead = slice(None) if watched else None
     final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
     block, after = Block(ran.chain, steps, final), algorithm._last_obs
-    shown = {"self": algorithm, "env": algorithm.env, "callback": callback, "replay_buffer": algorithm.replay_buffer}
+    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": door.callback}
+    shown["replay_buffer"] = algorithm.replay_buffer
     shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
-    shows_ends = has_shown_ends = looks_at_steps(callback)  # those of the program before, too
+    shows_ends = has_shown_ends = door.sees_steps  # those of the program before, too
     outputs, count, goes_on, train_freq = steps.outputs, block.num_steps, True, algorithm._frequency.frequency
     rewards = np.array(outputs.reward)
     for step in range(count):
@@ -234,27 +250,26 @@ def show_steps(
         algorithm.num_timesteps += num_envs
         if (num_collected := (algorithm._step_of_iteration + step - count) % train_freq + 1) == 1:
             algorithm._episodes_before_iteration = algorithm._episode_num
+        now: dict[str, Any] | None = None
         if watched or step == count - 1:
-            held.release()
+            signals.release()
             seen = _seen(algorithm, jax.tree.map(lambda leaf, step=step: leaf[step], taken) if watched else taken)
-            callback.update_locals(
-                {
-                    **shown,
-                    **seen,
-                    "num_collected_steps": num_collected,
-                    "num_collected_episodes": algorithm._episode_num - algorithm._episodes_before_iteration,
-                    "rewards": rewards[step],
-                    "dones": np.array(outputs.done[step]),
-                    "infos": block.step_infos(step),
-                }
-            )
+            now = {
+                **shown,
+                **seen,
+                "num_collected_steps": num_collected,
+                "num_collected_episodes": algorithm._episode_num - algorithm._episodes_before_iteration,
+                "rewards": rewards[step],
+                "dones": np.array(outputs.done[step]),
+                "infos": block.step_infos(step),
+            }
             algorithm._last_obs, before = before, seen["new_obs"]
         elif shows_ends and (ended or has_shown_ends):
             has_shown_ends = bool(ended)
             infos = block.step_infos(step, only_ends=True)
-            callback.update_locals({"self": algorithm, "dones": np.array(outputs.done[step]), "infos": infos})
+            now = {"self": algorithm, "dones": np.array(outputs.done[step]), "infos": infos}
         try:
-            goes_on = callback.on_step()
+            goes_on = door.on_step(now, looks=shows_ends)
         finally:
             algorithm._last_obs = after
         if not goes_on:

@@ -17,10 +17,11 @@ from bridge.vec_env.programs import Outputs
 from bridge.wrappers import Chain, CompiledWrapper
 from bridge.wrappers.chain import in_dtypes_of
 from bridge.wrappers.chain import step as step_chain
-from jaxenvs import VectorEnv, struct
+from jaxenvs import VectorEnv, VectorTimeStep, struct
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, Masked, Recalled
-from jaxenvs.learn.rollout import Step, masked_observation, masked_step
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.on_policy.collecting import Step, masked_observation, masked_step
 
 
 @struct
@@ -54,8 +55,8 @@ class Taken:
 
     action: Any
     env_action: Any
-    observation: Any
-    final_observation: Any
+    observation: Arrays
+    final_observation: Arrays
 
 
 @dataclasses.dataclass
@@ -70,7 +71,7 @@ class Ran:
     """
 
     chain: Chain
-    before: Any
+    before: Arrays
     count: int
     num_updated: int
     metrics: dict[str, float]
@@ -83,7 +84,7 @@ class End(NamedTuple):
 
     env_state: Packed
     wrapper_states: tuple[Any, ...]
-    observation: Any
+    observation: Arrays
     memory: Memory | None = None  # of a recurrent policy
 
     def leave(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
@@ -117,11 +118,13 @@ class Environments:
     venv: VectorEnv
     env_state: Packed
     wrapper_states: tuple[Any, ...]
-    observation: Any
-    recalled: Any = None
+    observation: Arrays
+    recalled: tuple[Memory, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, chain: Chain, last_obs: Any, masks: bool = False, recalled: Any = None) -> Environments:
+    def of(
+        cls, chain: Chain, last_obs: Arrays, masks: bool = False, recalled: tuple[Memory, np.ndarray] | None = None
+    ) -> Environments:
         """
         Args:
           last_obs: as the outermost wrapper gave it.
@@ -162,7 +165,7 @@ class Environments:
     def stepping(self, keeps_final_observation: bool = False) -> Step:
         """A step of the environments and of the wrappers around them, in traced code; besides, it gives its Steps."""
 
-        def step(state: Any, action: jax.Array) -> Any:
+        def step(state: tuple[Any, Any], action: jax.Array) -> tuple[Any, VectorTimeStep, Steps]:
             env_state, wrapper_states = state
             env_state, timestep = self.venv.step(env_state, action)
             wrapper_states, timestep, wrapper_outputs = step_chain(self.wrapper_types, wrapper_states, timestep, action)
@@ -183,6 +186,6 @@ class Environments:
         return End(self.packing.pack(env_state), wrapper_states, observation, memory)
 
 
-def as_given(like: Any, observation: Any) -> Any:
+def as_given(like: Arrays, observation: Arrays) -> Any:
     """Observations that a program gave, as SB3's wrappers give them: in their dtypes, in memory of their own."""
     return jax.tree.map(np.array, in_dtypes_of(like, observation))

@@ -5,12 +5,11 @@ What is known is listed; all else is somebody's own, and may look at anything an
 
 from __future__ import annotations
 
+import builtins
 import dis
 import functools
-import inspect
 import math
 import types
-import weakref
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -27,8 +26,10 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
 
+from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
+from bridge.translate.known_objects import is_outside
 from bridge.wrappers.chain import is_compiled
 
 Class = TypeVar("Class", bound=type)
@@ -64,25 +65,29 @@ SCHEDULES = tuple(
 CONSTANT = getattr(utils, "ConstantSchedule", None)  # of later versions of SB3
 NUMBERS = (int, float, str, type(None))
 MATHEMATICS = (math, np, *(abs, bool, float, int, len, max, min, pow, round, sum))
-# Whether functions are of their arguments alone, as long as there are these functions.
-_functions: weakref.WeakKeyDictionary[types.FunctionType, bool] = weakref.WeakKeyDictionary()
+# Instructions that write outside of a function, or bring something in that its globals do not name.
+_WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+_IMPORTS = ("IMPORT_NAME", "LOAD_BUILD_CLASS")
 
 
 def compiled(cls: Class) -> Class:
-    """Make a class of ours known: a decorator."""
+    """Make a class of ours known, and the methods that it has now: a decorator."""
     _ALGORITHMS.add(cls)
+    remember(cls)
+    remember_packages("sb3_contrib")  # where it is one of those that are imported late
     return cls
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a class is one of those, exactly."""
-    return cls in _ALGORITHMS
+    """Whether a class is one of those, exactly, and has the methods that it came with."""
+    return cls in _ALGORITHMS and not set(replaced(cls)) - BESIDE_TRAINING
 
 
 def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
 
-    With none, nobody else's code runs in a training, but for callbacks, and environments, which know of no model.
+    Three kinds of the user's code are not among them, because others look after them: callbacks (`watching`),
+    environments, which may reach the model (`Plan.environments`), and networks (`Snapshot`).
     """
     names = [*_own_methods(algorithm)]
     if not _is_known_logger(vars(algorithm).get("_logger")):
@@ -104,13 +109,14 @@ def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
 
 
 def _own_methods(algorithm: object) -> list[str]:
-    """Names of methods of an algorithm that somebody has put in the place of ours, in a subclass or in the model.
+    """Names of methods of an algorithm that somebody has put in the place of ours: in a subclass, the model, a class.
 
-    Those of a subclass are looked for each time: somebody may put one into it at any time.
+    All are looked for each time: somebody may put one there at any time.
     """
     cls = type(algorithm)
     ours = next(each for each in cls.__mro__ if each in _ALGORITHMS)
-    in_model = [name for name in vars(algorithm).keys() & _routines(ours) if name not in BESIDE_TRAINING]
+    in_model = [name for name in vars(algorithm).keys() & routines(ours) if name not in BESIDE_TRAINING]
+    in_model += [name for name in replaced(cls) if name not in BESIDE_TRAINING and name not in in_model]
     if cls is ours:
         return in_model
     beside = BESIDE_TRAINING | {"predict"} if issubclass(ours, OnPolicyAlgorithm) else BESIDE_TRAINING
@@ -122,18 +128,14 @@ def _own_methods(algorithm: object) -> list[str]:
         if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
         or getattr(value, "fset", None) is not None
     }
-    return sorted(name for name in names - beside if not name.startswith("__") or name in _ACCESS) + in_model
+    known = {*beside, *in_model}
+    return sorted(name for name in names - known if not name.startswith("__") or name in _ACCESS) + in_model
 
 
-def has_own_methods(thing: object) -> bool:
-    """Whether somebody has put a method into an object: into an environment or a buffer, say."""
-    cls: type = type(thing)
-    return not _routines(cls).isdisjoint(vars(thing))
-
-
-@functools.lru_cache(maxsize=256)
-def _routines(cls: type) -> frozenset[str]:
-    return frozenset(name for name in dir(cls) if inspect.isroutine(getattr(cls, name, None)))
+def replaced_in_sb3(algorithm: object) -> list[str]:
+    """Names of methods of SB3's algorithm, in whose place ours runs, that somebody has replaced in SB3's class."""
+    cls = type(algorithm)
+    return [name for name in replaced(cls) if name not in BESIDE_TRAINING and is_shadowed(cls, name)]
 
 
 def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
@@ -167,22 +169,40 @@ def is_constant(schedule: object) -> bool:
 
 
 def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
-    """Whether a function reads numbers and mathematics alone, and writes to nothing outside of it."""
-    if function not in _functions:
-        _functions[function] = _reads_numbers(function)
-    return _functions[function]
+    """Whether a function reads numbers and mathematics alone, and writes to nothing outside of it.
 
-
-def _reads_numbers(function: types.FunctionType) -> bool:
+    What it reads is looked up each time: a global may hold something else by now.
+    """
     code = function.__code__
-    if "random" in code.co_names or any(isinstance(each, types.CodeType) for each in code.co_consts):
+    read = _names_read(code)
+    if read is None:
         return False
-    for each in dis.get_instructions(function):
-        if each.opname in ("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR"):
-            return False
-        if each.opname == "STORE_DEREF" and each.argval in code.co_freevars:
-            return False
-    variables = inspect.getclosurevars(function)
-    read = [*variables.nonlocals.values(), *variables.globals.values(), *(function.__defaults__ or ())]
-    read += [*(function.__kwdefaults__ or {}).values(), *variables.builtins.values()]
-    return all(isinstance(each, NUMBERS) or any(each is known for known in MATHEMATICS) for each in read)
+    namespace = function.__globals__
+    values = [namespace[name] if name in namespace else getattr(builtins, name, None) for name in read]
+    try:
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a variable that has no value yet
+        return False
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if any(each is np for each in values) and any(_is_no_mathematics(vars(np).get(name)) for name in code.co_names):
+        return False
+    return all(isinstance(each, NUMBERS) or any(each is known for known in MATHEMATICS) for each in values)
+
+
+def _is_no_mathematics(value: object) -> bool:
+    """Whether something of NumPy's may use files, as `np.load` and much in its modules do."""
+    return isinstance(value, types.ModuleType) or is_outside(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_read(code: types.CodeType) -> frozenset[str] | None:
+    """Return the globals and built-ins that code names; None if it may do more than read them."""
+    if "random" in code.co_names or any(isinstance(each, types.CodeType) for each in code.co_consts):
+        return None
+    names = set()
+    for each in dis.get_instructions(code):
+        if each.opname in (*_WRITES, *_IMPORTS) or (each.opname == "STORE_DEREF" and each.argval in code.co_freevars):
+            return None
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(each.argval)
+    return frozenset(names)

@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import (
 )
 
 from bridge.contrib import contrib_class
-from bridge.engine.trust import has_own_methods
+from bridge.originals import has_own_methods
 
 # Of SB3's callbacks, those that do nothing but at steps that one can tell; MaskablePPO's of evaluations besides.
 ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)

@@ -42,11 +42,6 @@ def rows(batch: Any) -> list[Any]:
     return list(batch)
 
 
-def concatenate(batches: Sequence[Any]) -> Any:
-    """The batch of the lanes of several, one after another."""
-    return map_parts(lambda *parts: np.concatenate(parts), *batches)
-
-
 def take(batch: Any, lanes: np.ndarray | slice) -> Any:
     """The batch of some lanes, a copy; of a slice of them, a view."""
     return map_parts(lambda part: part[lanes], batch)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge.host_env.processes.worker_main import Told
+from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
 
@@ -29,7 +30,7 @@ class Ended(NamedTuple):
     seconds: float
     told: np.ndarray | None = None
 
-    def mark(self, infos: list[dict[str, Any]], observations: list[Any]) -> None:
+    def mark(self, infos: Infos, observations: list[Any]) -> None:
         """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these lanes.
 
         Args:
@@ -105,13 +106,11 @@ class Episodes:
 
     def step(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    ) -> tuple[np.ndarray, np.ndarray, Infos]:
         """`count`, and the infos of a step in which no episode ended: for those who visit every lane anyway."""
         return *self.count(rewards, terminated, truncated), self.quiet_infos({})
 
-    def end(
-        self, lanes: np.ndarray, infos: list[dict[str, Any]], terminated: np.ndarray, observations: list[Any]
-    ) -> None:
+    def end(self, lanes: np.ndarray, infos: Infos, terminated: np.ndarray, observations: list[Any]) -> None:
         """`ended`, written into infos at once; the arguments are those of `ended` and of `Ended.mark`."""
         self.ended(lanes, terminated).mark(infos, observations)
 
@@ -122,8 +121,8 @@ def infos_of_step(
     terminated: np.ndarray,
     truncated: np.ndarray,
     told: Told,
-    reset_infos: list[dict[str, Any]],
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    reset_infos: Infos,
+) -> tuple[np.ndarray, Infos]:
     """The dones and infos of a step, as SB3 has them, of what environments told.
 
     Args:

@@ -21,8 +21,9 @@ from bridge.host_env.lane_resets import LaneReset, autoreset_mode_of, lane_reset
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_infos import kept, lane_infos
 from bridge.observations import parts_of
-from bridge.vec_env.all_lanes import MAX_IMAGES
-from bridge.vec_env.arguments import lanes_of
+from bridge.sb3 import Infos
+from bridge.vec_env.argument_checks import lanes_of
+from bridge.vec_env.base import MAX_IMAGES
 from jaxenvs.arguments import instance
 
 
@@ -102,7 +103,7 @@ class GymVecEnv(HostVecEnv):
             raise ValueError(f"options must be the same for all lanes of a GymVecEnv, got {options}.")
         super().set_options(options)
 
-    def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
+    def _reset_all(self) -> tuple[Any, Infos]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
         if seed is not None and envpool.is_pool(self.vector_env):
@@ -181,7 +182,7 @@ class GymVecEnv(HostVecEnv):
             self._began.update(zip(lanes.tolist(), zip(repeat((told, num_rows)), at.tolist())))
 
     @property
-    def reset_infos(self) -> list[dict[str, Any]]:
+    def reset_infos(self) -> Infos:
         """What each lane told as its episode began."""
         for lane, ((told, num_rows), row) in self._began.items():
             (self._reset_infos[lane],) = lane_infos(told, np.array([row]), num_rows)
@@ -189,7 +190,7 @@ class GymVecEnv(HostVecEnv):
         return self._reset_infos
 
     @reset_infos.setter
-    def reset_infos(self, infos: list[dict[str, Any]]) -> None:
+    def reset_infos(self, infos: Infos) -> None:
         self._reset_infos = infos
         self._began.clear()
 
@@ -302,7 +303,7 @@ def _writer(
     facts: Ended | None = None,
     final_observation: Any = None,
     final_info: Mapping[str, Any] | None = None,
-) -> Callable[[list[dict[str, Any]]], None]:
+) -> Callable[[Infos], None]:
     """What StepInfos call once they are read.
 
     Args:
@@ -311,7 +312,7 @@ def _writer(
         `final_info` is what all lanes tell.
     """
 
-    def write(infos: list[dict[str, Any]]) -> None:
+    def write(infos: Infos) -> None:
         for lane, info in zip(going_on.tolist(), lane_infos(told, going_on, len(infos)) if told else ()):
             info["TimeLimit.truncated"] = False
             infos[lane] = info

@@ -6,14 +6,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.host_env.episodes import Episodes
+from bridge.sb3 import Infos, Space
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
-from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.argument_checks import lanes_of
+from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
 from jaxenvs.arguments import instance
 
 
@@ -27,8 +27,8 @@ class HostVecEnv(AllLanesVecEnv):
         self,
         source: Any,
         num_envs: int,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         monitored: bool = False,
     ) -> None:
         """
@@ -151,7 +151,7 @@ class HostVecEnv(AllLanesVecEnv):
         return lanes
 
     @abstractmethod
-    def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
+    def _reset_all(self) -> tuple[Any, Infos]:
         """Reset all lanes, by `self._seeds` and `self._options`, to their observations and infos."""
 
     @abstractmethod

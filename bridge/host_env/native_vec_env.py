@@ -11,6 +11,7 @@ from bridge.host_env.batches import rows, take
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.native import BufferPool, Buffers, NativeVectorEnv, views
 from bridge.host_env.step_infos import StepInfos
+from bridge.sb3 import Infos
 from jaxenvs.arguments import positive_int
 
 
@@ -47,7 +48,7 @@ class NativeVecEnv(HostVecEnv):
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(f"A NativeVecEnv takes no reset options, got {options}.")
 
-    def _reset_all(self) -> tuple[Any, list[dict[str, Any]]]:
+    def _reset_all(self) -> tuple[Any, Infos]:
         buffers = self._pool.take()
         given = [seed % 2**64 for seed in self._seeds if seed is not None]
         seeds = np.array(given, np.uint64) if given else None
@@ -76,8 +77,8 @@ class NativeVecEnv(HostVecEnv):
             facts = self._episodes.ended(ended, terminated)
             final = views(buffers.final_observation)
 
-            def write(infos: list[dict[str, Any]]) -> None:
-                told: list[dict[str, Any]] = [{} for _ in range(len(ended))]
+            def write(infos: Infos) -> None:
+                told: Infos = [{} for _ in range(len(ended))]
                 facts.mark(told, rows(take(final, ended)))
                 for lane, info in zip(ended.tolist(), told):
                     infos[lane] = info

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env.util import dict_to_obs
 
 from bridge.host_env.episodes import Episodes, infos_of_step
 from bridge.host_env.processes.worker_main import Lanes, set_attribute
-from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.argument_checks import lanes_of
 
 
 class SerialVecEnv(DummyVecEnv):

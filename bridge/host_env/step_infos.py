@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos
 
 # What `list` does with its items. `len` and truth are known before there are any.
@@ -25,7 +26,7 @@ class StepInfos(list[dict[str, Any]]):
     Copies and pickles are plain lists.
     """
 
-    def __init__(self, quiet_infos: QuietInfos, write: Callable[[list[dict[str, Any]]], None] | None = None) -> None:
+    def __init__(self, quiet_infos: QuietInfos, write: Callable[[Infos], None] | None = None) -> None:
         """
         Args:
           quiet_infos: makes the infos of lanes of which there is nothing to tell.
@@ -44,7 +45,7 @@ class StepInfos(list[dict[str, Any]]):
     def __len__(self) -> int:
         return super().__len__() if self._make is None else self._make[0].num_envs
 
-    def __radd__(self, other: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def __radd__(self, other: Infos) -> Infos:
         return other + list(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -10,10 +10,9 @@ import numpy as np
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge.algorithms.epsilon_greedy import EpsilonGreedyAlgorithm
-from bridge.algorithms.off_policy import CompiledOffPolicyAlgorithm
-from bridge.algorithms.on_policy import CompiledOnPolicyAlgorithm
-from bridge.engine.plan import POLICY
+from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
+from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.trust import is_ours
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters, write_parameters
@@ -21,6 +20,7 @@ from bridge.translate.optimizers import write_optimizer
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import learn
 from jaxenvs.learn import Moments, Training, TrainingState
+from jaxenvs.learn.learner_state import POLICY
 
 Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm
 # Of a VecNormalize, what a Training normalises by.
@@ -91,11 +91,10 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
     model.num_timesteps = steps * model.n_envs
     model._total_timesteps = total_timesteps
     model._current_progress_remaining = 1 - model.num_timesteps / total_timesteps
+    model._n_updates = int(state.learner.num_updates)
     if isinstance(model, CompiledOnPolicyAlgorithm):
-        write_parameters(model.policy.parameters(), state.learner.params)
-        write_optimizer(model.policy.optimizer, state.learner.optimizer_state)
-        epochs = metrics.get("epochs")
-        model._n_updates = int(state.iteration) if epochs is None else int(epochs.sum())
+        write_parameters(model.policy.parameters(), state.learner.params[POLICY])
+        write_optimizer(model.policy.optimizer, state.learner.optimizer_states[POLICY])
     else:
         learner = model.plan.learner
         assert learner is not None
@@ -104,7 +103,6 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         leaves = jax.tree.leaves(state.learner.optimizer_states)
         moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
         learner.leave(state.learner.params, state.learner.targets, moments)
-        model._n_updates = int(state.learner.num_updates)
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
         if isinstance(model, EpsilonGreedyAlgorithm):
             model._n_calls = steps

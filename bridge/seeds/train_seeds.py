@@ -7,9 +7,12 @@ import io
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from bridge.algorithms.base import CompiledAlgorithm
+from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
+from bridge.errors import NotCompilable
 from bridge.seeds.model_training import Model, require_one_program
 from bridge.seeds.seed_sweep import SeedSweep
 from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -17,6 +20,8 @@ from jaxenvs import arguments
 
 AnyModel = TypeVar("AnyModel", bound=CompiledAlgorithm)
 LAST_SEED = 2**32 - 1  # NumPy's
+# Where schedules are compared: the progress remaining.
+PROGRESS = np.linspace(1, 0, 101).tolist()
 
 
 def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> list[AnyModel]:
@@ -39,7 +44,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
       The trained models, in the order of the seeds.
 
     Raises:
-      NotCompilable: something of it is no part of one program, as a class or a method of one's own.
+      NotCompilable: something of it is no part of one program, as a class, a method or a schedule of one's own.
       TypeError, ValueError: an argument is not what it must be, or `model` has begun to learn.
     """
     arguments.instance("model", model, CompiledAlgorithm, "a model of bridge")
@@ -50,11 +55,35 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
     if model.num_timesteps:
         raise ValueError(f"model must not have begun to learn, got one of {model.num_timesteps} steps.")
     require_one_program(model)
+    _require_constructors_schedules(model)
     sweep = SeedSweep(_with_seeds(model, numbers), total_timesteps)
     while not sweep.is_done:
         sweep.advance()
     sweep.finish()
     return sweep.models  # type: ignore[return-value]
+
+
+def _require_constructors_schedules(model: Any) -> None:
+    """Refuse schedules that were set on the model, because models of other seeds get those of the constructor.
+
+    Raises:
+      NotCompilable: there is one.
+    """
+    fresh = object.__new__(type(model))
+    fresh.learning_rate = model.learning_rate
+    fresh._setup_lr_schedule()
+    expected = {"lr_schedule": fresh.lr_schedule}
+    if isinstance(model, EpsilonGreedyAlgorithm):
+        names = ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps")
+        fraction, first, last = (getattr(model, name) for name in names)
+        expected["exploration_schedule"] = lambda progress: np.interp(1 - progress, [0, fraction], [first, last])
+    for name, schedule in expected.items():
+        own = getattr(model, name)
+        if getattr(own, "value_schedule", own) is model.learning_rate:
+            continue  # a function, which is called no more often than needed
+        values, expected_values = ([float(each(progress)) for progress in PROGRESS] for each in (own, schedule))
+        if not np.allclose(values, expected_values, atol=0):
+            raise NotCompilable(f"The model has a {name} of its own: give it to the constructor, if that takes it.")
 
 
 def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:

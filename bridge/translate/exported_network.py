@@ -20,8 +20,12 @@ from torch import nn
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
 from bridge.translate.modules import ExportedModule, export_module
-from bridge.translate.tracing import Computation, first_line
+from bridge.translate.tracing import Computation, first_line, require_unreplaced
+from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks import ActionHead
+
+# JAX without x64 keeps 32 bits of these: 2**33 + 5 would become 5.
+WIDE_INTEGERS = frozenset({np.dtype(np.int64), np.dtype(np.uint64)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +50,39 @@ class Encoding:
             return jnp.concatenate(one_hot, axis=1)
         return observation.astype(dtype) / 255 if self.is_image else observation.astype(dtype)
 
+    def from_host(self, observation: Any) -> Any:
+        """Check and convert observations before a compiled function gets them, which can do neither.
+
+        Args:
+          observation: an array with any leading axes.
+
+        Returns:
+          The observations, with 64-bit integers of a Box as float32, as SB3's policies convert them.
+
+        Raises:
+          RuntimeError: a class is out of range, with the message of `torch.nn.functional.one_hot`. `jax.nn.one_hot`
+            gives zeros.
+        """
+        if self.nvec:
+            classes = np.asarray(observation).reshape(-1, len(self.nvec)).astype(np.int64, copy=False)
+            if (classes < 0).any():
+                raise RuntimeError("Class values must be non-negative.")
+            if (classes >= self.nvec).any():
+                raise RuntimeError("Class values must be smaller than num_classes.")
+            return observation
+        return observation.astype(np.float32) if observation.dtype in WIDE_INTEGERS else observation
+
     @property
     def encoded_shape(self) -> tuple[int, ...]:
         """The shape of one observation as the network takes it."""
         return (sum(self.nvec),) if self.nvec else self.shape
+
+
+def from_host(encoding: Encoding | tuple[tuple[str, Encoding], ...], observation: Any) -> Any:
+    """Check and convert the observations of a space, or of each key of a Dict space: see `Encoding.from_host`."""
+    if isinstance(encoding, Encoding):
+        return encoding.from_host(observation)
+    return {key: part.from_host(observation[key]) for key, part in encoding}
 
 
 def export_encoding(space: Space, normalize_images: bool) -> Encoding | tuple[tuple[str, Encoding], ...]:
@@ -117,10 +150,16 @@ class ExportedNetwork:
         """
         dtype = next(iter(params.values())).dtype
         if isinstance(self.encoding, Encoding):
-            encoded: Observation = self.encoding(observation, dtype)
+            encoded: jax.Array | dict[str, jax.Array] = self.encoding(observation, dtype)
         else:
             encoded = {key: encoding(observation[key], dtype) for key, encoding in self.encoding}
         return self.module(params, encoded, *(array.astype(dtype) for array in further), **options)
+
+    def from_host(self, observation: Any) -> Any:
+        """Check and convert observations, which may be Masked or Recalled: see `Encoding.from_host`."""
+        if isinstance(observation, Masked | Recalled):
+            return dataclasses.replace(observation, observation=self.from_host(observation.observation))
+        return from_host(self.encoding, observation)
 
     def two_observations(self, dtype: str) -> Any:
         """A batch of zeros, to try what the network gives."""
@@ -128,9 +167,8 @@ class ExportedNetwork:
         return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
 
 
-# Parameters by name, or end to end as a vector; and a batch of observations, or of the parts of a Dict observation.
+# Parameters by name, or end to end as a vector.
 Params = Mapping[str, jax.Array] | jax.Array
-Observation = jax.Array | Mapping[str, jax.Array]
 Encoded = torch.Tensor | dict[str, torch.Tensor]
 
 # What each network has computed until now: it is another computation when a number that its code reads has changed.
@@ -204,9 +242,11 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
       names: of these methods.
 
     Raises:
-      NotCompilable: the module has another method of such a name.
+      NotCompilable: the module has another method of such a name, or one was put into its class.
     """
     cls = type(module)
+    require_unreplaced(cls)
+    require_unreplaced(type(vars(module).get("action_dist")))
     for name in names:
         if getattr(cls, name) is not getattr(base, name) or name in vars(module):
             raise NotCompilable(f"{cls.__name__} has a method {name} of its own.")

@@ -15,7 +15,16 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
-from bridge.translate.tracing import Computation, Interpreter, describe, first_line, record, replicate, translate
+from bridge.translate.side_effects import describe, on_trial, reach_of
+from bridge.translate.tracing import (
+    Computation,
+    Interpreter,
+    first_line,
+    record,
+    replicate,
+    require_unreplaced,
+    translate,
+)
 from jaxenvs.learn.optimization import split
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -108,11 +117,12 @@ def require_no_forward_hooks(module: nn.Module) -> None:
     """Refuse what a caller of the module would meet and a program does not have.
 
     Raises:
-      NotCompilable: a part of it has hooks of the forward pass, or a forward put into it.
+      NotCompilable: a part of it has hooks of the forward pass, or a method put into it or into its class.
     """
     if any(getattr(torch_module, f"_global{hooks}") for hooks in FORWARD_HOOKS):
         raise NotCompilable("There are hooks for the forward pass of all of PyTorch's modules.")
     for path, part in module.named_modules():
+        require_unreplaced(type(part))
         if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or "forward" in vars(part):
             raise NotCompilable(f"{describe(path, part)} has hooks or a forward put into it.")
 
@@ -219,7 +229,8 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
     inputs = tuple((tuple(leaf.shape), _name(leaf.dtype)) for leaf in leaves)
     shapes = _result_shapes(exported, _name(dtype), inputs, structure)
     replica, disturbed = replicate(module), replicate(module, disturb)
-    with torch.no_grad():
+    trials = on_trial(replica, reach_of(replica)), on_trial(disturbed, reach_of(disturbed))
+    with trials[0], trials[1], torch.no_grad():
         results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph).run))
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))

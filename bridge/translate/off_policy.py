@@ -58,11 +58,21 @@ class Kind:
     statistics: Callable[[nn.Module], Tensors] = lambda network: {}
 
 
+def _kinds() -> tuple[Kind, ...]:
+    if sys.modules.get("sb3_contrib") is None:  # and there is no policy of its classes
+        return KINDS
+    contrib: tuple[Kind, ...] = importlib.import_module("bridge.translate.off_policy_contrib").KINDS
+    return KINDS + contrib
+
+
 def _kind_of(policy: BasePolicy) -> Kind | None:
-    kinds = KINDS
-    if sys.modules.get("sb3_contrib") is not None:  # or there is no policy of its classes
-        kinds += importlib.import_module("bridge.translate.off_policy_contrib").KINDS
-    return next((kind for kind in kinds if isinstance(policy, kind.policy)), None)
+    return next((kind for kind in _kinds() if isinstance(policy, kind.policy)), None)
+
+
+def network_names(policy: BasePolicy) -> tuple[str, ...]:
+    """The attributes with the networks of an off-policy policy; SB3's models have them under the same names."""
+    kind = _kind_of(policy)
+    return () if kind is None else (*kind.networks, *kind.targets)
 
 
 def export_actor(policy: BasePolicy) -> ExportedActor:
@@ -73,10 +83,8 @@ def export_actor(policy: BasePolicy) -> ExportedActor:
     """
     kind = _kind_of(policy)
     if kind is None:
-        raise NotCompilable(
-            "The policy must be one of DQN, SAC, TD3 or DDPG, or of sb3-contrib's QRDQN, TQC or CrossQ, got a "
-            f"{type(policy).__name__}."
-        )
+        known = ", ".join(kind.policy.__name__ for kind in _kinds())
+        raise NotCompilable(f"The policy must be one of {known}, got a {type(policy).__name__}.")
     require_no_forward_hooks(policy)
     require_methods(policy, kind.policy, PREDICTION)
     exported: ExportedActor = kind.actor(getattr(policy, kind.networks[0]))
@@ -179,7 +187,7 @@ def learned_tensors(
     policy: BasePolicy, entropy: tuple[torch.Tensor, torch.optim.Optimizer] | None = None
 ) -> tuple[Tensors, Tensors, dict[str, torch.optim.Optimizer]]:
     """The tensors that optimisers change, others that learning changes, and the optimisers of a policy, by the names of
-    OffPolicyState.
+    LearnerState.
 
     Args:
       entropy: SAC's `log_ent_coef` and its optimiser, if it is learned.

@@ -24,12 +24,7 @@ from bridge.translate.off_policy_networks import (
     ExportedSACPolicy,
 )
 from bridge.translate.off_policy_parts import Q_NETWORK, checked, critic_parts, head_of, sac_actor
-from bridge.translate.operations import MODULES
-
-# Of these, jaxenvs.learn has what they do in training; policies of other algorithms refuse them.
-STATISTICS = ("ra_mean", "ra_var")
-NUMBERS = ("momentum", "eps", "warmup_steps", "rmax", "dmax")
-MODULES[BatchRenorm1d] = ("batch_renorm", *STATISTICS, "scale", "bias", *NUMBERS)
+from bridge.translate.tracing import STATISTICS
 
 
 def _quantile_network(network: QuantileNetwork) -> ExportedQuantileNetwork:

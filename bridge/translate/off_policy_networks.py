@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.exported_network import Exploration, ExportedNetwork, Observation, Params
+from bridge.translate.exported_network import Exploration, ExportedNetwork, Params
 from jaxenvs.environment import struct
 from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
+from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks import ActionHead
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
 

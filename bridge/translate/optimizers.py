@@ -46,6 +46,8 @@ NAMES = {
     "rmsprop_tf": _RMSPROP_NAMES,
     "sgd": {"trace": "momentum_buffer"},
 }
+# The order in which PyTorch makes what an optimiser keeps for a parameter.
+IN_ORDER = ("step", "exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer", "grad_avg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +181,8 @@ def write_optimizer(
     names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
     # Looking one up makes it, and an optimiser that keeps nothing has none.
     entries = [optimizer.state[parameter] for parameter in parameters if names]
-    for name, leaf in zip(_torch_names(optimizer, names), jax.tree.leaves(state)):
+    named = zip(_torch_names(optimizer, names), jax.tree.leaves(state))
+    for name, leaf in sorted(named, key=lambda each: IN_ORDER.index(each[0])):
         if name == "step":
             if not isinstance(optimizer, RMSpropTFLike):  # which counts by a number
                 for entry in entries:

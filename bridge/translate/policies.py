@@ -20,7 +20,6 @@ from bridge.translate.exported_network import (
     Encoded,
     Exploration,
     ExportedNetwork,
-    Observation,
     Params,
     Parts,
     export_exploration,
@@ -31,6 +30,7 @@ from bridge.translate.exported_network import (
 )
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
+from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks import ActionHead, Masked
 
 __all__ = ["ExportedPolicy", "export_policy", "require_sb3s_predict", "require_trainable"]
@@ -91,10 +91,16 @@ class ExportedPolicy(ExportedNetwork):
           params: by name, or as a vector. All is computed in their dtype.
           observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
             (batch, 1). It may be Masked.
+
+        Raises:
+          RuntimeError: the mask has another size than the actions.
         """
         if isinstance(observation, Masked):
             distribution, value = self.apply(params, observation.observation)
-            return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
+            try:
+                return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
+            except ValueError as error:
+                raise RuntimeError(str(error)) from None  # the class of sb3-contrib's error
         params = self.named(params)
         latent, numbers, value = self._outputs(params, observation)
         value = jax.lax.squeeze(value, (1,))

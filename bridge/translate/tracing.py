@@ -20,8 +20,11 @@ from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 from torch.overrides import TorchFunctionMode
 
+from bridge.contrib import contrib_class
 from bridge.errors import NotCompilable
+from bridge.originals import replaced
 from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
+from bridge.translate.side_effects import describe, on_trial, reach_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +123,11 @@ def record(module: nn.Module, *examples: object, training: bool = False) -> fx.G
     recorder = _Recorder({id(parameter): name for name, parameter in module.named_parameters()})
     inputs = [recorder.input(index, example) for index, example in enumerate(examples)]
     replica = replicate(module).train(training)
+    reach = reach_of(replica)
     recorder.watch(replica)
     # A caller may be in no_grad, but a forward that enters it means it.
-    with torch.enable_grad(), _NoNumbersOfTensors():
+    with on_trial(replica, reach), torch.enable_grad(), _NoNumbersOfTensors():
         recorder.graph.output(recorder.create_arg(replica(*inputs)))
-    recorder.require_unchanged()
     return recorder.graph
 
 
@@ -191,7 +194,6 @@ class _Recorder(GraphAppendingTracer):
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__(fx.Graph())
         self._parameters = {key: self.proxy(self.create_node("get_attr", name, (), {})) for key, name in names.items()}
-        self._watched: list[tuple[str, nn.Module, dict[str, object], list[tuple[int, int]]]] = []
 
     def input(self, index: int, example: object) -> Any:
         proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
@@ -205,20 +207,10 @@ class _Recorder(GraphAppendingTracer):
                 if parameter is not None:
                     attributes[name] = self._parameters[id(parameter)]
             attributes["forward"] = functools.partial(self._forward, path, part)
-            self._watched.append((path, part, dict(attributes), _versions(part)))
-
-    def require_unchanged(self) -> None:
-        """Refuse forwards with side effects, which a program does not have."""
-        for path, part, attributes, versions in self._watched:
-            for name, value in vars(part).items():
-                if name not in attributes or value is not attributes[name]:
-                    raise NotCompilable(f"The forward of {describe(path, part)} sets its attribute {name!r}.")
-            if _versions(part) != versions:
-                raise NotCompilable(f"The forward of {describe(path, part)} changes its buffers.")
 
     def _forward(self, path: str, part: nn.Module, *args: object, **kwargs: object) -> object:
-        if type(part) in MODULES:
-            name, *attributes = MODULES[type(part)]
+        if (known := _operation_of(type(part))) is not None:
+            name, *attributes = known
             further = tuple(self._attribute(path, part, attribute) for attribute in attributes)
             node = self.create_node("call_module", path, self.create_arg(args), self.create_arg(kwargs))
             node.meta["operation"] = name, further, getattr(part, "inplace", False)
@@ -255,10 +247,6 @@ class _Recorder(GraphAppendingTracer):
                 f"The networks compute with a {type(a).__name__} that is no parameter; only numbers may be constants."
             )
         return super().create_arg(a)
-
-
-def _versions(module: nn.Module) -> list[tuple[int, int]]:
-    return [(id(buffer), buffer._version) for buffer in module._buffers.values() if buffer is not None]
 
 
 def translate(graph: fx.Graph) -> Computation:
@@ -321,9 +309,25 @@ def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
     return str(known), (), bool(node.kwargs.get("inplace"))
 
 
-def describe(path: str, module: nn.Module) -> str:
-    """A module in a sentence: where it is, and its class."""
-    return f"{path} ({type(module).__name__})" if path else type(module).__name__
+# The layer of sb3-contrib's CrossQ. What its statistics do in training is in jaxenvs.learn; other policies refuse it.
+RENORMALIZATION = "common.torch_layers", "BatchRenorm1d"
+STATISTICS = ("ra_mean", "ra_var")
+BATCH_RENORM = ("batch_renorm", *STATISTICS, "scale", "bias", "momentum", "eps", "warmup_steps", "rmax", "dmax")
+
+
+def _operation_of(cls: type[nn.Module]) -> tuple[str, ...] | None:
+    """The operation that a class of modules is, and the attributes that are its arguments; None if it is none."""
+    return BATCH_RENORM if cls is contrib_class(*RENORMALIZATION) else MODULES.get(cls)
+
+
+def require_unreplaced(cls: type) -> None:
+    """Refuse classes into which somebody has put a method, as a recording would not show.
+
+    Raises:
+      NotCompilable: there is one.
+    """
+    if names := replaced(cls):
+        raise NotCompilable(f"{cls.__name__} has a method {names[0]} of its own, put into its class.")
 
 
 def first_line(error: Exception) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from bridge.sb3 import Infos
 from bridge.vec_env.programs import Outputs
 
 # Of many arrays with the same leading axes, some: (lane,) of one step, or (step, lane) of many. () is all of them.
 Index = tuple[np.ndarray, ...]
 
 
-def ended_infos(outputs: Outputs, at: Index, t_start: float) -> list[dict[str, Any]]:
+def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
     """The infos of episodes that ended, in the order of `at`.
 
     The environment's own, `TimeLimit.truncated` (truncated and not terminated, as SB3 means it), `episode` as
@@ -34,7 +35,7 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> list[dict[str, A
     return infos
 
 
-def mark_ended(infos: list[dict[str, Any]], terminated: list[bool], observations: list[Any]) -> None:
+def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) -> None:
     """Write `TimeLimit.truncated` and `terminal_observation` into the infos of episodes that ended.
 
     Args:
@@ -46,7 +47,7 @@ def mark_ended(infos: list[dict[str, Any]], terminated: list[bool], observations
         info["terminal_observation"] = observation
 
 
-def mark_episodes(infos: list[dict[str, Any]], returns: list[float], lengths: list[int], seconds: float) -> None:
+def mark_episodes(infos: Infos, returns: list[float], lengths: list[int], seconds: float) -> None:
     """Write `episode`, as Monitor's, into the infos of episodes that ended.
 
     Args:
@@ -56,7 +57,7 @@ def mark_episodes(infos: list[dict[str, Any]], returns: list[float], lengths: li
         info["episode"] = {"r": r, "l": length, "t": seconds}
 
 
-def update_reset_infos(reset_infos: list[dict[str, Any]], info: Any, at: Index) -> None:
+def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
     """Put what environments told as their next episodes began into a VecEnv's `reset_infos`.
 
     Args:
@@ -72,7 +73,7 @@ def update_reset_infos(reset_infos: list[dict[str, Any]], info: Any, at: Index) 
         reset_infos[i] = row
 
 
-def info_rows(info: Any, at: Index, count: int) -> list[dict[str, Any]]:
+def info_rows(info: Any, at: Index, count: int) -> Infos:
     """What environments tell, `count` times at `at`, as so many dicts of Python numbers and arrays.
 
     Args:
@@ -109,9 +110,9 @@ class QuietInfos:
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
         self._written: set[int] = set()
-        self._infos: list[dict[str, Any]] = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
+        self._infos: Infos = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
 
-    def __call__(self, info: Any) -> list[dict[str, Any]]:
+    def __call__(self, info: Any) -> Infos:
         """The infos of a step in which no episode ended, a dict for each lane.
 
         Args:

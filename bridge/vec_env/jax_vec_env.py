@@ -11,19 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.all_lanes import MAX_IMAGES, AllLanesVecEnv
-from bridge.vec_env.arguments import lanes_of, mesh_of
+from bridge.vec_env.argument_checks import lanes_of, mesh_of, vector_env_of
+from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
+from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
+from bridge.vec_env.lane_spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.packing import Packed
 from bridge.vec_env.programs import Programs
-from bridge.vec_env.spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
-from jaxenvs import AutoresetMode, Environment, VectorEnv, Wrapper
+from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import function, instance
 from jaxenvs.compilation import require_usable
 from jaxenvs.learn import make_mesh
@@ -74,7 +76,8 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         self._state: Packed | None = None
         self._stepping: Packed | None = None
-        venv = _vector_env(env, num_envs)
+        self.spec: EnvSpec | None = None  # of Gymnasium, where make_vec_env made the environments of an id
+        venv = vector_env_of(env, num_envs)
         self.mesh = mesh_of(devices, venv.num_envs)
         self._use(with_action_masks(venv, Programs.of(venv).timestep))
         observation_space, action_space = shared_spaces(self.venv)
@@ -200,14 +203,25 @@ class JaxVecEnv(AllLanesVecEnv):
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Takes none: JAX environments have parameters instead, which `set_attr` changes."""
         if options and any(options if isinstance(options, list) else [options]):
-            raise ValueError(f"A JaxVecEnv takes no reset options, got {options}. Change parameters with set_attr.")
+            raise ValueError(
+                f"A JaxVecEnv takes no reset options, got {options}. Change parameters with set_attr. {GYMNASIUMS}"
+            )
 
     # --- Attributes ---------------------------------------------------------------------------------------------
+
+    @property
+    def envs(self) -> list[Any]:
+        """
+        Raises:
+          AttributeError: always. SB3's DummyVecEnv has Gymnasium's environments here, and there are none.
+        """
+        raise AttributeError(f"A JaxVecEnv has no envs. {GYMNASIUMS}")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """A parameter, property or method of the environment of each lane, wrappers included.
 
-        Besides: `env`, the environment itself; `state`, that of the lane; `render_mode`.
+        Besides: `env`, the environment itself; `state`, that of the lane; `render_mode`; and by Gymnasium's names
+        `spec`, of environments made from an id, and `_max_episode_steps`.
 
         Raises:
           AttributeError: there is no such attribute.
@@ -220,8 +234,7 @@ class JaxVecEnv(AllLanesVecEnv):
             return self._lane_states(lanes)
         if attr_name == "render_mode":
             return ["rgb_array" if self.venv.env.can_render else None for _ in lanes]
-        envs = [self.venv.lane_env(lane) for lane in lanes]
-        return envs if attr_name == "env" else [env.parameter(attr_name) for env in envs]
+        return [attribute_of(self.venv.lane_env(lane), attr_name, self.spec) for lane in lanes]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, at once and without compiling again.
@@ -256,12 +269,14 @@ class JaxVecEnv(AllLanesVecEnv):
         if method_name == "action_masks" and not (method_args or method_kwargs) and self.programs.has_action_masks:
             masks = np.asarray(self.programs.action_masks(self._parameters, self._started()))
             return list(masks if indices is None else masks[lanes])
+        if method_name == "get_wrapper_attr":
+            return self.get_attr(*method_args, **{"indices": indices, **method_kwargs})
         envs = self.get_attr("env", lanes)
-        methods = [function(f"method_name = {method_name!r}", env.parameter(method_name)) for env in envs]
+        methods = [function(f"method_name = {method_name!r}", each) for each in self.get_attr(method_name, lanes)]
         if not methods or next(iter(inspect.signature(methods[0]).parameters), None) != "state":
             return [method(*method_args, **method_kwargs) for method in methods]
         return [
-            method(_state_of(method, env, state), *method_args, **method_kwargs)
+            method(state_of(method, env, state), *method_args, **method_kwargs)
             for method, env, state in zip(methods, envs, self._lane_states(lanes), strict=True)
         ]
 
@@ -383,26 +398,3 @@ class JaxVecEnv(AllLanesVecEnv):
     def _lane_states(self, lanes: list[int]) -> list[Any]:
         states = self.programs.unpack_state(self._started()).lanes
         return [jax.tree.map(lambda leaf, lane=lane: leaf[lane], states) for lane in lanes]
-
-
-def _state_of(method: Any, env: Environment[Any], state: Any) -> Any:
-    """The state of the environment whose method this is, of the state of the wrappers around it."""
-    owner = getattr(method, "__self__", None)
-    while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):
-        state, env = env.inner_state(state), env.env
-    return state
-
-
-def _vector_env(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:
-    if isinstance(env, Environment):
-        return VectorEnv(env, 1 if num_envs is None else num_envs)
-    if not isinstance(env, VectorEnv):
-        raise TypeError(
-            f"env must be a jaxenvs Environment or VectorEnv, got {type(env).__name__}. "
-            "For an id, use bridge.make_vec_env; for Gymnasium environments, SB3's own make_vec_env."
-        )
-    if num_envs not in (None, env.num_envs):
-        raise ValueError(f"num_envs is {num_envs!r}, but the VectorEnv has {env.num_envs}.")
-    if env.autoreset is not AutoresetMode.SAME_STEP:
-        raise ValueError(f"Stable-Baselines3 expects auto-reset SAME_STEP, got a VectorEnv with {env.autoreset}.")
-    return env

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.vec_env.arguments import require_memory
+from bridge.vec_env.argument_checks import require_memory
 from bridge.vec_env.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
 from jaxenvs.arrays import key_impl

@@ -1,6 +1,6 @@
 """Stable-Baselines3's wrappers inside a compiled rollout, a file each, and the table to which users add their own."""
 
-from bridge.wrappers.base import CompiledWrapper
 from bridge.wrappers.chain import Chain, register_wrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 
 __all__ = ["Chain", "CompiledWrapper", "register_wrapper"]

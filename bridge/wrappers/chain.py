@@ -20,8 +20,9 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bridge.errors import NotCompilable
+from bridge.sb3 import Infos
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from bridge.wrappers.vec_check_nan import CompiledCheckNan
 from bridge.wrappers.vec_extract_dict_obs import CompiledExtractDictObs
 from bridge.wrappers.vec_frame_stack import CompiledFrameStack
@@ -29,6 +30,7 @@ from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.vec_normalize import CompiledNormalize
 from bridge.wrappers.vec_transpose_image import CompiledTransposeImage
 from jaxenvs import VectorTimeStep
+from jaxenvs.learn.interfaces import Arrays
 
 W = TypeVar("W", bound=VecEnvWrapper)
 
@@ -180,11 +182,27 @@ class Chain:
                 raise NotCompilable(f"There is no copy of the {kind} for an evaluation: {error}.") from error
         return env
 
+    def watch(self, is_watched: bool) -> None:
+        """Say whether a callback sees each step of the next rollout."""
+        for wrapper in self.wrappers:
+            wrapper.is_watched = is_watched
+
+    def show(self, outputs: tuple[Any, ...], step: int) -> None:
+        """Show the wrappers as they are after a step.
+
+        Args:
+          outputs: of `step`, stacked, on the host.
+          step: of the rollout.
+        """
+        for wrapper, output in zip(self.wrappers, outputs):
+            if type(wrapper).show is not CompiledWrapper.show:
+                wrapper.show(jax.tree.map(lambda leaf: leaf[step], output))
+
     def state(self) -> tuple[Any, ...]:
         """The states of the wrappers, with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)
 
-    def observation(self, last_obs: Any) -> Any:
+    def observation(self, last_obs: Arrays) -> Any:
         """The observation with which a rollout starts, in the dtypes in which the program gives the next ones.
 
         Args:
@@ -221,7 +239,7 @@ class Chain:
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
-    def infos(self, infos: list[dict[str, Any]], step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
         """Make the infos of ended episodes, as the JaxVecEnv gives them, what the outermost wrapper gives, in place.
 
         Args:
@@ -233,7 +251,7 @@ class Chain:
             wrapper.infos(infos, step, lane, output)
 
 
-def in_dtypes_of(given: Any, observation: Any) -> Any:
+def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
     """Observations that a program gave, of any leading axes, in the dtypes in which SB3's wrappers give them.
 
     Args:

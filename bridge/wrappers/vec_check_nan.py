@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from stable_baselines3.common.vec_env import VecCheckNan
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from stable_baselines3.common.vec_env import VecExtractDictObs
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep, static, struct
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep, static, struct
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from stable_baselines3.common.vec_env import VecMonitor
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.sb3 import Infos
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep, struct
 
 
@@ -44,7 +45,7 @@ class CompiledMonitor(CompiledWrapper[VecMonitor]):
         self.wrapper.episode_returns = np.array(state.episode_return)
         self.wrapper.episode_lengths = np.array(state.episode_length)
 
-    def infos(self, infos: list[dict[str, Any]], step: np.ndarray, lane: np.ndarray, outputs: MonitorState) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: MonitorState) -> None:
         monitor, at = self.wrapper, (step, lane)
         seconds = round(time.time() - monitor.t_start, 6)
         # NumPy's numbers, as SB3 has them.

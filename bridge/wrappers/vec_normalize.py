@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import jax
@@ -12,7 +13,9 @@ from gymnasium.vector.utils import create_empty_array
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.errors import NotCompilable
+from bridge.originals import has_own_methods
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep, static, struct
 from jaxenvs.learn import Moments, Normalizer
 
@@ -23,18 +26,27 @@ class NormalizeState:
 
     Attributes:
       axis_name: of the devices over which lanes are divided, whose statistics are those of all; None: they are not.
+      is_watched: whether each step is to be shown.
     """
 
     normalizer: Normalizer
     old_obs: Any
     old_reward: Any
     axis_name: str | None = static(default=None)
+    is_watched: bool = static(default=False)
 
 
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
     """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
 
     any_num_envs = divides = True
+
+    def __init__(self, wrapper: VecNormalize) -> None:
+        super().__init__(wrapper)
+        own = own_statistics(wrapper)
+        if own is not None:
+            what = "has a method put into it" if own is RunningMeanStd else f"is a {own.__name__}"
+            raise NotCompilable(f"A RunningMeanStd of the VecNormalize {what}, and may count in a way of its own.")
 
     @property
     def goes_on(self) -> bool:
@@ -62,7 +74,8 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         )
         mesh = getattr(env.unwrapped, "mesh", None)
         axis_name = None if mesh is None else mesh.axis_names[0]
-        return NormalizeState(normalizer, self._old_obs(), np.zeros(env.num_envs, np.float32), axis_name)
+        old_reward = np.zeros(env.num_envs, np.float32)
+        return NormalizeState(normalizer, self._old_obs(), old_reward, axis_name, self.is_watched)
 
     @staticmethod
     def step(
@@ -71,11 +84,14 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         normalizer, normalized = state.normalizer.step(timestep, state.axis_name)
         old_obs = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), timestep.observation, state.old_obs)
         normalized = normalized.replace(reward=normalized.reward.astype(jnp.float32))
-        return NormalizeState(normalizer, old_obs, timestep.reward, state.axis_name), normalized, ()
+        after = dataclasses.replace(state, normalizer=normalizer, old_obs=old_obs, old_reward=timestep.reward)
+        return after, normalized, (old_obs, timestep.reward) if state.is_watched else ()
 
     @staticmethod
     def layout(state: NormalizeState, lanes: Any, same: Any) -> NormalizeState:
-        return NormalizeState(state.normalizer.layout(lanes, same), lanes, lanes, state.axis_name)
+        return dataclasses.replace(
+            state, normalizer=state.normalizer.layout(lanes, same), old_obs=lanes, old_reward=lanes
+        )
 
     def write_back(self, state: NormalizeState) -> None:
         env, normalizer = self.wrapper, state.normalizer
@@ -83,8 +99,12 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             jax.tree.map(_add, self._map_statistics(lambda rms: rms), normalizer.observation_seen)
             _add(env.ret_rms, normalizer.reward_seen)
         env.returns = np.array(normalizer.discounted_return, np.float64)
-        env.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), state.old_obs, self._old_obs())
-        env.old_reward = np.array(state.old_reward)
+        self.show((state.old_obs, state.old_reward))
+
+    def show(self, outputs: Any) -> None:
+        old_obs, old_reward = outputs
+        self.wrapper.old_obs = jax.tree.map(lambda leaf, old: np.array(leaf, old.dtype), old_obs, self._old_obs())
+        self.wrapper.old_reward = np.array(old_reward)
 
     def _old_obs(self) -> Any:
         """The observation before normalisation, as it was given; before the first, of zeros."""
@@ -102,6 +122,16 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
             rms, space = env.obs_rms, cast(spaces.Dict, env.observation_space)
             return {name: function(rms[name]) if name in rms else None for name in space.spaces}
         return function(env.obs_rms)
+
+
+def own_statistics(env: VecNormalize) -> type | None:
+    """Return the class of statistics that are not SB3's, or into which a method was put; None if all are SB3's."""
+    observations = vars(env).get("obs_rms") if env.norm_obs else {}
+    for rms in (*(observations.values() if isinstance(observations, dict) else (observations,)), env.ret_rms):
+        # Exactly this class: a subclass may do anything.
+        if type(rms) is not RunningMeanStd or has_own_methods(rms):
+            return type(rms)
+    return None
 
 
 def _array(numbers: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from stable_baselines3.common.vec_env import VecTransposeImage
 
-from bridge.wrappers.base import CompiledWrapper
+from bridge.wrappers.compiled_wrapper import CompiledWrapper
 from jaxenvs import VectorTimeStep, static, struct
 
 

@@ -1,14 +1,14 @@
 """Environments of other JAX libraries, under the contract of ours: `jaxenvs.make("brax/ant")`.
 
-A file for each library, which is imported when one of its environments is made; its functions are `make(name)`,
-`ids()`, and `from_LIBRARY(env)` for an object one has.
+A file for each library, which is imported when one of its environments is made; its functions are `make` and
+`ids`, which `library.entry_points` makes, and `from_LIBRARY(env)` for an object that one has.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxenvs.arguments import one_of
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState
 from jaxenvs.registry import LIBRARIES
 
 if TYPE_CHECKING:

@@ -11,18 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import one_of
-from jaxenvs.environment import TimeStep, environment, no_parameter
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    require_library,
-    shared,
-    unbounded_of,
-    unknown_id,
-)
+from jaxenvs.arguments import no_parameter, one_of
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, unbounded_of
+from jaxenvs.foreign.library import entry_points, require_library, shared
 
 
 @environment
@@ -106,18 +98,21 @@ def _hold(before: Any, after: Any) -> Any:
     return after.replace(pipeline_state=pipeline_state, done=jnp.maximum(before.done, after.done))
 
 
-def make(name: str, **parameters: Any) -> BraxEnvironment:
+@shared
+def _build(name: str, resets: str = "fresh", **arguments: Any) -> BraxEnvironment:
+    one_of("resets", resets, RESETS)
+    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments), resets)
+
+
+def _build_with(name: str, **parameters: Any) -> BraxEnvironment:
     """The environment of brax's name.
 
     Args:
       parameters: `gravity`; `resets`, as for `from_brax`; or arguments of its class, as `backend="spring"`.
 
     Raises:
-      UnknownEnvironment, ImportError: brax has no such environment; or is not installed.
       TypeError: the environment has no such parameter.
     """
-    if name not in (names := ids()):
-        raise unknown_id("brax", name, names)
     known = ["gravity", "resets", *inspect.signature(require_library("brax.envs", "brax")._envs[name]).parameters]
     arguments = {key: value for key, value in parameters.items() if key != "gravity"}
     for unknown in arguments.keys() - set(known) - ({"backend", "n_frames", "debug"} if "kwargs" in known else set()):
@@ -126,15 +121,7 @@ def make(name: str, **parameters: Any) -> BraxEnvironment:
     return env.replace(gravity=parameters["gravity"]) if "gravity" in parameters else env
 
 
-def ids() -> list[str]:
-    """The names of brax's environments."""
-    return sorted(require_library("brax.envs", "brax")._envs)
-
-
-@shared
-def _build(name: str, resets: str = "fresh", **arguments: Any) -> BraxEnvironment:
-    one_of("resets", resets, RESETS)
-    return from_brax(require_library("brax.envs", "brax").get_environment(name, **arguments), resets)
+make, ids = entry_points("brax", lambda: require_library("brax.envs", "brax")._envs, _build_with)
 
 
 def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxenvs.environment import environment
-from jaxenvs.foreign.base import ForeignState, require_library, shared, unknown_id
+from jaxenvs.foreign.adapter import ForeignState, stretched
 from jaxenvs.foreign.gymnax import GymnaxEnvironment, adapt_with_params, with_parameters
+from jaxenvs.foreign.library import entry_points, require_library, shared
 
 IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"]
 
@@ -37,9 +37,7 @@ class CraftaxEnvironment(GymnaxEnvironment):
     def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
         renderer, _ = _picture(self.foreign.env)
         picture = jnp.clip(renderer(state.inner), 0, 255).astype(jnp.uint8)
-        rows = np.arange(height) * picture.shape[0] // height
-        columns = np.arange(width) * picture.shape[1] // width
-        return picture[rows[:, None], columns]
+        return stretched(picture, height, width)
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
         params = self.library_params
@@ -61,29 +59,6 @@ def _picture(env: Any) -> tuple[Any, tuple[int, int]]:
     )
 
 
-def make(name: str, **parameters: Any) -> CraftaxEnvironment:
-    """The environment of craftax's name.
-
-    Args:
-      parameters: fields of its `EnvParams`, or `static_env_params`, craftax's own `StaticEnvParams`.
-
-    Raises:
-      UnknownEnvironment, ImportError: craftax has no such environment; or is not installed.
-      TypeError: the environment has no such parameter.
-    """
-    require_library("craftax")
-    if name not in IDS:
-        raise unknown_id("craftax", name, IDS)
-    env: CraftaxEnvironment = with_parameters(_build, name, parameters)
-    return env
-
-
-def ids() -> list[str]:
-    """The names of craftax's environments."""
-    require_library("craftax")
-    return list(IDS)
-
-
 def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
     """An adapter of an environment of craftax, of those with auto-reset or those without.
 
@@ -91,10 +66,7 @@ def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
       env: as `craftax.craftax_env.make_craftax_env_from_name` returns it.
       params: its `EnvParams`; its `default_params` if not given.
     """
-    adapted: CraftaxEnvironment = adapt_with_params(
-        CraftaxEnvironment, env, env.default_params if params is None else params
-    )
-    return adapted
+    return adapt_with_params(CraftaxEnvironment, env, env.default_params if params is None else params)
 
 
 @shared
@@ -103,3 +75,23 @@ def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: 
     if arguments:
         env = type(env)(**arguments)
     return from_craftax(env, env.default_params.replace(**dict(constants)))
+
+
+def _build_with(name: str, **parameters: Any) -> CraftaxEnvironment:
+    """The environment of craftax's name.
+
+    Args:
+      parameters: fields of its `EnvParams`, or `static_env_params`, craftax's own `StaticEnvParams`.
+
+    Raises:
+      TypeError: the environment has no such parameter.
+    """
+    return with_parameters(_build, name, parameters)
+
+
+def _names() -> list[str]:
+    require_library("craftax")
+    return IDS
+
+
+make, ids = entry_points("craftax", _names, _build_with)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import jax
@@ -12,20 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from jaxenvs.arguments import is_real
+from jaxenvs.arguments import is_real, no_parameter
 from jaxenvs.drawing.tiles import draw_tiles
-from jaxenvs.environment import TimeStep, environment, no_parameter
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    ravelled,
-    require_library,
-    shared,
-    unbounded,
-    unknown_id,
-)
+from jaxenvs.environment import TimeStep, environment
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, ravelled, unbounded
+from jaxenvs.foreign.library import entry_points, require_library, shared
 
 # Whose observations leave the space that they tell.
 OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
@@ -117,27 +109,6 @@ class GymnaxEnvironment(ForeignEnvironment):
         return jnp.asarray(done, bool) & (~truncated | jnp.asarray(without_limit, bool)), truncated
 
 
-def make(name: str, **parameters: Any) -> GymnaxEnvironment:
-    """The environment of gymnax's id.
-
-    Args:
-      parameters: fields of its `EnvParams`, or arguments of its class.
-
-    Raises:
-      UnknownEnvironment, ImportError: gymnax has no such environment; or is not installed.
-      TypeError: the environment has no such parameter.
-    """
-    if name not in (names := ids()):
-        raise unknown_id("gymnax", name, names)
-    env: GymnaxEnvironment = with_parameters(_build, name, parameters)
-    return env
-
-
-def ids() -> list[str]:
-    """The names of gymnax's environments."""
-    return sorted(require_library("gymnax").registered_envs)
-
-
 def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
     """An adapter of an environment of gymnax.
 
@@ -145,10 +116,7 @@ def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
       env: as the first of what `gymnax.make` returns.
       params: its `EnvParams`; its `default_params` if not given.
     """
-    adapted: GymnaxEnvironment = adapt_with_params(
-        GymnaxEnvironment, env, env.default_params if params is None else params
-    )
-    return adapted
+    return adapt_with_params(GymnaxEnvironment, env, env.default_params if params is None else params)
 
 
 @shared
@@ -157,10 +125,27 @@ def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: 
     return from_gymnax(env, params.replace(**dict(constants)))
 
 
+def _build_with(name: str, **parameters: Any) -> GymnaxEnvironment:
+    """The environment of gymnax's id.
+
+    Args:
+      parameters: fields of its `EnvParams`, or arguments of its class.
+
+    Raises:
+      TypeError: the environment has no such parameter.
+    """
+    return with_parameters(_build, name, parameters)
+
+
+make, ids = entry_points("gymnax", lambda: require_library("gymnax").registered_envs, _build_with)
+
+
 # --- Parameters -----------------------------------------------------------------------------------------------------
 
+Adapter = TypeVar("Adapter", bound=GymnaxEnvironment)
 
-def adapt_with_params(cls: type[GymnaxEnvironment], env: Any, params: Any) -> Any:
+
+def adapt_with_params(cls: type[Adapter], env: Any, params: Any) -> Adapter:
     """An adapter with as many numbers of `params` traced as the library can do with."""
     values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     numbers = {name: value for name, value in values.items() if name not in cls.untraced and is_real(value)}
@@ -173,7 +158,7 @@ def adapt_with_params(cls: type[GymnaxEnvironment], env: Any, params: Any) -> An
     return _adapted(cls, env, params, {})
 
 
-def _adapted(cls: type[GymnaxEnvironment], env: Any, params: Any, traced: dict[str, Any]) -> GymnaxEnvironment:
+def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) -> Adapter:
     return adapt(
         cls,
         env,
@@ -184,7 +169,7 @@ def _adapted(cls: type[GymnaxEnvironment], env: Any, params: Any, traced: dict[s
     )
 
 
-def with_parameters(build: Any, name: str, parameters: dict[str, Any]) -> Any:
+def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
     """What `build` makes of a name, with parameters that are numbers of the adapter, other fields of its params, or
     arguments of the environment's class.
 

@@ -10,17 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    flat_dict,
-    require_library,
-    shared,
-    unbounded,
-    unknown_id,
-)
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, flat_dict, unbounded
+from jaxenvs.foreign.library import entry_points, require_library, shared
 
 # Parts of observations that may be -1, for none, where their specs begin with 0.
 NONE_IS_MINUS_ONE = {"TSP": ("position",)}
@@ -71,29 +62,20 @@ class JumanjiEnvironment(ForeignEnvironment):
         return inner, TimeStep(observation, timestep.reward, last & lost, last & ~lost, dict(timestep.extras or {}))
 
 
-def make(name: str, **arguments: Any) -> JumanjiEnvironment:
+@shared
+def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
     """The environment of jumanji's id.
 
     Args:
       arguments: of its class, as `time_limit=200` or `generator=...`.
 
     Raises:
-      UnknownEnvironment, ImportError: jumanji has no such environment; or is not installed.
       ValueError: it has several agents, with a reward each.
     """
-    if name not in (names := ids()):
-        raise unknown_id("jumanji", name, names)
-    return _build(name, **arguments)
-
-
-def ids() -> list[str]:
-    """The names of jumanji's environments."""
-    return sorted(require_library("jumanji").registered_environments())
-
-
-@shared
-def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
     return from_jumanji(require_library("jumanji").make(name, **arguments))
+
+
+make, ids = entry_points("jumanji", lambda: require_library("jumanji").registered_environments(), _build)
 
 
 def from_jumanji(env: Any) -> JumanjiEnvironment:

@@ -10,15 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    require_library,
-    shared,
-    unknown_id,
-)
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, stretched
+from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.foreign.precision import in_32_bits
 
 
@@ -59,9 +52,7 @@ class NavixEnvironment(ForeignEnvironment):
 
     def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
         observe = require_library("navix").observations.rgb
-        image: jax.Array = in_32_bits(observe, _with_cache(state.inner).state)
-        rows, columns = (np.arange(size) * of // size for size, of in zip((height, width), image.shape, strict=False))
-        return image[rows[:, None], columns]
+        return stretched(in_32_bits(observe, _with_cache(state.inner).state), height, width)
 
 
 def _without_cache(timestep: Any) -> Any:
@@ -75,28 +66,17 @@ def _with_cache(timestep: Any) -> Any:
     return timestep.replace(state=timestep.state.replace(cache=cache))
 
 
-def make(name: str, **arguments: Any) -> NavixEnvironment:
+@shared
+def _build(name: str, **arguments: Any) -> NavixEnvironment:
     """The environment of navix's name.
 
     Args:
       arguments: of `navix.make`, as `observation_fn=navix.observations.rgb` or `max_steps=200`.
-
-    Raises:
-      UnknownEnvironment, ImportError: navix has no such environment; or is not installed.
     """
-    if name not in (names := ids()):
-        raise unknown_id("navix", name, names)
-    return _build(name, **arguments)
-
-
-def ids() -> list[str]:
-    """The names of navix's environments."""
-    return sorted(require_library("navix").registry())
-
-
-@shared
-def _build(name: str, **arguments: Any) -> NavixEnvironment:
     return from_navix(require_library("navix").make(name, **arguments))
+
+
+make, ids = entry_points("navix", lambda: require_library("navix").registry(), _build)
 
 
 def from_navix(env: Any) -> NavixEnvironment:

@@ -12,7 +12,8 @@ from gymnasium import spaces
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import ForeignEnvironment, ForeignState, adapt, require_library, shared, unknown_id
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt
+from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.foreign.precision import in_32_bits
 
 
@@ -75,29 +76,25 @@ class PgxEnvironment(ForeignEnvironment):
         return str(self.foreign.env.id).startswith("minatar-")
 
 
-def make(name: str, **parameters: Any) -> PgxEnvironment:
+@shared
+def _build(name: str) -> PgxEnvironment:
+    return from_pgx(require_library("pgx").make(name))
+
+
+def _build_with(name: str, **parameters: Any) -> PgxEnvironment:
     """The game of pgx's name.
 
     Args:
       parameters: as `sticky_action_prob=0.0` of MinAtar's.
 
     Raises:
-      UnknownEnvironment, ImportError: pgx has no such game; or is not installed.
       ValueError: it is one of several players.
     """
-    if name not in (names := ids()):
-        raise unknown_id("pgx", name, names)
     return _build(name).replace(**parameters)
 
 
-def ids() -> list[str]:
-    """The names of pgx's games; of how many players a game is, it says when it is made."""
-    return sorted(require_library("pgx").available_envs())
-
-
-@shared
-def _build(name: str) -> PgxEnvironment:
-    return from_pgx(require_library("pgx").make(name))
+# Of how many players a game is, pgx says when it is made.
+make, ids = entry_points("pgx", lambda: require_library("pgx").available_envs(), _build_with)
 
 
 def from_pgx(env: Any) -> PgxEnvironment:

@@ -12,18 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import type_name
-from jaxenvs.arrays import is_key
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    require_library,
-    shared,
-    unbounded_of,
-    unknown_id,
-)
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, on_host, unbounded_of
+from jaxenvs.foreign.library import entry_points, require_library, shared
 
 
 @environment
@@ -61,37 +52,11 @@ class PlaygroundEnvironment(ForeignEnvironment):
     def render(self, state: ForeignState) -> np.ndarray:
         """MuJoCo's picture. It is drawn on the host, by OpenGL: `MUJOCO_GL=egl` where there is no screen."""
         height, width = self.render_size
-        return np.asarray(self.foreign.env.render(jax.tree.map(_on_host, state.inner), height, width))
+        return np.asarray(self.foreign.env.render(on_host(state.inner), height, width))
 
 
 def _observation(inner: Any) -> Any:
     return dict(inner.obs) if isinstance(inner.obs, Mapping) else inner.obs
-
-
-def _on_host(leaf: jax.Array) -> Any:
-    return leaf if is_key(leaf) else np.asarray(leaf)
-
-
-def make(name: str, **arguments: Any) -> PlaygroundEnvironment:
-    """The environment of Playground's name, on MJX's own implementation, which runs everywhere.
-
-    The robots' models are not part of Playground: for those of locomotion and manipulation it clones them with git
-    when the first one is made.
-
-    Args:
-      arguments: of `mujoco_playground.registry.load`, as `config_overrides={"ctrl_dt": 0.02}`.
-
-    Raises:
-      UnknownEnvironment, ImportError: Playground has no such environment; or is not installed.
-    """
-    if name not in (names := ids()):
-        raise unknown_id("playground", name, names)
-    return _build(name, **arguments)
-
-
-def ids() -> list[str]:
-    """The names of Playground's environments, also of those whose models it has to clone."""
-    return sorted(_registry().ALL_ENVS)
 
 
 def _registry() -> Any:
@@ -101,10 +66,21 @@ def _registry() -> Any:
 
 @shared
 def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
+    """The environment of Playground's name, on MJX's own implementation, which runs everywhere.
+
+    The robots' models are not part of Playground: for those of locomotion and manipulation it clones them with git
+    when the first one is made.
+
+    Args:
+      config_overrides, arguments: of `mujoco_playground.registry.load`, as `config_overrides={"ctrl_dt": 0.02}`.
+    """
     registry = _registry()
     implementation = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
     overrides = {**implementation, **(config_overrides or {})}
     return from_playground(registry.load(name, config_overrides=overrides, **arguments))
+
+
+make, ids = entry_points("playground", lambda: _registry().ALL_ENVS, _build)
 
 
 def from_playground(env: Any) -> PlaygroundEnvironment:

@@ -10,19 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.arguments import type_name
-from jaxenvs.arrays import is_key
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.base import (
-    ForeignEnvironment,
-    ForeignState,
-    adapt,
-    box,
-    flat_dict,
-    require_library,
-    shared,
-    unbounded,
-    unknown_id,
-)
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, flat_dict, on_host, unbounded
+from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.foreign.precision import in_32_bits
 
 
@@ -64,38 +54,23 @@ class XMiniGridEnvironment(ForeignEnvironment):
     def render(self, state: ForeignState) -> np.ndarray:
         """xminigrid's picture, with what the agent sees lit. It is drawn on the host."""
         params = self.foreign.constants.replace(render_mode="rgb_array")
-        return np.asarray(self.foreign.env.render(params, jax.tree.map(_on_host, state.inner)))
+        return np.asarray(self.foreign.env.render(params, on_host(state.inner)))
 
 
 TILE_SIZE = 32  # of xminigrid's pictures [pixels]
 
 
-def _on_host(leaf: jax.Array) -> Any:
-    return leaf if is_key(leaf) else np.asarray(leaf)
-
-
-def make(name: str, **arguments: Any) -> XMiniGridEnvironment:
+@shared
+def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
     """The environment of xminigrid's name.
 
     Args:
       arguments: of its parameters, as `view_size=5`.
-
-    Raises:
-      UnknownEnvironment, ImportError: xminigrid has no such environment; or is not installed.
     """
-    if name not in (names := ids()):
-        raise unknown_id("xminigrid", name, names)
-    return _build(name, **arguments)
-
-
-def ids() -> list[str]:
-    """The names of xminigrid's environments."""
-    return sorted(require_library("xminigrid").registered_environments())
-
-
-@shared
-def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
     return from_xminigrid(*require_library("xminigrid").make(name, **arguments))
+
+
+make, ids = entry_points("xminigrid", lambda: require_library("xminigrid").registered_environments(), _build)
 
 
 def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:

@@ -13,8 +13,8 @@ from jaxenvs import arguments
 from jaxenvs.checks import require_contract
 from jaxenvs.compilation import require_usable
 from jaxenvs.environment import Environment, require_environment
-from jaxenvs.gym.attributes import ParameterAttributes
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
+from jaxenvs.gym.parameter_access import ParameterAttributes
 from jaxenvs.parameters import with_value
 from jaxenvs.wrappers.action_masker import action_masks_of, has_action_masks
 

@@ -17,9 +17,9 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from jaxenvs import arguments
 from jaxenvs.compilation import require_usable
 from jaxenvs.environment import Environment
-from jaxenvs.gym.attributes import ParameterAttributes
 from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
 from jaxenvs.gym.env import metadata_of, require_same_actions, warn_of_no_render_mode
+from jaxenvs.gym.parameter_access import ParameterAttributes
 from jaxenvs.parameters import with_parameter
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 

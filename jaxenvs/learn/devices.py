@@ -9,7 +9,7 @@ to a program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxenvs import arguments
 from jaxenvs.arrays import is_key, key_data, key_impl
+from jaxenvs.environment import struct
 from jaxenvs.jax_names import is_traced, shard_map
 
 AXIS = "data"
@@ -114,6 +115,18 @@ def own_key(key: jax.Array, axis_name: str | None) -> jax.Array:
     return key if axis_size(axis_name) == 1 else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
 
+@runtime_checkable
+class Divisible(Protocol):
+    """What devices have parts of."""
+
+    def layout(self, lanes: Any, same: Any) -> Any:
+        """Return a prefix of this pytree: `lanes` where leaves have a leading axis of environments, `same` where they
+        are the same on all devices."""
+
+    def of_one_device(self, mesh: Mesh) -> Any:
+        """Return what one device works with, given its part of each leaf."""
+
+
 # --- Around programs --------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +143,39 @@ def layout_behind(mesh: Mesh, num_axes: int = 1) -> PartitionSpec:
 def on_each(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """The function on each device, of its parts of the arguments."""
     return shard_map(function, mesh, in_specs, out_specs)
+
+
+def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *given: Any) -> Any:
+    """Call a function on each device of a mesh, with the device's part of what is given; or once, without a mesh.
+
+    Args:
+      out_specs: a prefix of what it returns.
+      given: what is Divisible is divided; everything else is the same on all devices.
+    """
+    if mesh is None:
+        return function(*given)
+    specs = layouts(mesh)
+
+    def on_one(*parts: Any) -> Any:
+        return function(*(part.of_one_device(mesh) if isinstance(part, Divisible) else part for part in parts))
+
+    in_specs = tuple(each.layout(*specs) if isinstance(each, Divisible) else specs[1] for each in given)
+    return on_each(on_one, mesh, in_specs, out_specs)(*given)
+
+
+@struct
+class Lanes:
+    """A pytree of arrays with a leading axis of environments, for `run_on` to divide."""
+
+    tree: Any
+
+    def layout(self, lanes: Any, same: Any) -> Any:
+        """See Divisible."""
+        return lanes
+
+    def of_one_device(self, mesh: Mesh) -> Lanes:
+        """See Divisible."""
+        return self
 
 
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:

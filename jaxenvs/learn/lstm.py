@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks import times_transposed
 
 # Hidden states and cell states, each (batch, layers, size).
@@ -33,7 +34,7 @@ class Recalled:
         each of them begins, with the memory of its row; the first row is the begin of one.
     """
 
-    observation: Any
+    observation: Arrays
     memory: dict[str, Memory]
     episode_start: Any
     begins: Any = None

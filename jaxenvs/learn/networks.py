@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from jaxenvs.environment import Environment, struct
 from jaxenvs.learn.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
+from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork
 from jaxenvs.spaces import flatten
 
 
@@ -27,12 +28,12 @@ class Masked:
       action_mask: (batch, n), 0 for those that are not.
     """
 
-    observation: Any
-    action_mask: Any
+    observation: Arrays
+    action_mask: Array
 
 
-class Network(Protocol):
-    """What the algorithms know of a network. It must be hashable: programs are compiled for each network.
+class Network(OnPolicyNetwork, Protocol):
+    """What a training of an on-policy algorithm takes. It must be hashable: programs are compiled for each network.
 
     One for MaskablePPO takes observations that are Masked too.
     """
@@ -141,7 +142,7 @@ class FlattenExtractor:
         """The length of a vector."""
         return gymnasium.spaces.flatdim(self.space)
 
-    def __call__(self, observation: Any, dtype: Any) -> jax.Array:
+    def __call__(self, observation: Arrays, dtype: Any) -> jax.Array:
         """The vectors of a batch of observations, (batch, size)."""
         return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
 

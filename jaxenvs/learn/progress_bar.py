@@ -9,6 +9,7 @@ has no answer.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import threading
@@ -33,26 +34,36 @@ GROWTH = 8
 MOST_SHOWN = 1000
 
 
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A progress bar that a loop moves.
+
+    Attributes:
+      num_timesteps: of all environments together, in an iteration.
+      axis_name: of devices that train together, of which the first one moves the bar.
+    """
+
+    num_timesteps: int
+    axis_name: str | None
+
+
 def fori_loop(
     num_iterations: int,
     body: Callable[[jax.Array, Any], Any],
     carry: tuple[Any, dict[str, jax.Array]],
-    num_timesteps: int,
-    axis_name: str | None,
+    bar: Bar,
     chunk: int = 1,
 ) -> Any:
     """`jax.lax.fori_loop(0, num_iterations, body, carry)`, with a progress bar.
 
     Args:
       carry: a state, and metrics, which are filled: `episodes` and `episode_return` of each iteration, and others.
-      num_timesteps: of all environments together, in an iteration.
-      axis_name: of devices that train together, of which the first one moves the bar.
       chunk: so many iterations are one call of the body, which is given the number of the chunk.
     """
     num_chunks = -(-num_iterations // chunk)
     window = min(MOST_SHOWN, num_iterations)
-    device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
-    tell = _once_for_a_batch(functools.partial(_hear, num_iterations, num_timesteps))
+    device = 0 if bar.axis_name is None else jax.lax.axis_index(bar.axis_name)
+    tell = _once_for_a_batch(functools.partial(_hear, num_iterations, bar.num_timesteps))
 
     def go_on(loop: Any) -> Any:
         first, end, run, carry = loop
@@ -65,7 +76,7 @@ def fori_loop(
         is_new = shown + jnp.arange(window, dtype=jnp.int32) >= first * chunk
         episodes = jnp.where(is_new, episodes, 0).astype(jnp.float32)
         earned = jnp.stack([episodes.sum(), (episodes * returns).sum()])
-        run, next_call = psum(tell(jnp.array([run, done, device], jnp.int32), earned), axis_name)
+        run, next_call = psum(tell(jnp.array([run, done, device], jnp.int32), earned), bar.axis_name)
         return end, jnp.clip(next_call // chunk, end + 1, num_chunks), run, (state, metrics)
 
     none, first_call = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32)

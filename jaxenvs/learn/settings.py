@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.sharding import Mesh
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.jax_names import is_traced
 from jaxenvs.learn.devices import require_divisible
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 
 
 @struct
@@ -35,6 +39,9 @@ class Settings:
     RANGES: ClassVar[dict[str, tuple[float, float]]] = {"learning_rate": (0, math.inf), "gamma": (0, 1)}
     # Positive integers.
     COUNTS: ClassVar[tuple[str, ...]] = ()
+    # The networks that are trained, and the optimizer of each, without a learning rate: `descend` multiplies by it.
+    NETWORKS: ClassVar[tuple[str, ...]] = ()
+    OPTIMIZER: ClassVar[optax.GradientTransformation]
 
     # All have these, with defaults of their own.
     learning_rate: Any = 3e-4
@@ -46,7 +53,7 @@ class Settings:
         """Steps of each environment in one iteration of a training."""
         raise NotImplementedError(f"{type(self).__name__} does not define steps_per_iteration.")
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: object) -> None:
         """Refuse what the algorithm cannot train.
 
         Raises:
@@ -54,6 +61,14 @@ class Settings:
         """
         if not callable(getattr(network, "apply", None)):
             raise TypeError(f"network must be a Network, as learn.ActorCritic, got a {type(network).__name__}.")
+
+    def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
+        """Return an optimizer for each name of `params`: the given one, or the one that SB3 uses."""
+        return {name: self.OPTIMIZER if optimizer is None else optimizer for name in self.NETWORKS}
+
+    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> LearnerState:
+        """Return the state before the first update, from the parameters of each network, by its name."""
+        return LearnerState.create(params, optimizers)
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed."""
@@ -102,6 +117,14 @@ class Settings:
           ValueError: a number has a remainder; the message names it.
         """
         require_divisible("num_envs", num_envs, num_devices)
+
+    def layout(self, lanes: Any, same: Any) -> Any:
+        """See Divisible: settings are the same on all devices."""
+        return same
+
+    def of_one_device(self, mesh: Mesh) -> Self:
+        """See Divisible."""
+        return self.replace(axis_name=mesh.axis_names[0])
 
     def check_schedules(self, num_iterations: int) -> None:
         """Refuse schedules that have not one value for each iteration.

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.devices import layouts, on_each, require_mesh
+from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
 from jaxenvs.learn.off_policy.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
@@ -112,13 +112,13 @@ class Training:
         return state
 
     def layout(self, lanes: Any, same: Any) -> Self:
-        """A prefix of this pytree: see TrainingState."""
+        """See Divisible."""
         return dataclasses.replace(self, venv=same if self.venv.env_axis is None else lanes, algorithm=same)
 
     def of_one_device(self, mesh: Mesh) -> Self:
-        """Inside of a program over the devices of a mesh: the part of one."""
+        """See Divisible."""
         venv = dataclasses.replace(self.venv, num_envs=self.venv.num_envs // mesh.size)
-        return dataclasses.replace(self, venv=venv, algorithm=self.algorithm.replace(axis_name=mesh.axis_names[0]))
+        return dataclasses.replace(self, venv=venv, algorithm=self.algorithm.of_one_device(mesh))
 
     @property
     def _loop(self) -> ModuleType:
@@ -130,7 +130,7 @@ class Result:
     """What a training gave.
 
     Attributes:
-      state: where it ended: `state.learner.params` are the trained parameters, `state.normalizer` what belongs to them.
+      state: where it ended: `state.learner` has the trained parameters, `state.normalizer` what belongs to them.
       metrics: as `advance` gives them.
     """
 
@@ -139,8 +139,8 @@ class Result:
 
     @property
     def params(self) -> Any:
-        """The trained parameters."""
-        return self.state.learner.params
+        """The trained parameters, as `network.init` makes them."""
+        return self.state.learner.network_params
 
 
 def train(
@@ -187,28 +187,24 @@ def advance(
     training.check()
     arguments.non_negative_int("num_iterations", num_iterations)
     arguments.boolean("progress", progress)
+    result: tuple[TrainingState, dict[str, jax.Array]]
     if mesh is not None:
         training.check_devices(mesh)
-        over_mesh: tuple[TrainingState, dict[str, jax.Array]] = _advance_on_devices(
-            training, state, num_iterations, require_mesh(mesh), progress
-        )
-        return over_mesh
-    result: tuple[TrainingState, dict[str, jax.Array]]
-    result = training._loop.advance(training, state, num_iterations, progress)
+        result = _advance_on_devices(training, state, num_iterations, require_mesh(mesh), progress)
+    else:
+        result = training._loop.advance(training, state, num_iterations, progress)
     return result
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _advance_on_devices(
     training: Training, state: TrainingState, num_iterations: int, mesh: Mesh, progress: bool
-) -> Any:
-    lanes, same = layouts(mesh)
-
-    def on_one_device(training: Training, state: TrainingState) -> Any:
-        part = training.of_one_device(mesh)
-        state, metrics = part._loop.advance(part, state.of_one_device(), num_iterations, progress)
+) -> tuple[TrainingState, dict[str, jax.Array]]:
+    def advance_one(training: Training, state: TrainingState) -> Any:
+        state, metrics = training._loop.advance(training, state, num_iterations, progress)
         return state.of_all_devices(), metrics
 
-    states = state.layout(lanes, same)
-    on_all = on_each(on_one_device, mesh, (training.layout(lanes, same), states), (states, same))
-    return on_all(training, state)
+    lanes, same = layouts(mesh)
+    result: tuple[TrainingState, dict[str, jax.Array]]
+    result = run_on(mesh, advance_one, (state.layout(lanes, same), same), training, state)
+    return result

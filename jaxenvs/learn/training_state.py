@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
 from jaxenvs.learn import devices
 from jaxenvs.learn.devices import psum
+from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.rollout import CollectorState
 from jaxenvs.vector import VectorEnv, VectorTimeStep
 
 if TYPE_CHECKING:
@@ -20,17 +22,30 @@ if TYPE_CHECKING:
 
 
 @struct
+class CollectorState:
+    """Where collecting goes on from.
+
+    Attributes:
+      env_state: the state of the environments, as the `step` of `collect` takes it.
+      observation: what the policy acts on next.
+    """
+
+    env_state: Any
+    observation: Observation
+
+
+@struct
 class TrainingState:
     """Where a training is: all that its next iteration depends on. Saved by `jaxenvs.arrays.to_arrays`.
 
     Attributes:
-      learner: the parameters, and their optimiser's state.
+      learner: the parameters, their optimizers' states, and target networks.
       collector: the state of the environments and, in `env_state[1]`, the Normalizer, if any.
       key: of the iterations to come.
       iteration: int32, how many there were.
     """
 
-    learner: Any
+    learner: LearnerState
     collector: CollectorState
     key: jax.Array
     iteration: jax.Array
@@ -42,8 +57,7 @@ class TrainingState:
         return normalizer
 
     def layout(self, lanes: Any, same: Any) -> Self:
-        """A prefix of this pytree: `lanes` where leaves have the leading axis of lanes, `same` where they are the same
-        on all devices."""
+        """See Divisible."""
         normalizer = None if self.normalizer is None else self.normalizer.layout(lanes, same)
         collector = CollectorState((lanes, normalizer), lanes)
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same)
@@ -56,8 +70,8 @@ class TrainingState:
         """The other way round, of arrays on the host."""
         return self
 
-    def of_one_device(self) -> Self:
-        """Inside of a program over devices: what one of them goes on from."""
+    def of_one_device(self, mesh: Mesh | None = None) -> Self:
+        """See Divisible."""
         return self
 
     def of_all_devices(self) -> Self:

@@ -7,7 +7,7 @@ described stands in `world.py`, what a step is made of in `step.py`.
 Source: Box2D 2.3 (Erin Catto), as the wheel box2d 2.3.10 has it, which Gymnasium 1.4 uses.
 """
 
-from jaxenvs.physics2d.boxes import box_rows, edge_rows
+from jaxenvs.physics2d.collision.boxes import box_rows, edge_rows
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.island import Motors
 from jaxenvs.physics2d.shapes import box, polygon

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.physics2d.broad_phase import number_of
+from jaxenvs.physics2d.collision.broad_phase import number_of
+from jaxenvs.physics2d.collision.narrow_phase import Manifold
+from jaxenvs.physics2d.constants import LINEAR_SLOP, MAX_CONDITION, MAX_LINEAR_CORRECTION, RADIUS
 from jaxenvs.physics2d.geometry import Frame, Number, Vector, clamp, frame, row, with_row
 from jaxenvs.physics2d.kernels import once
-from jaxenvs.physics2d.narrow_phase import Manifold
-from jaxenvs.physics2d.settings import LINEAR_SLOP, MAX_CONDITION, MAX_LINEAR_CORRECTION, RADIUS
 from jaxenvs.physics2d.world import Pairs, World
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves

@@ -77,11 +77,6 @@ def with_row(table: Any, number: Any, values: Any) -> Any:
     )
 
 
-def listed_row(table: Any, number: int) -> Any:
-    """One row of a table whose leaves are lists of rows."""
-    return jax.tree.map(lambda leaf: leaf[number], table, is_leaf=lambda leaf: isinstance(leaf, list))
-
-
 def rows(table: Any) -> Any:
     """The rows of a table as tuples of numbers; of one axis, the numbers."""
     table = jnp.asarray(table)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import struct
-from jaxenvs.physics2d import broad_phase, contacts, island
-from jaxenvs.physics2d.geometry import frame, row, with_row
-from jaxenvs.physics2d.listing import update_pair
-from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
-from jaxenvs.physics2d.settings import (
+from jaxenvs.physics2d import contacts, island
+from jaxenvs.physics2d.collision import broad_phase
+from jaxenvs.physics2d.collision.narrow_phase import Manifold, no_manifolds
+from jaxenvs.physics2d.collision.time_of_impact import Sweep, time_of_impact
+from jaxenvs.physics2d.constants import (
     BAUMGARTE_OF_IMPACT,
     IMPACT_POSITION_ITERATIONS,
     LATEST_IMPACT,
@@ -29,7 +29,8 @@ from jaxenvs.physics2d.settings import (
     TIMESTEP,
     VELOCITY_ITERATIONS,
 )
-from jaxenvs.physics2d.time_of_impact import Sweep, time_of_impact
+from jaxenvs.physics2d.geometry import frame, row, with_row
+from jaxenvs.physics2d.listing import update_pair
 from jaxenvs.physics2d.world import World, WorldState
 
 

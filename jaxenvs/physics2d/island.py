@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.physics2d import contacts, joints
-from jaxenvs.physics2d.geometry import listed_row, row, rows, table, with_row
-from jaxenvs.physics2d.kernels import in_blocks
-from jaxenvs.physics2d.narrow_phase import Manifold
-from jaxenvs.physics2d.pallas_kernel import in_registers
-from jaxenvs.physics2d.settings import (
+from jaxenvs.physics2d.collision.narrow_phase import Manifold
+from jaxenvs.physics2d.constants import (
     BAUMGARTE,
     LEAST_SEPARATION,
     MAX_ROTATION,
@@ -27,6 +22,8 @@ from jaxenvs.physics2d.settings import (
     TIMESTEP,
     VELOCITY_ITERATIONS,
 )
+from jaxenvs.physics2d.geometry import row, rows, table, with_row
+from jaxenvs.physics2d.kernels import in_blocks
 from jaxenvs.physics2d.world import Pairs, World, WorldState
 
 
@@ -155,53 +152,29 @@ def prepare_on_the_ground(world: World, state: WorldState, motors: Motors, manif
 
 
 def iterate_on_the_ground(world: World, task: Task) -> Moving:
-    """The velocities after all iterations. Of one lane, or of many, whose axis is the last of each array."""
+    """Return the velocities after all iterations, each of which solves the joints, then the contacts.
 
-    def solve(slot: Any, carry: Any) -> Any:
+    Args:
+      task: of one environment, or of many, whose axis is the last of each array.
+    """
+    fixed = [joints.constants(world, number) for number in range(len(world.joints))]
+    slots = jnp.max(task.number)  # rows that a lane has not got have no masses, and change nothing
+
+    def solve_contact(slot: Any, carry: Any) -> Any:
         velocities, pushes = carry
         contact = row(task.contacts, slot)
         is_here, velocity = _velocity_of(contact.body, velocities)
         moved, push = contacts.solve_velocity(contact, velocity, row(pushes, slot))
         return _with_velocity(is_here, moved, velocities), with_row(pushes, slot, push)
 
-    return _iterate(world, task, task.start, lambda slots, carry: jax.lax.fori_loop(0, slots, solve, carry))
-
-
-def iterate_in_registers(world: World, task: Task) -> Moving:
-    """As `iterate_on_the_ground`, of many lanes in a kernel: tables are lists of rows, whose slots are written out."""
-    found = [listed_row(task.contacts, slot) for slot in range(world.pairs)]
-    pushes: Any = [listed_row(task.start.pushes, slot) for slot in range(world.pairs)]
-
-    def solve(contact: contacts.Contact, velocities: Any, push: contacts.Impulses) -> tuple[Any, Any]:
-        is_here, velocity = _velocity_of(contact.body, velocities)
-        moved, push = contacts.solve_velocity(contact, velocity, push)
-        return _with_velocity(is_here, moved, velocities), push
-
-    def solve_all(slots: Any, carry: Any) -> Any:
-        velocities, pushes = carry[0], list(carry[1])
-        for slot, contact in enumerate(found):
-            velocities, pushes[slot] = jax.lax.cond(
-                slot < slots, partial(solve, contact), lambda *same: same, velocities, pushes[slot]
-            )
-        return velocities, pushes
-
-    solved = _iterate(world, task, task.start._replace(pushes=pushes), solve_all)
-    return solved._replace(pushes=jax.tree.map(lambda *rows: list(rows), *solved.pushes))
-
-
-def _iterate(world: World, task: Task, start: Moving, solve_contacts: Callable[[Any, Any], Any]) -> Moving:
-    """All iterations, of which each solves the joints, then up to so many contacts."""
-    fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    slots = jnp.max(task.number)  # rows that a lane has not got have no masses, and change nothing
-
     def iterate(_: Any, moving: Moving) -> Moving:
         velocities, impulses = joints.solve_all_velocities(
             world, fixed, task.joints, moving.velocities, moving.impulses, task.speeds, task.most
         )
-        velocities, pushes = solve_contacts(slots, (velocities, moving.pushes))
+        velocities, pushes = jax.lax.fori_loop(0, slots, solve_contact, (velocities, moving.pushes))
         return Moving(velocities, impulses, pushes)
 
-    solved: Moving = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, start)
+    solved: Moving = jax.lax.fori_loop(0, VELOCITY_ITERATIONS, iterate, task.start)
     return solved
 
 
@@ -250,8 +223,7 @@ def solve_on_the_ground(
 ) -> tuple[Solved, jax.Array]:
     """The island with contacts, but for positions. Also the impulses of pairs, (P, 2, 2)."""
     task = prepare_on_the_ground(world, state, motors, manifolds)
-    iterate = in_registers(partial(iterate_in_registers, world), plain=partial(iterate_on_the_ground, world))
-    return finish_on_the_ground(world, state, task, iterate(task))
+    return finish_on_the_ground(world, state, task, iterate_on_the_ground(world, task))
 
 
 def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: Any) -> Solved:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
+from jaxenvs.physics2d.constants import ANGULAR_SLOP, LINEAR_SLOP, MAX_ANGULAR_CORRECTION
 from jaxenvs.physics2d.geometry import Number, Vector, clamp, rows, sine_and_cosine
 from jaxenvs.physics2d.kernels import once
-from jaxenvs.physics2d.settings import ANGULAR_SLOP, LINEAR_SLOP, MAX_ANGULAR_CORRECTION
 from jaxenvs.physics2d.world import World, WorldState
 
 Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or these themselves

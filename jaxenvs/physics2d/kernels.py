@@ -9,7 +9,7 @@ pay for what one needs. Three things mend that:
 * one kernel for the whole loop, over blocks of 64 lanes, whose numbers stay in the first cache (`in_blocks`).
 * lane after lane where lanes differ (`lane_by_lane`): branches are branches then, and loops end when they are done.
 
-Elsewhere than on a CPU all lanes do all that any of them needs: `vmap`; or, if asked for, kernels of pallas_kernel.py.
+Elsewhere than on a CPU all lanes do all that any of them needs: `vmap`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
-
-from jaxenvs.physics2d.pallas_kernel import of_lanes as in_a_kernel
 
 BLOCK = 64  # lanes whose joints are solved together
 
@@ -45,7 +43,7 @@ def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | No
     Args:
       tangents: the same function, where it is differentiated: `while_loop` has no gradient.
     """
-    return _differentiable(_batched(function, None, jax.vmap(function), jax.vmap(function)), tangents or function)
+    return _differentiable(_batched(function, None, jax.vmap(function)), tangents or function)
 
 
 def in_blocks(
@@ -60,8 +58,7 @@ def in_blocks(
         takes as long as the lane that has most.
     """
     of_lanes = _lanes_last(function) if lanes_last else jax.vmap(function)
-    elsewhere = jax.vmap(function) if lanes_last else in_a_kernel(function, jax.vmap(function))
-    return _differentiable(_batched(function, BLOCK, of_lanes, elsewhere, work), function)
+    return _differentiable(_batched(function, BLOCK, of_lanes, work), function)
 
 
 def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,12 +94,11 @@ def _batched(
     function: Callable[..., Any],
     block: int | None,
     of_lanes: Callable[..., Any],
-    elsewhere: Callable[..., Any],
     work: Callable[..., jax.Array] | None = None,
 ) -> Callable[..., Any]:
     def lanes(*arguments: Any) -> Any:
         if jax.default_backend() != "cpu":
-            return elsewhere(*arguments)
+            return jax.vmap(function)(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
         if number == 1:  # without a loop: of a single turn, XLA (jaxlib 0.10) aborts as it compiles some programs
             results = one_kernel(function)(*jax.tree.map(lambda leaf: leaf[0], arguments))

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxenvs.physics2d import broad_phase
-from jaxenvs.physics2d.boxes import collide_box
+from jaxenvs.physics2d.collision import broad_phase
+from jaxenvs.physics2d.collision.boxes import collide_box
+from jaxenvs.physics2d.collision.narrow_phase import Manifold, collide, no_manifolds
 from jaxenvs.physics2d.geometry import Frame, frame, row, with_row
-from jaxenvs.physics2d.narrow_phase import Manifold, collide, no_manifolds
 from jaxenvs.physics2d.world import Pairs, World, WorldState
 
 

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.physics2d import broad_phase, island
+from jaxenvs.physics2d import island
+from jaxenvs.physics2d.collision import broad_phase
+from jaxenvs.physics2d.collision.narrow_phase import Manifold, no_manifolds
+from jaxenvs.physics2d.constants import FAT_MARGIN
 from jaxenvs.physics2d.geometry import frame
 from jaxenvs.physics2d.impacts import solve_impacts
 from jaxenvs.physics2d.island import Motors, Solved
 from jaxenvs.physics2d.kernels import in_blocks, lane_by_lane
 from jaxenvs.physics2d.listing import update_pairs
-from jaxenvs.physics2d.narrow_phase import Manifold, no_manifolds
-from jaxenvs.physics2d.settings import FAT_MARGIN
 from jaxenvs.physics2d.world import World, WorldState
 
 

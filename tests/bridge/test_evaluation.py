@@ -22,7 +22,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.errors import NotCompilable
 from bridge.evaluation import Evaluation, evaluate
-from bridge.evaluation_program import program
+from bridge.evaluation.compiled_episodes import program
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, environment, struct
 from tests.bridge.episodes import assert_equal, of_sb3, policy_for
 from tests.environments import Counter

@@ -7,6 +7,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 import bridge
 from bridge import JaxVecEnv, make_vec_env
+from bridge.algorithms.specs import SPECS
 from bridge.evaluation import evaluate
 from jaxenvs import TimeLimit
 from tests.environments import Counter
@@ -14,34 +15,29 @@ from tests.stock import STOCK
 from tests.tiers import tiered
 
 SETTINGS = {"buffer_size": 100, "learning_starts": 0, "policy_kwargs": {"net_arch": [8]}, "seed": 0, "device": "cpu"}
-IDS = {
-    "DQN": "CartPole-v1",
-    "QRDQN": "CartPole-v1",
-    "SAC": "Pendulum-v1",
-    "TD3": "Pendulum-v1",
-    "TQC": "Pendulum-v1",
-    "CrossQ": "Pendulum-v1",
-}
+NAMES = [name for name, spec in SPECS.items() if spec.is_off_policy]
+IDS = {"Discrete": "CartPole-v1", "Box": "Pendulum-v1"}
 
 
 @pytest.mark.parametrize("package", [bridge, STOCK], ids=["bridge", "sb3"])
-@pytest.mark.parametrize("name", tiered(IDS, "DQN", "QRDQN", "SAC", "TD3", "CrossQ"))
+@pytest.mark.parametrize("name", tiered(NAMES, "DQN", "QRDQN", "SAC", "TD3", "CrossQ"))
 def test_episodes_are_those_of_evaluate_policy(name, package):
     settings = {**SETTINGS, "policy_kwargs": {"net_arch": [8]}}
-    model = getattr(package, name)("MlpPolicy", make_vec_env(IDS[name], 1, seed=0), **settings)
+    env_id = IDS[SPECS[name].actions]
+    model = getattr(package, name)("MlpPolicy", make_vec_env(env_id, 1, seed=0), **settings)
     with torch.no_grad():
         for parameter in model.policy.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
         for buffer in model.policy.buffers():  # what CrossQ's networks have seen
             if buffer.is_floating_point():
                 buffer.add_(0.3 * torch.rand(buffer.shape))
-    result = evaluate(model, IDS[name], 4, seed=3)
+    result = evaluate(model, env_id, 4, seed=3)
     returns, lengths = evaluate_policy(
-        model, make_vec_env(IDS[name], 4, seed=3), 4, return_episode_rewards=True, warn=False
+        model, make_vec_env(env_id, 4, seed=3), 4, return_episode_rewards=True, warn=False
     )
     np.testing.assert_allclose(sorted(result.returns), sorted(returns), rtol=1e-3)
     assert sorted(result.lengths) == sorted(lengths)
-    assert evaluate(model.policy, IDS[name], 4, seed=3).mean == result.mean
+    assert evaluate(model.policy, env_id, 4, seed=3).mean == result.mean
 
 
 def test_episodes_that_are_not_deterministic_explore_as_often_as_the_model():

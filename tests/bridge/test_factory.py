@@ -1,5 +1,6 @@
 """make_vec_env: which VecEnv it makes of what, and that it makes it as SB3's own does."""
 
+import copy
 import importlib.machinery
 import inspect
 import logging
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common import env_util
 from stable_baselines3.common.monitor import Monitor
@@ -19,6 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 import bridge.factory
 import jaxenvs
 from bridge import GymVecEnv, JaxVecEnv, ProcessVecEnv, SerialVecEnv, make_vec_env
+from bridge.environment_ids import is_jax_id
 from jaxenvs import CartPole, UnknownEnvironment
 from tests.bridge.host_env.host_environments import Counting
 from tests.environments import Counter
@@ -124,6 +127,51 @@ def test_an_environment_that_jaxenvs_also_has_is_hinted_at(env_id, caplog):
     assert "jaxenvs has CartPole-v1 too: make_vec_env('CartPole-v1')" in caplog.text
     make_vec_env(Counting, 1)
     assert caplog.text.count("jaxenvs has") == 1
+
+
+class Mine(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 7.0, self.steps >= 10, False, {}
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "BitFlipping-v0", "MinAtar/Breakout-v1"])
+def test_an_id_that_the_user_registered_with_gymnasium_is_the_users(env_id, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, env_id, EnvSpec(env_id, Mine))
+    monkeypatch.setattr(bridge.factory, "_say_once", lambda level, message: None)
+    assert make_vec_env(env_id).observation_space.shape == (2,)
+    model = bridge.PPO("MlpPolicy", env_id, n_steps=16, batch_size=16)
+    assert model.observation_space.shape == (2,)
+    assert list(bridge.evaluate(model, env_id, 2).returns) == [70, 70]
+    assert type(make_vec_env(env_id, backend="jax")) is JaxVecEnv
+
+
+def test_an_id_that_the_user_changed_in_gymnasium_is_the_users(monkeypatch):
+    changed = copy.deepcopy(gymnasium.spec("CartPole-v1"))
+    changed.max_episode_steps = 20
+    monkeypatch.setitem(gymnasium.registry, "CartPole-v1", changed)
+    assert make_vec_env("CartPole-v1").get_attr("_max_episode_steps") == [20]
+
+
+def test_ids_as_gymnasium_has_them_are_those_of_jaxenvs():
+    assert [env_id for env_id in jaxenvs.registered() if not is_jax_id(env_id)] == []
+    assert not is_jax_id("Ant-v5")
+    assert not is_jax_id("Nothing-v0")
+
+
+def test_an_id_registered_with_jaxenvs_stays_that_of_jaxenvs(monkeypatch):
+    monkeypatch.setitem(jaxenvs.registry._specs, "Both-v0", jaxenvs.Spec("Both-v0", CartPole))
+    monkeypatch.setitem(gymnasium.registry, "Both-v0", EnvSpec("Both-v0", Mine))
+    assert is_jax_id("Both-v0")
 
 
 def test_arguments_stand_where_they_do_in_sb3():

@@ -20,7 +20,8 @@ from stable_baselines3.common.vec_env import (
 )
 
 from bridge import JaxVecEnv, make_vec_env
-from bridge.app.hyperparameters import SCHEDULED, TUNED, to_schedule
+from bridge.app.hyperparameters import SCHEDULED, to_schedule
+from bridge.app.tuned import TUNED
 from tests.bridge.small_models import with_picklable_schedules
 from tests.environments import Counter
 

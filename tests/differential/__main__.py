@@ -34,7 +34,7 @@ def main() -> None:
         lambda number, difference: print(f"{number} fails, {time.monotonic() - begun:.0f} s: {difference}", flush=True),
     )
     seconds = time.monotonic() - begun
-    print(f"{result.count} programs, {result.failed} failed, {len(result.finds)} kinds, {seconds:.0f} s")
+    print(f"{result.count} programs, {result.failed} failed, {len(result.finds)} kinds, {seconds:.0f} s", flush=True)
     raise SystemExit(bool(result.finds))
 
 

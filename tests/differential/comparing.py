@@ -45,7 +45,7 @@ class Known:
 
 
 # The reasons are the words of the document.
-AFTER_ROLLOUT = "see the steps of a rollout after it was collected"
+AFTER_ROLLOUT = "see the steps of a rollout after the whole rollout was collected"
 AFTER_STORING = "see a step after it was stored"
 RESET_BY_HAND = "marks the last step before a reset by hand as truncated"
 KNOWN: tuple[Known, ...] = (

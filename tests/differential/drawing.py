@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from tests.differential.overriding import METHODS, SPECIAL
@@ -14,7 +15,23 @@ OBSERVATIONS = {
     **{"PPO": "box", "A2C": "discrete", "MaskablePPO": "box", "RecurrentPPO": "box"},
     **{"DQN": "dict", "SAC": "box", "TD3": "discrete", "DDPG": "dict", "QRDQN": "box", "TQC": "dict", "CrossQ": "box"},
 }
-LOOKS = ("weights", "moments", "counters", "buffer", "sizes", "sample", "parameters", "predicted", "pending")
+LOOKS = (
+    "weights",
+    "moments",
+    "counters",
+    "buffer",
+    "sizes",
+    "sample",
+    "parameters",
+    "predicted",
+    "pending",
+    "original",
+)
+# What methods in the way look at: the other numbers may be half of a step's.
+NETWORKS = ("weights", "moments", "parameters", "progress")
+SIGNALS = ("SIGUSR1", "SIGALRM")
+# Kinds of observations that each is of some programs alone; where there is less to compile.
+RARE = ("bytes", "image", "large", "parts")
 WRAPPED = {
     "model": ("train", "collect_rollouts", "_on_step", "predict", "_update_info_buffer", "_update_learning_rate"),
     "buffer": ("add", "sample", "get", "reset", "compute_returns_and_advantage"),
@@ -22,6 +39,11 @@ WRAPPED = {
     "policy": ("forward", "predict_values"),
     "logger": ("dump",),
 }
+
+
+# Of the methods of a class.
+OWN_LOOP = ("collect_rollouts",)
+PATCHED = ("train", "collect_rollouts", "predict", "_update_learning_rate", "_on_step")
 
 
 def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = False) -> Program:
@@ -34,7 +56,14 @@ def draw(number: int, envs: tuple[str, ...] = ("jax", "gymnasium"), few: bool = 
         no changes of what programs are compiled for.
     """
     drawer = Drawer(random.Random(number), number, envs, few)
-    return Program(drawer.setting, tuple(drawer.operation() for _ in range(drawer.random.randint(2, 8))))
+    operations = [drawer.operation() for _ in range(drawer.random.randint(2, 8))]
+    return Program(drawer.setting, (*operations, *drawer.end()))
+
+
+def _reads_replay(operation: tuple[Any, ...]) -> bool:
+    if operation[0] == "look":
+        return "sample" in operation
+    return operation[0] == "read replay" or operation[:2] in (("write", "stored"), ("write", "cursor"))
 
 
 class Drawer:
@@ -63,13 +92,16 @@ class Drawer:
             settings["observations"] = OBSERVATIONS[algorithm]
             settings["num_envs"] = 1 if exact else 2
             settings["frequency"] = "step" if exact else "third"
+            if settings["env"] == "gymnasium" and algorithm != "CrossQ" and chance(0.15):
+                settings["observations"] = pick(RARE)
         else:
             # CrossQ has no MultiInputPolicy.
             settings["observations"] = pick(["box", "box", "discrete", "box" if algorithm == "CrossQ" else "dict"])
             settings["num_envs"] = pick([1, 2])
             settings["frequency"] = pick(["step", "step", "third", "episode" if settings["num_envs"] == 1 else "third"])
             settings["noise"] = "" if algorithm in (*ON_POLICY, *Q_LEARNING) else pick(["", "", "", "normal", "own"])
-            settings["extractor"] = "scaled" if settings["observations"] == "box" and chance(0.15) else ""
+            if algorithm != "CrossQ" and chance(0.15):
+                settings["observations"] = pick(RARE if settings["env"] == "gymnasium" else ("bytes", "image"))
             settings["optimizer"] = pick(["adam", "adam", "sgd"])
             if (
                 chance(0.1)
@@ -82,6 +114,12 @@ class Drawer:
                 settings["wrapper"] = pick(["normalize", "monitor"])
         if algorithm == "A2C" and chance(1.0 if self.few else 0.5):
             settings["optimizer"] = ""
+        if settings["observations"] == "box" and chance(0.1 if self.few else 0.2):
+            settings["extractor"] = pick(["scaled", "running", "counting"])
+        if self.few and settings["observations"] == "box" and algorithm in ("PPO", "SAC") and chance(0.1):
+            settings["wrapper"] = "normalize"
+        if algorithm not in ON_POLICY and chance(0.1):
+            settings["buffer"] = "own"
         if chance(0.3):
             settings["overrides"] = tuple(self._override(algorithm, exact) for _ in range(pick([1, 1, 2])))
         return Setting(**settings)
@@ -97,16 +135,33 @@ class Drawer:
         doing = self._weights() if self._chance(0.5) else ()
         if doing and self._chance(0.3):
             doing = ("polyak", 1.0)
-        return (pick(METHODS), *doing)
+        method = pick(METHODS)
+        # A callback's `predict` would write within a rollout: see `_wrap`.
+        return (method,) if method == "predict" and algorithm in ON_POLICY else (method, *doing)
 
     # --- Operations -----------------------------------------------------------------------------------------------
 
     def operation(self) -> tuple[Any, ...]:
-        draw = self.random.choices(
-            [self._learn, self._train, self._write, self._look, self._travel, self._kept, self._env, self._wrap],
-            [8, 2, 4, 3, 3, 2, 2, 1],
-        )[0]
-        return draw()
+        drawn = {
+            self._learn: 8,
+            self._train: 2,
+            self._write: 4,
+            self._descend: 1,
+            self._look: 3,
+            self._travel: 3,
+            self._kept: 2,
+            self._env: 2,
+            self._in_the_way: 2,
+        }
+        return self.random.choices(list(drawn), list(drawn.values()))[0]()
+
+    def end(self) -> tuple[tuple[Any, ...], ...]:
+        """A last training, now and then, that stops where the environments of JAX have gone on."""
+        if self.setting.env != "jax" or not self._chance(0.15):
+            return ()
+        stop = "step", self.random.choice([1, 2, 5, 6]), ("stop",)
+        looks = ("progress", "weights", *(("sizes",) if self.setting.is_on_policy else ("moments",)))
+        return ("learn", 12, True, ("each", 1, (stop,)), 4), ("last", *looks)
 
     def _learn(self) -> tuple[Any, ...]:
         pick = self.random.choice
@@ -120,29 +175,40 @@ class Drawer:
         if self.setting.env != "jax":
             kinds.append("episodes")
         kind = self.random.choice(kinds)
-        events = tuple(self._event(kind) for _ in range(self.random.randint(0, 3)))
-        return kind, self.random.choice([1, 3, 5, 8]), events
+        events = [event for _ in range(self.random.randint(0, 3)) for event in self._events(kind)]
+        return kind, self.random.choice([1, 3, 5, 8]), tuple(events)
 
-    def _event(self, kind: str) -> tuple[Any, ...]:
-        hooks = ["step", "step", "rollout start", "rollout end", "training start", "training end"]
+    def _events(self, kind: str) -> Iterator[tuple[Any, ...]]:
+        """One or several operations in one call of a callback."""
+        hooks = ["step", "step", "rollout start", "rollout start", "rollout end", "training start", "training end"]
         hook = "step" if kind in ("function", "every") else self.random.choice(hooks)
         call = 0 if hook.startswith("training") else self.random.choice([0, 1, 2, 3, 5, 7])
-        return hook, call, self._called(hook)
+        for _ in range(self.random.choice([1, 1, 2, 3])):
+            yield hook, call, self._called(hook, call)
 
-    def _called(self, hook: str) -> tuple[Any, ...]:
+    def _called(self, hook: str, call: int) -> tuple[Any, ...]:
         """An operation in a callback."""
-        drawn: list[Any] = [self._look, self._write, self._kept, self._end]
-        many = [5, 6, 1, 1]
-        in_program = hook == "step" and self.setting.env == "jax"
+        is_on_policy, env = self.setting.is_on_policy, self.setting.env
+        in_program = hook == "step" and env == "jax"
+        drawn = {self._look: 5, self._write: 5, self._descend: 2, self._train: 2, self._kept: 2, self._end: 1}
         if in_program:
             # What is documented: who stops there finds that the environments have gone on; and who writes, if steps are
             # one program until the next update, that these were taken already.
-            many = [5, 6 if not self.setting.is_on_policy and self.setting.frequency == "step" else 0, 1, 0]
-        operation = self.random.choices(drawn, many)[0]()
+            drawn[self._end] = 0
+            if is_on_policy or self.setting.frequency != "step":
+                drawn[self._write] = drawn[self._descend] = drawn[self._kept] = 0  # restored weights are written too
+            # A step is in the replay buffer before it is seen, and a rollout has all of its steps.
+            if drawn[self._write] == 0 or self.setting.exact or call == 0:
+                drawn[self._train] = 0
+        operation = self.random.choices(list(drawn), list(drawn.values()))[0]()
         if operation[0] == "look" and hook == "step" and self._chance(0.4):
             return self.random.choice([("locals",), ("locals",), ("reward", 2.0)])
-        if in_program and ((operation[0] == "look" and "sample" in operation) or operation[:2] == ("write", "stored")):
+        if is_on_policy and hook == "rollout end" and self._chance(0.2):
+            return "returns", 1.0
+        if in_program and _reads_replay(operation):
             return ("look", "weights")  # not the replay buffer, where a step is before it is seen
+        if operation[0] not in ("stop", "raise") and self._chance(0.1):
+            return "signal", self.random.choice(SIGNALS), operation
         return operation
 
     def _end(self) -> tuple[Any, ...]:
@@ -156,10 +222,17 @@ class Drawer:
             return "train", 1 if self.setting.frequency == "step" else 2
         return "train", self.random.choice([1, 2, 5])
 
+    def _descend(self) -> tuple[Any, ...]:
+        """A gradient step of the user's own."""
+        if self._chance(0.4):
+            return ("auxiliary",)
+        return "descend", self.random.randint(0, 2), self.random.randint(0, 1)
+
     def _kept(self) -> tuple[Any, ...]:
-        return self.random.choice(
-            [("keep", "copy"), ("keep", "same"), ("restore", "copy"), ("restore", "same"), ("save",)]
-        )
+        drawn: list[tuple[Any, ...]] = [("keep", "copy"), ("keep", "same"), ("restore", "copy"), ("restore", "same")]
+        drawn += [("save",), ("read back",), ("held",)]
+        drawn += [("hold", way) for way in ("state_dict", "data", "share")]
+        return self.random.choice(drawn if self.setting.is_on_policy else [*drawn, ("read replay",)])
 
     def _env(self) -> tuple[Any, ...]:
         pick = self.random.choice
@@ -178,9 +251,39 @@ class Drawer:
         with_other = how not in ("pickle", "deepcopy") and self._chance(0.3) and not self.few
         return ("travel", how, pick([1, 2])) if with_other else ("travel", how)
 
+    def _in_the_way(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        drawn = [self._wrap, self._patch] + [self._play] * 2 * (self.setting.env == "gymnasium")
+        return pick(drawn)()
+
     def _wrap(self) -> tuple[Any, ...]:
         owner = self.random.choice(list(WRAPPED))
-        return "wrap", owner, self.random.choice(WRAPPED[owner])
+        wrapped = "wrap", owner, self.random.choice(WRAPPED[owner])
+        operation = (self.random.choice([1, 2, 5]), self._inside()) if self._chance(0.5) else ()
+        # What is documented, of callbacks: evaluated within a rollout of PPO's, it writes when all steps are taken.
+        takes_rollouts_at_once = self.setting.env == "jax" and self.setting.is_on_policy
+        return wrapped if wrapped[2] == "predict" and takes_rollouts_at_once else (*wrapped, *operation)
+
+    def _inside(self) -> tuple[Any, ...]:
+        """An operation in a method or an environment of the user's."""
+        operation = ("look", self.random.choice(NETWORKS)) if self._chance(0.6) else ("write", *self._weights())
+        return ("signal", self.random.choice(SIGNALS), operation) if self._chance(0.1) else operation
+
+    def _patch(self) -> tuple[Any, ...]:
+        doing = self._weights() if self._chance(0.5) else ()
+        own_loop = ("collect as sb3",) in self.setting.overrides  # which calls SB3's class, patched or not
+        method = self.random.choice([name for name in PATCHED if name not in OWN_LOOP * own_loop])
+        is_documented = method == "predict" and self.setting.env == "jax" and self.setting.is_on_policy  # see `_wrap`
+        return ("patch", method) if is_documented else ("patch", method, *doing)
+
+    def _play(self) -> tuple[Any, ...]:
+        """An environment that holds the model."""
+        pick = self.random.choice
+        events = [
+            (pick(["reset", "env step"]), pick([0, 1, 2, 3, 5, 8]), self._inside())
+            for _ in range(self.random.randint(1, 3))
+        ]
+        return "play", tuple(events)
 
     def _write(self) -> tuple[Any, ...]:
         pick, net = self.random.choice, self.random.randint(0, 3)
@@ -192,7 +295,7 @@ class Drawer:
             lambda: ("moments", net, pick(["clear", "scale", "reload"])),
             lambda: ("setting", *self._changed()),
             lambda: ("setting", *self._changed()),
-            lambda: ("stored", pick(["advantages", "returns"]), pick([0.5, 2.0])),
+            self._stored,
             lambda: ("replace", net, pick(["copy", "policy", "both", "layer"])),
             lambda: ("move", pick(["to", "float", "train", "eval", "reload"])),
         ]
@@ -209,6 +312,15 @@ class Drawer:
         if self.setting.env == "jax":
             drawn.append(lambda: ("environments", "length", pick([2, 5]), pick([None, 0])))
         return "write", *pick(drawn)()
+
+    def _stored(self) -> tuple[Any, ...]:
+        pick = self.random.choice
+        if self.setting.is_on_policy:
+            return "stored", pick(["advantages", "returns"]), pick([0.5, 2.0])
+        if self._chance(0.2):
+            return "cursor", pick(["pos", "reset"])
+        name = pick(["rewards", "rewards", "observations", "next_observations", "dones"])
+        return "stored", name, 1 if name != "rewards" else pick([0.5, 2.0])
 
     def _weights(self) -> tuple[Any, ...]:
         pick = self.random.choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -17,13 +18,26 @@ from bridge import JaxVecEnv
 from jaxenvs import Environment, TimeStep, environment, static, struct
 
 LONGEST = 8  # steps of an episode
+# Beyond the integers of 32 bits: the observations "large" count in these, from 4 of them on.
+LARGE = 2**31
+IMAGE = (1, 4, 4)
 
 
 def observation_space(kind: str) -> spaces.Space[Any]:
     box, number = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(LONGEST + 1)
     goal = spaces.Dict({"observation": box, "achieved_goal": box, "desired_goal": box})
+    large, bytes_ = spaces.Box(0, 2**60, (1,), np.int64), spaces.Box(0, 255, (2,), np.uint8)
     # Not in the order of the alphabet, which is JAX's.
-    return {"box": box, "discrete": number, "dict": spaces.Dict(OrderedDict(z=box, a=number)), "goal": goal}[kind]
+    return {
+        "box": box,
+        "discrete": number,
+        "dict": spaces.Dict(OrderedDict(z=box, a=number)),
+        "goal": goal,
+        "large": large,
+        "bytes": bytes_,
+        "parts": spaces.Dict(OrderedDict(z=large, b=bytes_, a=number)),
+        "image": spaces.Box(0, 255, IMAGE, np.uint8),
+    }[kind]
 
 
 def action_space(kind: str) -> spaces.Space[Any]:
@@ -32,8 +46,29 @@ def action_space(kind: str) -> spaces.Space[Any]:
 
 def observe(kind: str, time: Any, np: Any) -> Any:
     box = np.stack([time / 8, 1 - time / 4]).astype(np.float32)
-    goal = {"observation": box, "achieved_goal": box, "desired_goal": 0 * box}
-    return {"box": box, "discrete": time, "dict": {"z": box, "a": time}, "goal": goal}[kind]
+    if kind == "goal":
+        return {"observation": box, "achieved_goal": box, "desired_goal": 0 * box}
+    if kind in ("large", "parts"):  # NumPy's alone: JAX has no integers of 64 bits
+        large = np.stack([LARGE * (4 + time)])
+        return large if kind == "large" else {"z": large, "b": observe("bytes", time, np), "a": time}
+    if kind == "bytes":
+        return np.stack([255 - time, 30 * time]).astype(np.uint8)
+    if kind == "image":
+        return (np.arange(math.prod(IMAGE)).reshape(IMAGE) * (1 + time)).astype(np.uint8)
+    return {"box": box, "discrete": time, "dict": {"z": box, "a": time}}[kind]
+
+
+def two_observations(kind: str) -> Any:
+    """Two observations, as `predict` takes them."""
+    box = np.float32([[0.1, 0.2], [0.5, -0.3]])
+    if kind == "box":
+        return box
+    if kind == "dict":
+        return {"z": box, "a": np.array([1, 4])}
+    each = [observe(kind, np.int64(time), np) for time in (1, 4)]
+    if isinstance(each[0], dict):
+        return {name: np.stack([one[name] for one in each]) for name in each[0]}
+    return np.stack(each)
 
 
 def compute_reward(achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
@@ -85,7 +120,20 @@ class Clock(Environment[ClockState]):
 
 
 class GymnasiumClock(gymnasium.Env[Any, Any]):
-    """The same for Gymnasium."""
+    """The same for Gymnasium.
+
+    Attributes:
+      player: None, or a function that is called with "reset" or "env step" before each of them: it may hold the model.
+    """
+
+    player: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "player"}
+
+    def _play(self, hook: str) -> None:
+        if self.player is not None:
+            self.player(hook)
 
     def __init__(self, length: int, truncates: int, observations: str, actions: str) -> None:
         self.length, self.truncates, self.observations = length, truncates, observations
@@ -102,10 +150,12 @@ class GymnasiumClock(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self._play("reset")
         self._time = 0
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._play("env step")
         self._time += 1
         ends = self._time >= self.length
         return self._observe(), (1.0 + self._time) / 4, ends and not self.truncates, ends and bool(self.truncates), {}

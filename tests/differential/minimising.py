@@ -64,6 +64,11 @@ def _simpler(operation: tuple) -> Iterator[tuple]:
         for i in range(1, len(operation)):
             if len(operation) > 2:
                 yield operation[:i] + operation[i + 1 :]
+    if operation[0] == "play":
+        for i in range(len(operation[1])):
+            yield "play", operation[1][:i] + operation[1][i + 1 :]
+    if operation[0] in ("wrap", "patch") and len(operation) > 3:
+        yield operation[:3] if operation[0] == "wrap" else operation[:2]
     if operation[0] != "learn":
         return
     _, steps, resets, callback, log_interval = operation

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
-from tests.differential import writing
+from tests.differential import extractors, writing
+from tests.differential.environments import two_observations
 from tests.differential.settings import PPOS, Setting
 
 # Of the clock.
@@ -16,6 +17,8 @@ TIMES = ("time/fps", "time/time_elapsed")
 # PPO's loss of actions that are certain is the mean of normalised advantages, 0. Where these are all the same, rounding
 # is what is left of them to normalise, and any number up to 1 comes of it; which is in the sum of all losses too.
 MEAN_ADVANTAGE, LOSS = "train/policy_gradient_loss", "train/loss"
+# Where all returns are the same but for rounding, so is what is divided by their variance.
+EXPLAINED = "train/explained_variance"
 # The ends of the names of running statistics.
 STATISTICS = ("ra_mean", "ra_var")
 COUNTERS = (
@@ -74,9 +77,14 @@ def weights(model: Any, setting: Setting) -> dict[str, Any]:
 
 
 def state(module: Any, setting: Setting) -> dict[str, Any]:
-    """A state dict. What was drawn from a replay buffer is what running statistics are of."""
+    """A state dict."""
+    return unless_drawn(module.state_dict(), setting)
+
+
+def unless_drawn(tensors: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """Tensors by their names. What was drawn from a replay buffer is what running statistics are of."""
     drawn = () if setting.exact else STATISTICS
-    return {name: Drawn(value) if name.endswith(drawn) else value for name, value in module.state_dict().items()}
+    return {name: Drawn(value) if name.endswith(drawn) else value for name, value in tensors.items()}
 
 
 def moments(model: Any, setting: Setting) -> dict[str, Any]:
@@ -101,8 +109,12 @@ def gradients(model: Any, setting: Setting) -> dict[str, Any]:
     }
 
 
+def progress(model: Any, setting: Setting) -> dict[str, Any]:
+    return plain({name: getattr(model, name) for name in COUNTERS if hasattr(model, name)})
+
+
 def counters(model: Any, setting: Setting) -> dict[str, Any]:
-    found = {name: getattr(model, name) for name in COUNTERS if hasattr(model, name)}
+    found = progress(model, setting)
     if setting.rate != "decaying":
         found["lr_schedule"] = model.lr_schedule(0.5)
     found["calls"] = dict(sorted(model.calls.items()))
@@ -119,13 +131,7 @@ def buffer(model: Any, setting: Setting) -> dict[str, Any]:
     """What a buffer stores; of a replay buffer, from the oldest row on."""
     replay = getattr(model, "replay_buffer", None)
     if replay is not None:
-        size, pos = replay.size(), replay.pos
-        rows = np.roll(np.arange(size), -pos) if replay.full else np.arange(size)
-        found = sizes(model, setting)
-        for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
-            found[name] = _at(getattr(replay, name), rows)
-        found["terminal"] = found["dones"] * (1 - found["timeouts"])
-        return plain(found) | {"actions": plain(replay.actions[rows], not setting.exact)}
+        return replayed(replay, setting)
     rollout = getattr(model, "rollout_buffer", None)
     if rollout is None:
         return {}
@@ -134,6 +140,19 @@ def buffer(model: Any, setting: Setting) -> dict[str, Any]:
         found[name] = _by_lanes(name, getattr(rollout, name), rollout)
     drawn = {name: _by_lanes(name, getattr(rollout, name), rollout) for name in ("actions", "log_probs")}
     return plain(found) | plain(drawn, not setting.exact)
+
+
+def replayed(replay: Any, setting: Setting) -> dict[str, Any]:
+    """What a replay buffer stores, from the oldest row on."""
+    size, pos = replay.size(), replay.pos
+    rows = np.roll(np.arange(size), -pos) if replay.full else np.arange(size)
+    found = _replay_sizes(replay)
+    for name in ("observations", "next_observations", "rewards", "dones", "timeouts"):
+        found[name] = _at(getattr(replay, name), rows)
+    found["terminal"] = found["dones"] * (1 - found["timeouts"])
+    if hasattr(replay, "looks"):
+        found["looks"] = replay.looks
+    return plain(found) | {"actions": plain(replay.actions[rows], not setting.exact)}
 
 
 def _by_lanes(name: str, values: Any, rollout: Any) -> Any:
@@ -156,10 +175,14 @@ def sizes(model: Any, setting: Setting) -> dict[str, Any]:
     """Of a buffer, without a look at what it stores. Where the oldest row is of a full one is its own affair."""
     replay = getattr(model, "replay_buffer", None)
     if replay is not None:
-        is_full = bool(replay.full)
-        return {"pos": None if is_full else int(replay.pos), "full": is_full, "size": int(replay.size())}
+        return _replay_sizes(replay)
     rollout = model.rollout_buffer
     return {"pos": int(rollout.pos), "full": bool(rollout.full), "size": int(rollout.size())}
+
+
+def _replay_sizes(replay: Any) -> dict[str, Any]:
+    is_full = bool(replay.full)
+    return {"pos": None if is_full else int(replay.pos), "full": is_full, "size": int(replay.size())}
 
 
 def sample(model: Any, setting: Setting) -> dict[str, Any]:
@@ -180,12 +203,11 @@ def parameters(model: Any, setting: Setting) -> dict[str, Any]:
 
 
 def predicted(model: Any, setting: Setting) -> dict[str, Any]:
-    space = model.observation_space
-    seen = {"box": np.float32([[0.1, 0.2], [0.5, -0.3]]), "discrete": np.array([1, 4])}
-    observation = {"z": seen["box"], "a": seen["discrete"]} if setting.observations == "dict" else None
-    observation = seen[setting.observations] if observation is None else observation
+    observation = two_observations(setting.observations)
     actions, state = model.predict(observation, deterministic=True)
-    one, _ = model.predict(space.sample() if setting.observations == "discrete" else _first(observation))
+    one, _ = model.predict(
+        model.observation_space.sample() if setting.observations == "discrete" else _first(observation)
+    )
     acts_on_drawn = setting.algorithm == "CrossQ" and not setting.exact
     return {"actions": plain(actions, acts_on_drawn), "state": plain(state), "one": plain(one, True)}
 
@@ -199,7 +221,13 @@ def _first(observation: Any) -> Any:
 def pending(model: Any, setting: Setting) -> dict[str, Any]:
     """What was recorded for the next row of the log."""
     logger = getattr(model, "_logger", None)
-    return {} if logger is None else row(dict(logger.name_to_value), setting)
+    if logger is None:
+        return {}
+    # What is documented: without a log, metrics of one compiled run come before the rows of its episodes.
+    is_lost = not (setting.is_on_policy or setting.env != "jax" or logger.output_formats)
+    return row(
+        {name: each for name, each in logger.name_to_value.items() if not (is_lost and "train/" in name)}, setting
+    )
 
 
 def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
@@ -207,6 +235,8 @@ def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
 
     def seen(name: str, value: Any) -> Any:
         if name in TIMES or (name == LOSS and setting.algorithm in PPOS):
+            return None
+        if name == EXPLAINED and not value > -1000:
             return None
         if name == MEAN_ADVANTAGE and setting.algorithm in PPOS and setting.exact:
             return bool(abs(value) <= 1)
@@ -227,6 +257,19 @@ def statistics(model: Any, setting: Setting) -> dict[str, Any]:
     return plain(found)
 
 
+def original(model: Any, setting: Setting) -> dict[str, Any]:
+    """What a VecNormalize had before it normalised the last step."""
+    env = model.get_env()
+    if not isinstance(env, VecNormalize):
+        return {}
+    return plain({"reward": env.get_original_reward(), "observations": env.get_original_obs()})
+
+
+def remembered(model: Any, setting: Setting) -> list[Any]:
+    """What features extractors remember."""
+    return plain(extractors.seen(model))
+
+
 LOOKS = {
     "weights": weights,
     "moments": moments,
@@ -239,9 +282,13 @@ LOOKS = {
     "predicted": predicted,
     "pending": pending,
     "statistics": statistics,
+    "progress": progress,
+    "original": original,
+    "remembered": remembered,
 }
 # After a program, of each model. Gradients are nobody's to keep.
 AT_THE_END = ("weights", "moments", "counters", "pending", "buffer", "statistics", "parameters", "predicted")
+AT_THE_END += ("remembered",)
 # Of a callback's locals: what holds nothing that was drawn, and what may.
 SEEN = ("rewards", "dones", "new_obs", "infos", "n_steps", "num_collected_steps", "num_collected_episodes", "values")
 SEEN += ("action_masks", "use_masking", "lstm_states", "episode_starts")

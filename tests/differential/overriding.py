@@ -93,7 +93,7 @@ def subclass(base: type, overrides: tuple[tuple[Any, ...], ...]) -> type:
     """
     if not overrides:
         return base
-    name = f"{base.__module__}_{base.__name__}_{overrides}"
+    name = f"{base.__module__}_{base.__name__}_{overrides}".replace(".", "_")  # as pickles look behind each dot
     found = vars(sys.modules[__name__]).get(name)
     if found is None:
         methods: dict[str, Any] = {"__module__": __name__, "__qualname__": name}

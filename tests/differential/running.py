@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import io
 import logging
 import os
-import pickle
 import signal
 import tempfile
 import traceback
@@ -24,18 +21,20 @@ from stable_baselines3.common.logger import Logger
 import bridge
 from jaxenvs import learn
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
-from tests.differential import observing, overriding, writing
-from tests.differential.settings import Setting, make, new_env, sizes
+from tests.differential import descending, interposing, observing, overriding, saving, writing
+from tests.differential.settings import Setting, make, new_env
 from tests.differential.watching import Broken, OwnLogger, Rows, Watch
 from tests.stock import STOCK
 
 LIBRARIES = {"sb3": STOCK, "bridge": bridge}
+# Operations that stand in other modules, by their names.
+ELSEWHERE = {**descending.OPERATIONS, **saving.OPERATIONS, **interposing.OPERATIONS}
 # Longer than any program takes that does not hang, compilation with it.
 MOST_SECONDS = 120
 
 
 class Program(NamedTuple):
-    """Operations, each a name of `Run`'s methods with arguments, all of them literals.
+    """Operations, each a name of `Run`'s methods or of ELSEWHERE with arguments, all of them literals.
 
     Attributes:
       setting: what it begins with.
@@ -73,11 +72,14 @@ class Run:
 
     def __init__(self, library: str, setting: Setting) -> None:
         self.library, self.setting = LIBRARIES[library], setting
-        other = LIBRARIES["bridge" if library == "sb3" else "sb3"]
-        self.theirs = overriding.subclass(getattr(other, setting.algorithm), setting.overrides)
+        self.other = LIBRARIES["bridge" if library == "sb3" else "sb3"]
+        self.theirs = overriding.subclass(getattr(self.other, setting.algorithm), setting.overrides)
         self.notes: list[Note] = []
         self.places: list[str] = []
         self.kept: dict[str, Any] = {}
+        self.held: dict[str, Any] = {}
+        self.patched: list[tuple[type, str, Any]] = []
+        self.is_over = False
         self.files: list[bytes] = []
         self.errors: list[str] = []
         self.models: dict[int, Any] = {}
@@ -100,10 +102,10 @@ class Run:
             model = make(self.library, self.setting, self.now)
             model.calls = {}
             self.models[self.now] = model
-            self._give_logger(model)
+            self.give_logger(model)
         return self.models[self.now]
 
-    def _give_logger(self, model: Any) -> None:
+    def give_logger(self, model: Any) -> None:
         if self.setting.logged:
             model.set_logger(OwnLogger() if self.setting.logged == "own" else Logger(None, [Rows()]))
 
@@ -111,7 +113,10 @@ class Run:
         """One operation. What it raises is noted, but for what a callback is to raise."""
         try:
             with self.at(name):
-                getattr(self, f"do_{name}")(model, *arguments)
+                if name in ELSEWHERE:
+                    ELSEWHERE[name](self, model, *arguments)
+                else:
+                    getattr(self, f"do_{name}")(model, *arguments)
         except Broken:
             raise
         except Exception as error:
@@ -127,24 +132,6 @@ class Run:
     def do_write(self, model: Any, what: str, *arguments: Any) -> None:
         writing.write(model, what, *arguments)
 
-    def do_keep(self, model: Any, way: str) -> None:
-        """Keep parameters: "copy" them, or keep the tensors that `get_parameters` gives ("same")."""
-        parameters = model.get_parameters()
-        kept = copy.deepcopy(parameters) if way == "copy" else parameters
-        self.kept[way] = writing.kinds(model), kept
-
-    def do_restore(self, model: Any, way: str) -> None:
-        kinds, kept = self.kept.get(way, (None, None))
-        if kinds == writing.kinds(model):
-            model.set_parameters(kept)
-
-    def do_save(self, model: Any) -> None:
-        if not writing.has_own_optimizers(model):
-            return
-        file = io.BytesIO()
-        model.save(file)
-        self.files.append(file.getvalue())
-
     def do_train(self, model: Any, gradient_steps: int) -> None:
         """By hand; not from nothing, of which each library says no with other things half done."""
         if not hasattr(model, "_logger"):
@@ -155,26 +142,17 @@ class Run:
         elif model.replay_buffer.size():
             model.train(gradient_steps=gradient_steps, batch_size=4)
 
-    def do_wrap(self, model: Any, owner: str, method: str) -> None:
-        """Put a method that counts into an instance: into the "model", its "buffer", "policy", "env" or "logger"."""
-        instance = {
-            "model": lambda: model,
-            "buffer": lambda: getattr(model, "replay_buffer", None) or model.rollout_buffer,
-            "policy": lambda: model.policy,
-            "env": lambda: model.get_env(),
-            "logger": lambda: model.logger,
-        }[owner]()
-        if f"{owner}.{method}" in model.calls:
-            return
-        theirs = getattr(instance, method)
-        calls = model.calls
-        calls[f"{owner}.{method}"] = 0
+    def do_returns(self, model: Any, more: float, local: dict[str, Any]) -> None:
+        """Shaped rewards, as of SB3's pages: written at the end of a rollout, whose returns are then computed anew."""
+        buffer = model.rollout_buffer
+        buffer.rewards += more
+        buffer.compute_returns_and_advantage(local["values"], local["dones"])
+        self.note("returns", observing.plain({"values": local["values"], "advantages": buffer.advantages}))
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            calls[f"{owner}.{method}"] += 1
-            return theirs(*args, **kwargs)
-
-        setattr(instance, method, counted)
+    def do_last(self, model: Any, *whats: str) -> None:
+        """Look, and end the program: what comes after is documented to differ."""
+        self.is_over = True
+        self.do_look(model, *whats)
 
     def do_raise(self, model: Any) -> None:
         raise Broken
@@ -255,59 +233,6 @@ class Run:
             other.venv.reset()
             model.get_env().venv = other.venv
 
-    def do_travel(self, model: Any, how: str, num_envs: int | None = None) -> None:
-        """Save and load and go on with what was loaded.
-
-        Args:
-          how: by this library's class ("own"), by the other's and back ("other"), "pickle", "deepcopy", or load the
-            last file of `save` ("saved").
-          num_envs: of the environments to load with. None: without.
-        """
-        if how not in ("pickle", "deepcopy") and not writing.has_own_optimizers(model):
-            return
-        cls = type(model)
-        for name in overriding.METHODS:  # put into this model, of which they are bound methods
-            vars(model).pop(name, None)
-        env = None if num_envs is None else new_env(self.setting, num_envs)
-        changed = {} if num_envs is None else sizes(self.setting, num_envs)
-        if how == "pickle":
-            new = pickle.loads(pickle.dumps(model))
-        elif how == "deepcopy":
-            # After an update, SB3's policy has a distribution with its graph, of which PyTorch makes no copy.
-            model.policy.predict(model.observation_space.sample())
-            new = copy.deepcopy(model)
-        elif how == "saved":
-            if not self.files:
-                return
-            new = cls.load(io.BytesIO(self.files[-1]), env=env, device="cpu", **changed)
-        else:
-            file = io.BytesIO()
-            model.save(file)
-            if how == "other":
-                between = self.theirs.load(io.BytesIO(file.getvalue()), device="cpu")
-                file = io.BytesIO()
-                between.save(file)
-            new = cls.load(io.BytesIO(file.getvalue()), env=env, device="cpu", **changed)
-        if how not in ("pickle", "deepcopy"):
-            if env is None:
-                new.set_env(model.get_env())
-            self._give_logger(new)
-        self.models[self.now] = new
-
-    def do_replay(self, model: Any, how: str) -> None:
-        """Save a replay buffer and load it: by this model, or by one of the "other" library and back."""
-        if self.setting.is_on_policy:
-            return
-        file = io.BytesIO()
-        model.save_replay_buffer(file)
-        if how == "other":
-            other = LIBRARIES["bridge" if self.library is STOCK else "sb3"]
-            between = make(other, self.setting, 0)
-            between.load_replay_buffer(io.BytesIO(file.getvalue()))
-            file = io.BytesIO()
-            between.save_replay_buffer(file)
-        model.load_replay_buffer(io.BytesIO(file.getvalue()))
-
 
 def run(library: str, program: Program) -> list[Note]:
     """Run a program on "sb3" or "bridge"; what was noted."""
@@ -325,14 +250,18 @@ def run(library: str, program: Program) -> list[Note]:
             for number, operation in enumerate(program.operations):
                 with ran.at(str(number)):
                     _do_outside(ran, operation)
+                if ran.is_over:
+                    return ran.notes
             for number in sorted(ran.models):
                 with ran.at(f"end of model {number}"):
                     ran.do(ran.models[number], "look", *observing.AT_THE_END)
+                    ran.do(ran.models[number], "held")
     except TakesTooLong:
         ran.note("hangs", True)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        interposing.undo(ran)
     return ran.notes
 
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import zlib
 from typing import Any
 
 import numpy as np
 import torch
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.preprocessing import get_flattened_obs_dim
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import nn
 
+from bridge.algorithms.specs import SPECS
+from jaxenvs import learn
+from tests.differential import buffers, extractors
 from tests.differential.environments import LONGEST, make_env
 from tests.differential.overriding import subclass
 
-ON_POLICY = ("PPO", "A2C", "MaskablePPO", "RecurrentPPO")
-PPOS = ("PPO", "MaskablePPO", "RecurrentPPO")  # of which a rollout has many gradient steps
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
-Q_LEARNING, SOFT = ("DQN", "QRDQN"), ("SAC", "TQC", "CrossQ")
+# Whose settings are of a class, or of one that begins as that does.
+ON_POLICY, PPOS, Q_LEARNING, SOFT = (
+    tuple(name for name in ALGORITHMS if issubclass(SPECS[name].settings, of))
+    for of in (learn.OnPolicySettings, learn.PPO, learn.DQN, learn.SAC)
+)
 # The ends of the names of running statistics, which begin as they are made.
 RUNNING = ("ra_mean", "ra_var", "steps")
+POLICIES = {"dict": "MultiInputPolicy", "goal": "MultiInputPolicy", "parts": "MultiInputPolicy", "image": "CnnPolicy"}
 # Of two actions whose logits differ by so much one is sure, in float32.
 SURE = 60.0
 
@@ -35,19 +38,22 @@ class Setting:
     Attributes:
       algorithm: one of ALGORITHMS.
       env: "jax" or "gymnasium".
-      observations: "box", "discrete" or "dict"; "goal" with a HerReplayBuffer, which on the host draws what SB3's does.
+      observations: "box", "discrete" or "dict"; "bytes" and "image" are of uint8; "large" is of int64 beyond 32 bits,
+        "parts" a Dict with such; "goal" with a HerReplayBuffer, which on the host draws what SB3's does.
       exact: nothing that is drawn has an effect: actions are certain, and a replay buffer has one row, or a rollout one
         minibatch; so models learn, and all their numbers are the same. Otherwise they draw, and the learning rate is 0.
       num_envs, length, truncates: of the environments.
       overrides: of a subclass's methods; `overriding`.
       frequency: an update of one gradient step each "step", of two every "third", or of as many as an "episode" had.
       noise: of actions: "", SB3's "normal", or a class of one's "own". Neither varies.
-      extractor: "" or "scaled", by a number in an object of the user's.
+      extractor: "", "scaled" by a number in an object of the user's, "running", by the mean of a RunningMeanStd, or
+        "counting" its calls in a dict.
       rate: of the learning rate: "constant", "linear", or "decaying" each time that it is asked for.
       optimizer: "adam" or "sgd"; A2C's own where "".
       logged: "": by SB3's own logger, to nowhere. "rows": a format keeps rows. "own": a subclass of Logger does.
       wrapper: "", "normalize" or "monitor".
       sde: state-dependent exploration.
+      buffer: "" or "own": a subclass of SB3's replay buffer, whose `sample` looks at the model.
     """
 
     algorithm: str
@@ -66,6 +72,7 @@ class Setting:
     logged: str = ""
     wrapper: str = ""
     sde: bool = False
+    buffer: str = ""
 
     @property
     def is_on_policy(self) -> bool:
@@ -119,17 +126,6 @@ class OwnNoise(NormalActionNoise):
         return super().__call__() * 2
 
 
-class Scaled(BaseFeaturesExtractor):
-    """Features times a number in an object that is no module."""
-
-    def __init__(self, space: Any, config: Any) -> None:
-        super().__init__(space, get_flattened_obs_dim(space))
-        self.config, self.flatten = config, nn.Flatten()
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return self.flatten(observations) * self.config.scale
-
-
 def make(library: Any, setting: Setting, number: int) -> Any:
     """A model of a library.
 
@@ -144,9 +140,7 @@ def make(library: Any, setting: Setting, number: int) -> Any:
         policy_kwargs["optimizer_kwargs"] = {"eps": 1e-2}
     elif setting.optimizer == "sgd":
         policy_kwargs["optimizer_class"] = torch.optim.SGD
-    if setting.extractor:
-        policy_kwargs["features_extractor_class"] = Scaled
-        policy_kwargs["features_extractor_kwargs"] = {"config": types.SimpleNamespace(scale=1.0)}
+    policy_kwargs |= extractors.of(setting.observations, setting.extractor)
     arguments: dict[str, Any] = {
         "learning_rate": RATES[setting.rate](first),
         "gamma": 0.9,
@@ -158,13 +152,15 @@ def make(library: Any, setting: Setting, number: int) -> Any:
     arguments |= _on_policy(setting) if setting.is_on_policy else _off_policy(setting)
     if setting.algorithm == "A2C":
         arguments["use_rms_prop"] = not setting.optimizer
-    policy = "MultiInputPolicy" if setting.observations in ("dict", "goal") else "MlpPolicy"
+    policy = POLICIES.get(setting.observations, "MlpPolicy")
     if setting.algorithm == "RecurrentPPO":
         policy = policy.replace("Policy", "LstmPolicy")
         policy_kwargs["lstm_hidden_size"] = 4
     cls = subclass(getattr(library, setting.algorithm), setting.overrides)
     model = cls(policy, env, policy_kwargs=policy_kwargs, **arguments)
     begin(model, setting, number)
+    if setting.buffer:
+        model.replay_buffer.model = model
     return model
 
 
@@ -201,6 +197,9 @@ def _off_policy(setting: Setting) -> dict[str, Any]:
     }
     if setting.observations == "goal":
         arguments |= {"replay_buffer_class": HerReplayBuffer, "learning_starts": LONGEST * setting.num_envs}
+    if setting.buffer:
+        dicts = POLICIES.get(setting.observations) == "MultiInputPolicy"
+        arguments["replay_buffer_class"] = buffers.OwnDictReplayBuffer if dicts else buffers.OwnReplayBuffer
     if setting.noise:
         given = np.full(1, 0.25), np.zeros(1)
         arguments["action_noise"] = OwnNoise(*given) if setting.noise == "own" else NormalActionNoise(*given)

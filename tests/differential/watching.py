@@ -65,6 +65,8 @@ class Watch(BaseCallback):
                         goes_on = False
                     elif operation[0] == "reward":
                         self.locals["rewards"] += operation[1]
+                    elif operation[0] == "returns":
+                        self.run.do(self.model, *operation, self.locals)
                     elif operation[0] == "locals":
                         self.run.note("locals", observing.local(self.locals, self.run.setting))
                     else:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
+from tests.differential import extractors
+
 NETWORKS = {
     "PPO": ("mlp_extractor", "value_net"),
     "A2C": ("mlp_extractor", "value_net"),
@@ -169,13 +171,26 @@ def setting(model: Any, name: str, value: Any) -> None:
 
 
 def stored(model: Any, name: str, value: float) -> None:
-    """Write into what a buffer stores: rewards of a replay buffer, returns or advantages of a rollout."""
+    """Write into what a buffer stores: an array of a replay buffer, returns or advantages of a rollout."""
     replay = getattr(model, "replay_buffer", None)
     if replay is not None:
-        if replay.size():
-            replay.rewards[: replay.size()] = value
-    elif model.rollout_buffer.full:
+        arrays = getattr(replay, name, None)
+        for array in arrays.values() if isinstance(arrays, dict) else [arrays]:
+            if replay.size() and array is not None:
+                array[: replay.size()] = value
+    elif model.rollout_buffer.full and hasattr(model.rollout_buffer, name):
         getattr(model.rollout_buffer, name)[...] = value
+
+
+def cursor(model: Any, how: str) -> None:
+    """Empty a replay buffer: "reset" it, or set its "pos"."""
+    replay = getattr(model, "replay_buffer", None)
+    if replay is None:
+        return
+    if how == "reset":
+        replay.reset()
+    else:
+        replay.pos, replay.full = 0, False
 
 
 def replace(model: Any, net: int, how: str) -> None:
@@ -220,13 +235,6 @@ def environments(model: Any, name: str, value: int, index: Any) -> None:
     model.get_env().set_attr(name, value, indices=index)
 
 
-def scale(model: Any, value: float) -> None:
-    """Change a number that a features extractor reads."""
-    for module in model.policy.modules():
-        if hasattr(module, "config"):
-            module.config.scale = value
-
-
 WRITES = {
     "weights": weights,
     "polyak": polyak,
@@ -239,5 +247,6 @@ WRITES = {
     "replace": replace,
     "move": move,
     "environments": environments,
-    "scale": scale,
+    "scale": extractors.scale,
+    "cursor": cursor,
 }

@@ -13,8 +13,8 @@ import pytest
 
 import jaxenvs
 from jaxenvs.envs import toy_text
+from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.frozen_lake import generate_random_map
-from jaxenvs.envs.toy_text.randomness import UniformStream
 
 IDS = [spec.id for spec in toy_text.ENVIRONMENTS]
 all_ids = pytest.mark.parametrize("id", IDS)

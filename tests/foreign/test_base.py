@@ -14,7 +14,8 @@ from gymnasium import spaces
 import jaxenvs
 from jaxenvs import TimeStep, environment, struct
 from jaxenvs.foreign import ForeignEnvironment, from_gymnax
-from jaxenvs.foreign.base import adapt, box, ravelled, shared
+from jaxenvs.foreign.adapter import adapt, box, ravelled
+from jaxenvs.foreign.library import entry_points, shared
 
 
 @environment
@@ -136,6 +137,16 @@ def test_what_is_built_of_the_same_arguments_is_shared():
     assert build("one") != build("two")
     assert build("one", size=1) != build("one", size=True)
     assert build("one", size=[1]) != build("one", size=[1])  # not hashable
+
+
+def test_entry_points_make_what_the_library_has_and_name_the_nearest_otherwise():
+    make, ids = entry_points("mine", lambda: ["two", "one"], lambda name, **arguments: (name, arguments))
+    assert ids() == ["one", "two"]
+    assert make("one", size=1) == ("one", {"size": 1})
+    with pytest.raises(jaxenvs.UnknownEnvironment, match=r"mine has no environment 'twe'\. Did you mean mine/two"):
+        make("twe")
+    with pytest.raises(jaxenvs.UnknownEnvironment, match=r"`jaxenvs list mine` does\."):
+        make("quux")
 
 
 @pytest.mark.parametrize("library", ["brax", "craftax", "gymnax", "jumanji"])

@@ -72,8 +72,8 @@ def some_rollout(rng, network, params):
 def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
     rng, settings = np.random.default_rng(0), ON_POLICY[name]
     network = learn.ActorCritic.of(CARTPOLE.env, actor=(8,), critic=(8,))
-    params = jax.jit(network.init)(jax.random.key(0))
-    state, key = learn.LearnerState.create(params, PLAIN), jax.random.key(1)
+    params, optimizers = jax.jit(network.init)(jax.random.key(0)), settings.optimizers(PLAIN)
+    state, key = settings.create({"policy": params}, optimizers), jax.random.key(1)
     rollout = some_rollout(rng, network, params)
     orders, order = {}, {}
     if isinstance(settings, learn.PPO):
@@ -84,10 +84,10 @@ def test_an_update_over_an_axis_is_that_of_the_whole_rollout(name, x64):
         minibatches = of_all.reshape(PARTS, settings.n_epochs, -1, settings.batch_size // PARTS)
         orders = {"permutations": jnp.asarray(own)}
         order = {"permutations": jnp.asarray(np.moveaxis(minibatches, 0, 2).reshape(settings.n_epochs, -1))}
-    whole = jax.jit(functools.partial(settings.update, network, PLAIN, state, rollout, key))(**order)
+    whole = jax.jit(functools.partial(settings.update, network, optimizers, state, rollout, key))(**order)
 
     def of_part(rollout, orders):
-        return settings.replace(axis_name="data").update(network, PLAIN, state, rollout, key, **orders)
+        return settings.replace(axis_name="data").update(network, optimizers, state, rollout, key, **orders)
 
     parts = jax.jit(jax.vmap(of_part, axis_name="data"))(divided(rollout, 1), orders)
     assert_parts_are_the_whole(parts, whole)

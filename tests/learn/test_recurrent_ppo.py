@@ -60,7 +60,7 @@ def test_it_trains_stops_and_goes_on(normalize):
         state, _ = go_on(training, state, 1)
     jax.tree.map(np.testing.assert_array_equal, result.learner.params, state.learner.params)
     name = "lstm_critic.weight_hh_l0"
-    assert not np.array_equal(result.learner.params[name], start.learner.params[name])
+    assert not np.array_equal(result.learner.params["policy"][name], start.learner.params["policy"][name])
 
 
 def test_a_network_without_a_memory_is_refused():

@@ -1,144 +1,130 @@
-"""The command `jaxenvs tune`."""
+"""The command `jaxenvs tune`: open or join a study, and work on it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages.journal import JournalFileBackend
 
 from bridge.app.files import make_folder, replacing
-from bridge.app.tuning.report import describe
-from bridge.app.tuning.storage import open_storage
-from bridge.app.tuning.study import N_EVAL_EPISODES, begin, work
+from bridge.app.tuning.study import join, work
+from bridge.app.tuning.trials import Objective
 from jaxenvs.cli import UserError
 
 OPTIONS = "tuning.json"
-SAMPLERS, PRUNERS = ("tpe", "random"), ("median", "halving", "none")
+# Seconds between two heartbeats of a worker, and after which a worker without one counts as dead: longer than tracing
+# a function takes, which holds Python's lock.
+HEARTBEAT_INTERVAL, GRACE_PERIOD = 10, 60
+# A trial that kills its workers, for example with too large a network, is not started for ever.
+MAX_RETRY = 3
+# When several workers create the tables of a database at once, all but one of them fail, and must try again.
+ATTEMPTS = 6
 
 
 def run(options: dict[str, Any], out: Path) -> str:
-    """Work on a study in a storage until it has enough trials.
+    """Work on a study until it has enough trials.
 
     Args:
-      options: `storage`, `study_name`, `sampler`, `pruner`, `startup_trials`, and arguments of `tune`.
-      out: where tuning.json is written, with which `--resume` goes on, and the files of `tune`.
+      options: `storage`, `study_name`, `n_trials`, `sampler`, `pruner`, `startup_trials`; the rest are arguments of
+        `Objective`.
+      out: the folder for tuning.json, which `--resume` reads, and for the files of `tune`.
 
     Returns:
-      What the study came to.
+      The command that trains the best.
 
     Raises:
-      UserError: something is unknown, does not fit together, or cannot be opened or written.
+      UserError: an option is unknown or does not fit the others, or something cannot be opened or written.
       KeyboardInterrupt: Ctrl-C, after the files were written.
     """
-    _require_same(options, out / OPTIONS)
+    of_study = ("storage", "study_name", "n_trials", "sampler", "pruner", "startup_trials")
+    storage, name, n_trials, sampler, pruner, startup_trials = (options[each] for each in of_study)
+    before = read_object(out / OPTIONS) if (out / OPTIONS).exists() else options
+    if (before["storage"], before["study_name"]) != (storage, name):
+        raise UserError(f"{out} has the study {before['study_name']} of {before['storage']}: give another --out.")
     make_folder(out)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # of a Ctrl-C it has a traceback
+    logging.getLogger("optuna.study._optimize").addFilter(lambda record: not record.exc_info)  # Ctrl-C, reported below
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # heartbeats
-    of_trials = dict(options)
-    storage, name = of_trials.pop("storage"), of_trials.pop("study_name")
-    n_trials, startup_trials = of_trials.pop("n_trials"), of_trials.pop("startup_trials")
-    sampler = make_sampler(of_trials.pop("sampler"), startup_trials)
-    pruner = make_pruner(of_trials.pop("pruner"), startup_trials, options["n_evaluations"])
+    samplers = {
+        "random": RandomSampler(),
+        # With constant_liar, workers do not try what another worker is trying.
+        "tpe": TPESampler(n_startup_trials=startup_trials, constant_liar=True),
+    }
+    pruners = {
+        # RL Baselines3 Zoo's settings: the median prunes nothing in the first third of a trial.
+        "median": MedianPruner(startup_trials, options["n_evaluations"] // 3),
+        "halving": SuccessiveHalvingPruner(min_resource=1, reduction_factor=4),
+        "none": NopPruner(),
+    }
     try:
         study = optuna.create_study(
             storage=open_storage(storage),
+            sampler=samplers[sampler],
+            pruner=pruners[pruner],
             study_name=name,
-            load_if_exists=True,
             direction="maximize",
-            sampler=sampler,
-            pruner=pruner,
+            load_if_exists=True,
         )
-        objective = begin(study=study, n_eval_episodes=N_EVAL_EPISODES, **of_trials)
-    except (optuna.exceptions.OptunaError, ValueError) as error:
-        raise UserError(f"Cannot open the study {name} of {storage}: {error}") from error
-    with replacing(out / OPTIONS) as unfinished:
-        unfinished.write_text(json.dumps(options, indent=2) + "\n")
-    print(f"Tuning {options['algorithm']} on {options['env_id']}: study {name} of {storage}, into {out}", flush=True)
-    try:
-        work(study, objective, n_trials, out, verbose=True)
+        objective = Objective(**{each: value for each, value in options.items() if each not in of_study})
+        join(study, objective)
+        with replacing(out / OPTIONS) as unfinished:
+            unfinished.write_text(json.dumps(options, indent=2) + "\n")
+        print(
+            f"Tuning {options['algorithm']} on {options['env_id']}: study {name} of {storage}, into {out}", flush=True
+        )
+        work(study, objective, n_trials, out)
     except KeyboardInterrupt:
-        print(f"\nInterrupted. {describe(study)}\nTo go on: jaxenvs tune --resume {out}", file=sys.stderr)
+        print(f"\nInterrupted. To go on: jaxenvs tune --resume {out}", file=sys.stderr)
         raise
-    except optuna.exceptions.StorageInternalError as error:
-        raise UserError(f"{storage} failed: {error} To go on: jaxenvs tune --resume {out}") from error
-    return f"{describe(study)}\nTo train it: jaxenvs train --config {out / 'best.json'}"
+    except optuna.exceptions.OptunaError as error:
+        raise UserError(f"{storage}: {error} To go on: jaxenvs tune --resume {out}") from error
+    best = out / "best.json"
+    return f"To train the best: jaxenvs train --config {best}" if best.exists() else "No trial has a value."
 
 
-def read_options(out: Path) -> dict[str, Any]:
-    """What `run` was called with.
+def open_storage(storage: str) -> BaseStorage:
+    """Open or create the database of a URL, with heartbeats, or the journal of a path.
 
     Raises:
-      UserError: there is no such file, or it is not one of those.
+      UserError: it cannot be opened.
     """
-    path = out / OPTIONS
+    # SQLite: a worker waits until the others have written.
+    engine = {"connect_args": {"timeout": 60}} if storage.startswith("sqlite") else {}
+    retry = RetryHeartbeatStaleTrialCallback(MAX_RETRY)
+    for attempt in range(ATTEMPTS):
+        try:
+            if "://" not in storage:
+                return JournalStorage(JournalFileBackend(storage))
+            return RDBStorage(
+                storage,
+                engine,
+                heartbeat_interval=HEARTBEAT_INTERVAL,
+                grace_period=GRACE_PERIOD,
+                heartbeat_stale_trial_callback=retry,
+            )
+        except Exception as error:  # each database raises its own
+            if attempt == ATTEMPTS - 1:
+                raise UserError(f"Cannot open the storage {storage}: {type(error).__name__}: {error}") from error
+            time.sleep(0.05 * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file.
+
+    Raises:
+      UserError: the file cannot be read, or holds something else.
+    """
     try:
-        options: dict[str, Any] = json.loads(path.read_text())
-        if not {"algorithm", "env_id", "storage", "study_name"} <= options.keys():
-            raise ValueError("other names")
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not the {OPTIONS} of jaxenvs tune.") from error
-    return options
-
-
-def read_space(path: Path) -> dict[str, Any]:
-    """A space as JSON.
-
-    Raises:
-      UserError: it cannot be read, or is none.
-    """
-    try:
-        space = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from error
-    if not isinstance(space, dict):
-        raise UserError(f'{path} must be an object, as {{"gamma": [0.9, 0.99]}}, got {space!r}.')
-    return space
-
-
-def make_sampler(name: str, startup_trials: int) -> BaseSampler:
-    """Of a key of SAMPLERS. The first `startup_trials` are drawn at random.
-
-    Raises:
-      UserError: there is none of that name.
-    """
-    _require_one_of("--sampler", name, SAMPLERS)
-    # Workers side by side: what the others try now counts as bad, so that they do not try the same.
-    return RandomSampler() if name == "random" else TPESampler(n_startup_trials=startup_trials, constant_liar=True)
-
-
-def make_pruner(name: str, startup_trials: int, n_evaluations: int) -> BasePruner:
-    """Of a key of PRUNERS, as RL Baselines3 Zoo sets them: the median's does not prune in the first third of a trial.
-
-    Raises:
-      UserError: there is none of that name.
-    """
-    _require_one_of("--pruner", name, PRUNERS)
-    if name == "halving":
-        return SuccessiveHalvingPruner(min_resource=1, reduction_factor=4)
-    return NopPruner() if name == "none" else MedianPruner(startup_trials, n_evaluations // 3)
-
-
-def _require_one_of(flag: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise UserError(f"{flag} must be one of {', '.join(known)}, got {name}.")
-
-
-def _require_same(options: dict[str, Any], path: Path) -> None:
-    """Refuse a folder of another search; that of the same is another worker's, or is gone on with."""
-    if not path.exists():
-        return
-    before = read_options(path.parent)
-    now = json.loads(json.dumps(options))
-    other = [name for name in now if name != "n_trials" and before.get(name) != now[name]]
-    if other:
-        raise UserError(f"{path.parent} is of another search, with other {', '.join(other)}: give another --out.")
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"Cannot read {path}, which must hold a JSON object: {error}") from error

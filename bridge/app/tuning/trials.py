@@ -1,4 +1,4 @@
-"""A trial: agents of many seeds trained with the hyper-parameters that it draws, and evaluated now and then."""
+"""The objective of a study: train agents of several seeds with the hyperparameters that a trial draws."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.storages import RetryHeartbeatStaleTrialCallback
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution, distribution_to_json
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -20,41 +19,38 @@ from bridge.app.config import TrainingConfig
 from bridge.app.evaluation import evaluate_model
 from bridge.app.hyperparameters import NOISE
 from bridge.app.runs import folders_of_models, make_env, make_model
-from bridge.app.tuning.spaces import settings
-from bridge.app.tuning.storage import BEGUN
+from bridge.app.tuning.spaces import SPACES, Space, distributions, meant_by, settings
 from bridge.errors import NotCompilable
 from bridge.seeds.model_training import training_of
-from bridge.seeds.shared_sweep import SharedSweep, structure_of
+from bridge.seeds.seed_sweep import SeedSweep, structure_of
+from jaxenvs import arguments
 from jaxenvs.cli import UserError
 from jaxenvs.learn import Training
 
-# So many programs and their models are kept; `sweep` keeps two for each.
-MOST_PROGRAMS = 16
-RETURNS = "returns"  # among a trial's user_attrs: of each seed, in its last evaluation
+LENGTHS = ("n_steps", "train_freq", "learning_starts")  # of which a training may be too short
+MOST_PROGRAMS = 16  # compiled functions that are kept, with their models
+RETURNS = "returns"  # the user attribute of a trial that holds the last mean return of each seed
 
 
 @dataclasses.dataclass
 class Agents:
-    """Models of all seeds, and what trains them."""
+    """Models of all seeds, and the sweep that trains them in one compiled function."""
 
     configs: list[TrainingConfig]
     envs: list[VecEnv]
-    sweep: SharedSweep
+    sweep: SeedSweep
 
     @classmethod
     def make(cls, config: TrainingConfig) -> Agents:
-        """
-        Raises:
-          UserError: the config is not accepted, or cannot be one program.
-        """
+        """Make the models of a config."""
         configs = [each for _, each in folders_of_models(Path(), config)]
         envs = [make_env(each) for each in configs]
         models = [make_model(each, env) for each, env in zip(configs, envs)]
-        return cls(configs, envs, SharedSweep(cast(Any, models), config.total_timesteps))
+        return cls(configs, envs, SeedSweep(cast(Any, models), config.total_timesteps, shares_programs=True))
 
     def evaluate(self, n_episodes: int) -> list[float]:
-        """The mean return of each agent; minus infinity of one whose weights are no numbers."""
-        sound, models = self.sweep.finish(), cast("list[BaseAlgorithm]", self.sweep.models)
+        """Return the mean return of each agent: minus infinity for an agent whose weights are not finite."""
+        sound, models = self.sweep.finish(skips_nan=True), cast("list[BaseAlgorithm]", self.sweep.models)
         return [
             evaluate_model(config, model, env, n_episodes).mean if is_sound else -np.inf
             for config, model, env, is_sound in zip(self.configs, models, self.envs, sound)
@@ -62,58 +58,72 @@ class Agents:
 
 
 class Objective:
-    """What Optuna maximises: the median over the seeds of the mean return of deterministic episodes at the end.
+    """What Optuna maximizes: the median over the seeds of the mean return of deterministic episodes after training.
 
-    Trials that differ in numbers alone share their programs. Diverged trials, whose median agent has no numbers for
-    weights, are pruned.
+    Trials that differ in numbers alone share a compiled function. A trial whose median agent diverges is pruned.
+
+    Attributes:
+      settings: everything that all trials of a study have in common, as JSON.
     """
 
     def __init__(
         self,
-        config: TrainingConfig,
-        space: Mapping[str, BaseDistribution],
+        algorithm: str,
+        env_id: str,
+        hyperparameters: Mapping[str, Any] | None,
+        space: Space | None,
         n_evaluations: int,
-        n_eval_episodes: int,
+        n_eval_episodes: int = 10,
+        **run: Any,
     ) -> None:
         """
         Args:
-          config: of a trial, but for what `space` draws.
-          space: see `bridge.app.tuning.spaces`.
-          n_evaluations: of a trial: after each but the last it may be pruned.
-          n_eval_episodes: of each agent in each evaluation.
+          run: other arguments of `TrainingConfig.resolve`. The rest are those of `bridge.tune`.
+
+        Raises:
+          UserError: a name or a choice is unknown, or does not fit the others.
         """
-        self._config, self._space = config, space
+        arguments.positive_int("n_evaluations", n_evaluations)
+        arguments.positive_int("n_eval_episodes", n_eval_episodes)
+        given, space = dict(hyperparameters or {}), space or SPACES.get(algorithm, {})
+        self._space = distributions({name: among for name, among in space.items() if meant_by(name) not in given})
+        least = {name: _least(among) for name, among in self._space.items()}
+        # The defaults may be too long for a short training.
+        shortest = {name: least[name] for name in LENGTHS if name in least}
+        self._config = TrainingConfig.resolve(algorithm, env_id, hyperparameters=shortest | given, **run)
+        if not self._space:
+            raise UserError("The space has no hyper-parameter to search: all are given.")
+        self.config_of(least)
         self._n_evaluations, self._n_eval_episodes = n_evaluations, n_eval_episodes
         self._agents: OrderedDict[Any, Agents] = OrderedDict()
+        self.settings = self._config.as_json() | {"n_evaluations": n_evaluations, "n_eval_episodes": n_eval_episodes}
+        self.settings["space"] = {name: json.loads(distribution_to_json(each)) for name, each in self._space.items()}
 
     def __call__(self, trial: optuna.Trial) -> float:
+        """Train and evaluate the agents of a trial, and return its value.
+
+        After Ctrl-C, the trial is queued up again.
+        """
         try:
-            trial.set_user_attr(BEGUN, trial.number)
             params = {name: _suggest(trial, name, among) for name, among in self._space.items()}
-            return self._run(trial, self.config_of(params))
+            agents, training = self._agents_for(self.config_of(params))
+            agents.sweep.begin(training)
+            return self._train(trial, agents)
         except KeyboardInterrupt:
-            RetryHeartbeatStaleTrialCallback()(trial.study, trial.study.trials[trial.number])  # for any worker
+            trial.study.enqueue_trial(trial.params)
             raise
+        finally:
+            for each in self._agents.values():
+                each.sweep.release()
 
     def config_of(self, params: Mapping[str, Any]) -> TrainingConfig:
-        """The config of a trial.
-
-        Args:
-          params: as the trial has them.
+        """Return the config of a trial with these params.
 
         Raises:
           UserError: the algorithm does not accept them.
         """
         fields = {field.name: getattr(self._config, field.name) for field in dataclasses.fields(self._config)}
         return TrainingConfig.resolve(**fields | {"hyperparameters": settings(params, self._config)})
-
-    def _run(self, trial: optuna.Trial, config: TrainingConfig) -> float:
-        agents, training = self._agents_for(config)
-        agents.sweep.begin(training)
-        try:
-            return self._train(trial, agents)
-        finally:
-            agents.sweep.release()
 
     def _train(self, trial: optuna.Trial, agents: Agents) -> float:
         sweep, median, returns = agents.sweep, -np.inf, list[float]()
@@ -132,14 +142,14 @@ class Objective:
         return median
 
     def _agents_for(self, config: TrainingConfig) -> tuple[Agents, Training]:
-        """Agents of the same structure, and the training of the config, of which they take the numbers."""
+        """Return agents whose compiled function fits the config, and the training from which they take the numbers."""
         try:
             model: Any = make_model(config, make_env(config))
             training = training_of(model, config.total_timesteps)
             in_training = {field.name for field in dataclasses.fields(training.algorithm)} | NOISE.keys()
             others = {name: value for name, value in config.hyperparameters.items() if name not in in_training}
             key = (structure_of(training), json.dumps(others, sort_keys=True))
-            agents = self._agents.pop(key, None) or Agents.make(config)
+            agents = self._agents.pop(key) if key in self._agents else Agents.make(config)
         except NotCompilable as reason:
             raise UserError(f"This cannot be trained in one program: {reason}") from reason
         self._agents[key] = agents
@@ -154,3 +164,10 @@ def _suggest(trial: optuna.Trial, name: str, among: BaseDistribution) -> Any:
     suggest = trial.suggest_int if isinstance(among, IntDistribution) else trial.suggest_float
     ends: Any = among
     return suggest(name, ends.low, ends.high, step=ends.step, log=ends.log)
+
+
+def _least(among: Any) -> Any:
+    """Return the least value of a distribution; of choices without an int, the first."""
+    if not isinstance(among, CategoricalDistribution):
+        return among.low
+    return min((choice for choice in among.choices if isinstance(choice, int)), default=among.choices[0])

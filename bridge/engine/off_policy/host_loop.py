@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, quiet_steps
+from bridge.engine.plan import Plan
+from bridge.engine.session import CallbackDoor
+from bridge.engine.watching import quiet_steps
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OffPolicy
+
+# SB3's message.
+COLLECTS_NOTHING = "Should at least collect one step or episode."
 
 
 def collect_rollouts(
     algorithm: OffPolicy,
+    plan: Plan,
     env: VecEnv,
-    callback: BaseCallback,
+    door: CallbackDoor,
     train_freq: TrainFreq,
     replay_buffer: ReplayBuffer,
     action_noise: ActionNoise | None = None,
@@ -28,11 +36,14 @@ def collect_rollouts(
     """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
 
     Args:
-      algorithm: its `_sample_action` acts. It hands over before the callback may look, and after.
-      env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
+      algorithm: its `_sample_action` acts.
+      plan: of this rollout.
+      door: to the callback.
+      env, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
       begun: how many steps of the rollout there were, if the callback has been told that it starts.
     """
     num_envs = env.num_envs
+    assert train_freq.frequency > 0, COLLECTS_NOTHING
     if algorithm.policy.training:
         algorithm.policy.set_training_mode(False)
     if num_envs > 1:
@@ -40,17 +51,12 @@ def collect_rollouts(
     sde_sample_freq = algorithm.sde_sample_freq if algorithm.use_sde else 0
     if algorithm.use_sde:
         algorithm.policy.actor.reset_noise(num_envs)
-    looks_around = looks_at_rollouts(callback)
-    if looks_around:
-        algorithm._hand_over()
     if begun is None:
-        callback.on_rollout_start()
-    if looks_around:
-        algorithm._hand_over()
+        door.on_rollout_start()
     num_steps, num_episodes = begun or 0, 0
-    is_watched, continue_training = looks_at_each_step(callback), True
-    calls_hook = algorithm._plan is None or "_update_info_buffer" in algorithm._plan.others
-    shown: dict[str, object] = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
+    is_watched, continue_training, callback = door.sees_each_step, True, door.callback
+    calls_hook = "_update_info_buffer" in plan.others
+    shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "train_freq": train_freq}
     shown.update(replay_buffer=replay_buffer, action_noise=action_noise, learning_starts=learning_starts)
     shown.update(log_interval=log_interval, continue_training=True)
     while should_collect_more_steps(train_freq, num_steps, num_episodes):
@@ -62,16 +68,12 @@ def collect_rollouts(
         algorithm.num_timesteps += num_envs
         num_steps += 1
         if may_look:
-            algorithm._hand_over()
             shown.update(actions=actions, buffer_actions=buffer_actions, new_obs=new_obs, rewards=rewards, dones=dones)
             shown.update(infos=infos, num_collected_steps=num_steps, num_collected_episodes=num_episodes)
-            callback.update_locals(shown)
-        continue_training = callback.on_step()
-        if may_look:
-            algorithm._hand_over()
+        continue_training = door.on_step(shown if may_look else None)
         if not continue_training:
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
-        ended = dones.nonzero()[0].tolist()
+        ended = np.asarray(dones).nonzero()[0].tolist()  # SB3 takes a list too
         # StepInfos have `episode` at ends alone, and are made when they are read.
         if ended or calls_hook or type(infos) is not StepInfos:
             algorithm._update_info_buffer(infos, dones)
@@ -85,9 +87,5 @@ def collect_rollouts(
                 action_noise.reset(**({"indices": [lane]} if num_envs > 1 else {}))
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
-    if looks_around:
-        algorithm._hand_over()
-    callback.on_rollout_end()
-    if looks_around:
-        algorithm._hand_over()
+    door.on_rollout_end()
     return RolloutReturn(num_steps * num_envs, num_episodes, continue_training)

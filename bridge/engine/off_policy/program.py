@@ -1,36 +1,32 @@
-"""Programs of off-policy algorithms: updates; and on JAX environments steps and updates, by jaxenvs.learn's driver."""
+"""Programs of off-policy algorithms on JAX environments: steps and updates, by jaxenvs.learn's driver."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import torch
-from gymnasium import spaces
 from jax.sharding import Mesh
 
 from bridge.engine.compilation import to_host
-from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, committed, transformations
+from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
 from bridge.engine.trust import is_constant
-from bridge.observations import map_parts
-from bridge.replay.store.samples import PrioritizedSamples
-from bridge.sb3 import OffPolicy, Space
+from bridge.engine.update import read_learner
+from bridge.sb3 import OffPolicy
 from bridge.translate.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn import CollectorState, Replay, Transitions
-from jaxenvs.learn.devices import layout_behind, layouts, on_each
+from jaxenvs.learn import CollectorState, LearnerState, Replay
+from jaxenvs.learn.devices import Lanes, layout_behind, layouts, run_on
+from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy import driver
 from jaxenvs.learn.off_policy.hindsight import require_goals
-from jaxenvs.learn.off_policy.iteration import ExplorationState
-from jaxenvs.learn.off_policy.replay import TD_ERRORS
-from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState
+from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
@@ -46,13 +42,13 @@ def _train(
     is_watched: bool,
     limits: driver.Limits,
     settings: OffPolicySettings,
-    rates: tuple[jax.Array, jax.Array],
-    optimizer_settings: Numbers,
-    learner: OffPolicyState,
+    rates: driver.Rates,
+    numbers: Numbers,
+    learner: LearnerState,
     replay: Replay,
     environments: Environments,
     progress: driver.Progress,
-    action_noise: jax.Array | None,
+    action_noise: Lanes,
     key_data: jax.Array,
 ) -> tuple[driver.Run, End, Kept]:
     """
@@ -61,7 +57,6 @@ def _train(
       optimizers: by the names of parameters.
       most: for how many steps there is room.
       is_watched: whether every step is kept, for somebody who looks at each.
-      rates: see `driver.run`, `learning_rate` and `exploration_rate`.
 
     Returns:
       The run, without what was kept and where the environments are, which follow, in turn.
@@ -72,82 +67,45 @@ def _train(
         state, timestep, steps = inner(state, action)
         return state, timestep, (timestep.done, (steps, action, timestep.observation, timestep.final_observation))
 
-    def empty(given: Any) -> Kept:
-        action, (steps, *seen) = given
-        taken = Taken(action, *seen)
-        if is_watched:
-            return _zeros(steps, most), _zeros(taken, most), ()
-        return _zeros(steps, most), _zeros(taken), _zeros(taken.observation)
-
-    def keep(kept: Kept, count: jax.Array, given: Any) -> Kept:
-        def put(many: jax.Array, one: jax.Array) -> jax.Array:
-            return many.at[count].set(one)
-
-        action, (steps, *seen) = given
-        taken = Taken(action, *seen)
-        all_steps = jax.tree.map(put, kept[0], steps)
-        if is_watched:
-            return all_steps, jax.tree.map(put, kept[1], taken), ()
-        return all_steps, taken, kept[1].observation
-
+    compute_reward = None if settings.hindsight is None else require_goals(environments.venv.first_env)
     run = driver.run(
+        Iteration(policy, transformations(optimizers, numbers), step, compute_reward),
         settings,
-        policy,
-        transformations(optimizers, optimizer_settings),
-        step,
         learner,
-        ExplorationState(environments.start(), replay, action_noise),
+        ExplorationState(environments.start(), replay, action_noise.tree),
         progress,
         jax.random.wrap_key_data(key_data),
         limits,
-        *rates,
-        keep,
-        empty,
-        None if settings.hindsight is None else require_goals(environments.venv.first_env),
+        rates,
+        KeepSteps(most, is_watched),
     )
     exploration = dataclasses.replace(run.exploration, collector=CollectorState((), ()))
     end = environments.end(run.exploration.collector)
     return dataclasses.replace(run, exploration=exploration, kept=()), end, run.kept
 
 
-def _zeros(tree: Any, *lead: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), tree)
+@dataclasses.dataclass(frozen=True)
+class KeepSteps:
+    """What the host needs of steps: every one's Steps, and every one or the last one as callbacks see it."""
 
+    most: int
+    is_watched: bool
 
-def _train_on(
-    mesh: Mesh, policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, is_watched: bool, *given: Any
-) -> tuple[driver.Run, End, Kept]:
-    """`_train` over devices, each with its lanes and its part of the store and of the minibatches."""
-    *_, environments, _, _, _ = given
-    lanes: Any  # in the places of arrays
-    same: Any
-    (lanes, same), many = layouts(mesh), layout_behind(mesh)
+    def empty(self, given: Any) -> Kept:
+        """See driver.Keep."""
+        action, (steps, *seen) = given
+        taken = Taken(action, *seen)
+        if self.is_watched:
+            return zeros(steps, self.most), zeros(taken, self.most), ()
+        return zeros(steps, self.most), zeros(taken), zeros(taken.observation)
 
-    def on_one(
-        limits: driver.Limits,
-        settings: OffPolicySettings,
-        rates: Any,
-        numbers: Numbers,
-        learner: OffPolicyState,
-        replay: Replay,
-        environments: Environments,
-        *rest: Any,
-    ) -> tuple[driver.Run, End, Kept]:
-        own = jax.tree.map(lambda leaf: leaf[0], replay), environments.of_one_device(mesh)
-        settings = settings.replace(axis_name=mesh.axis_names[0])
-        static_part = policy, optimizers, most, is_watched
-        run, end, kept = _train(*static_part, limits, settings, rates, numbers, learner, *own, *rest)
-        stored = jax.tree.map(lambda leaf: leaf[None], run.exploration.replay)
-        return dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=stored)), end, kept
-
-    specs = (same, same, same, same, same, lanes, environments.layout(lanes, same), same, lanes, same)
-    exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
-    counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
-    run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
-    kept = (many, many, ()) if is_watched else (many, lanes, lanes)
-    on_all = on_each(on_one, mesh, specs, (run, environments.layout_of_end(lanes, same), kept))
-    result: tuple[driver.Run, End, Kept] = on_all(*given)
-    return result
+    def put(self, kept: Kept, count: jax.Array, given: Any) -> Kept:
+        """See driver.Keep."""
+        action, (steps, *seen) = given
+        taken, all_steps = Taken(action, *seen), put(kept[0], count, steps)
+        if self.is_watched:
+            return all_steps, put(kept[1], count, taken), ()
+        return all_steps, taken, kept[1].observation
 
 
 @functools.cache
@@ -156,8 +114,32 @@ def program(mesh: Mesh | None) -> Callable[..., Any]:
 
     The store is donated: a copy of a million rows would take longer than an update.
     """
-    train = _train if mesh is None else functools.partial(_train_on, mesh)
+
+    def train(
+        policy: ExportedOffPolicy, optimizers: ExportedOptimizers, most: int, is_watched: bool, *given: Any
+    ) -> Any:
+        def train_one(*parts: Any) -> tuple[driver.Run, End, Kept]:
+            run, end, kept = _train(policy, optimizers, most, is_watched, *parts)
+            if mesh is not None:
+                replay = run.exploration.replay.of_all_devices()
+                run = dataclasses.replace(run, exploration=dataclasses.replace(run.exploration, replay=replay))
+            return run, end, kept
+
+        environments = given[6]
+        return run_on(mesh, train_one, None if mesh is None else _specs(mesh, environments, is_watched), *given)
+
     return jax.jit(train, static_argnums=(0, 1, 2, 3), donate_argnums=(9,), compiler_options=compiler_options())
+
+
+def _specs(mesh: Mesh, environments: Environments, is_watched: bool) -> tuple[driver.Run, Any, Any]:
+    """How what the program gives is divided."""
+    lanes: Any  # in the places of arrays
+    same: Any
+    (lanes, same), many = layouts(mesh), layout_behind(mesh)
+    exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
+    counts = dict.fromkeys(("num_updated", "count", "num_ended"), same)
+    run = driver.Run(learner=same, exploration=exploration, progress=same, metrics=same, kept=(), **counts)
+    return run, environments.layout_of_end(lanes, same), (many, many, ()) if is_watched else (many, lanes, lanes)
 
 
 def most_steps(num_envs: int) -> int:
@@ -178,7 +160,8 @@ def run_steps(
         caller's, once it was looked at.
 
     Raises:
-      ValueError: parameters became NaN; those from before are kept.
+      ValueError: parameters became NaN. Those from before are kept, as are the environments and all counts; the replay
+        buffer also holds the steps that were taken.
     """
     chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
     assert chain is not None
@@ -188,10 +171,10 @@ def run_steps(
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
     rates = schedules(algorithm, steps, most)
-    vectors = bound(read_off_policy(learner, algorithm._n_updates))
+    vectors = bound(read_learner(learner, algorithm._n_updates))
     environments = Environments.of(chain, before)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
-    where = algorithm._progress()
+    progress, action_noise, key = algorithm._progress()
     # Last, because whatever fails from here on has to give it back.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
     replay = bound(buffer.lend(before, left + settings.train_freq, mesh))
@@ -199,7 +182,17 @@ def run_steps(
     limits = driver.Limits(np.int32(steps), np.int32(episodes), np.int32(not is_watched), np.int32(not is_seen))
     try:
         run, end, kept = program(mesh)(
-            *static_part, limits, settings, rates, learner.settings(), vectors, replay, environments, *where
+            *static_part,
+            limits,
+            settings,
+            rates,
+            learner.settings(),
+            vectors,
+            replay,
+            environments,
+            progress,
+            Lanes(action_noise),
+            key,
         )
     except BaseException:
         buffer.return_lent(replay)
@@ -209,12 +202,18 @@ def run_steps(
     host, (all_steps, taken, last) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
-    # Leave the environments, the model and what it learns where the program ended.
+    try:
+        # First, so that nothing has changed if it raises.
+        learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} So are the environments and all counts, but the replay buffer also holds the {count} steps of "
+            "each environment in which this happened."
+        ) from None
     end.leave(algorithm, chain, all_steps)
-    algorithm._last_original_obs = algorithm._last_obs
+    normalize = algorithm._vec_normalize_env
+    algorithm._last_original_obs = algorithm._last_obs if normalize is None else normalize.get_original_obs()
     algorithm._leave_progress(host.progress, host.exploration.action_noise)
-    # Last, because it raises if something is NaN.
-    learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     algorithm._n_updates = int(run.learner.num_updates)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3, before an update
@@ -232,7 +231,7 @@ def run_steps(
     )
 
 
-def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
     """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
 
     Both are SB3's schedules, which may be any function of the progress.
@@ -248,98 +247,4 @@ def schedules(algorithm: OffPolicy, steps: int, most: int) -> tuple[np.ndarray, 
     else:
         learning_rate[: len(progress)] = [rate(each) for each in progress.tolist()]
     exploration_rate[: len(progress)] = algorithm._exploration_rates(progress)
-    return learning_rate, exploration_rate
-
-
-@functools.lru_cache(maxsize=64)
-def update_program(policy: ExportedOffPolicy, optimizers: ExportedOptimizers, in_order: bool) -> Callable[..., Any]:
-    """The program of updates.
-
-    Of a network each, because to look for it among static arguments would take as long as a small update does.
-    """
-
-    def update(
-        settings: OffPolicySettings,
-        optimizer_settings: Numbers,
-        learner: OffPolicyState,
-        batches: Transitions,
-        key_data: jax.Array,
-        first: jax.Array,
-    ) -> tuple[OffPolicyState, jax.Array, dict[str, jax.Array]]:
-        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
-        num = batches.reward.shape[0]
-        example = jax.tree.map(lambda leaf: leaf[0], batches)
-        noise = settings.noise(policy, settings.acting_params(learner), example, draw, num)
-        of_each = transformations(optimizers, optimizer_settings)
-        learner, metrics = settings.updates(policy, of_each, learner, batches, noise, first=first)
-        return learner, jax.random.key_data(key), metrics
-
-    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
-
-
-def update_from_samples(
-    plan: Plan,
-    settings: OffPolicySettings,
-    num_updates: int,
-    samples: Sequence[Any],
-    action_space: Space,
-    key: np.ndarray,
-    first: int,
-    keep: bool,
-) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
-    """Learn from samples of SB3's.
-
-    Args:
-      settings: of now, with the learning rate of each network.
-      num_updates: how many there were before.
-      samples: of a batch for each gradient step.
-      key: its data.
-      first: the number of the first one among those after one collection.
-      keep: see `Learner.leave`.
-
-    Returns:
-      The next key, the means of the metrics, and of samples with weights the sizes of their temporal-difference
-      errors, (num_updates, batch_size).
-
-    Raises:
-      ValueError: parameters became NaN. Those from before are kept.
-    """
-    learner = plan.learner
-    assert learner is not None
-    update = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
-    each = [_transitions(sample, action_space, settings.gamma) for sample in samples]
-    batches = jax.tree.map(lambda leaf, *rest: np.stack([leaf, *rest]) if rest else leaf[None], *each)
-    state, key, metrics = update(
-        settings, learner.settings(), read_off_policy(learner, num_updates), batches, key, np.int32(first)
-    )
-    metrics = to_host(metrics)
-    errors = metrics.pop(TD_ERRORS, None)
-    means = {name: value.item() for name, value in metrics.items()}
-    # Where a mean is NaN, parameters may be, of those networks too that are looked at later.
-    keep = keep and not any(value != value for value in means.values())
-    learner.leave(state.params, state.targets, state.optimizer_states, keep)
-    return np.array(key), means, errors
-
-
-def read_off_policy(learner: Learner, num_updates: int) -> OffPolicyState:
-    """What off-policy algorithms learn, as their programs take it."""
-    return OffPolicyState(*learner.vectors(), np.int32(num_updates))  # type: ignore[arg-type]
-
-
-def _transitions(sample: Any, action_space: Space, gamma: float) -> Transitions:
-    """What SB3 samples as programs take it."""
-    discounts = getattr(sample, "discounts", None)
-    going_on = 1 - _array(sample.dones)[:, 0]
-    action = _array(sample.actions)
-    return Transitions(
-        observation=map_parts(_array, sample.observations),
-        action=action[:, 0] if isinstance(action_space, spaces.Discrete) else action,
-        reward=_array(sample.rewards)[:, 0],
-        next_observation=map_parts(_array, sample.next_observations),
-        discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
-        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
-    )
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    return tensor.cpu().numpy()
+    return driver.Rates(learning_rate, exploration_rate)  # type: ignore[arg-type]

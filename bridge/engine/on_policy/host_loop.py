@@ -1,8 +1,7 @@
-"""Collecting in environments on the host: SB3's loop, with a small program where it calls the policy."""
+"""Collecting in environments on the host: SB3's loop, with a compiled function where it calls the policy."""
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
@@ -11,187 +10,236 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.buffers.rollout import read_rollout, write_memory
 from bridge.engine.acting import JudgingActor, unscaled
 from bridge.engine.memory import Memory, of_states, read_memory, to_states
-from bridge.engine.on_policy.pipelining import Act, Pipeline, Stepped
-from bridge.engine.on_policy.remote_rollouts import RemoteRollout
 from bridge.engine.plan import Plan
+from bridge.engine.rollout_buffer import read_rollout, write_memory
+from bridge.engine.session import CallbackDoor
 from bridge.engine.trust import BETWEEN_ROLLOUTS
-from bridge.engine.watching import looks_at_steps
-from bridge.host_env.cluster.ray_vec_env import RayVecEnv
-from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from bridge.host_env.step_infos import StepInfos
-from bridge.sb3 import OnPolicy
+from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn.interfaces import Arrays, Observation
 
 # Last observations of truncated episodes are valued by so many at once.
 MOST_ROWS = 256
 
 
-def collect_rollouts(
-    algorithm: OnPolicy,
-    plan: Plan,
-    env: VecEnv,
-    callback: BaseCallback,
-    buffer: RolloutBuffer,
-    sde_sample_freq: int,
-    has_begun: bool = False,
-) -> bool:
-    """What `OnPolicyAlgorithm.collect_rollouts` does: the same calls in the same order, the same in the buffer.
+class HostRollout:
+    """One rollout in environments on the host: what `OnPolicyAlgorithm.collect_rollouts` does, by compiled functions.
 
-    Values and probabilities are computed in each step only if a callback may look at them, else for all steps at once.
+    The calls of user code are SB3's, in the same order, and the rollout buffer ends the same. Values and probabilities
+    are computed in each step only if user code may run in it, else for all steps at once.
 
     Args:
-      plan: its actor acts, as long as it still is the policy: asked after each step that a callback may look at. Else,
-        the rest of the rollout is the policy's own.
-      env, callback: called as by SB3.
+      plan: its actor acts, as long as it still is the policy, which is compared after each step in which user code may
+        run. If it is not, PyTorch's policy acts in the rest of the rollout.
+      env, door: called as by SB3.
       buffer: is overwritten.
       sde_sample_freq: for how many steps the noise stays.
-      has_begun: whether the callback has been told that the rollout starts.
-
-    Returns:
-      False as soon as the callback does.
-
-    Raises:
-      ValueError: what the policy computes is NaN. Environments are where they were when it did.
     """
-    policy, num_envs, n_steps = algorithm.policy, env.num_envs, buffer.buffer_size
-    if policy.training:
-        policy.set_training_mode(False)
-    buffer.reset()
-    if algorithm.use_sde:
-        # For `predict`, whose noise is PyTorch's, to have the present deviation.
-        policy.reset_noise(num_envs)
-    if not has_begun:
-        callback.on_rollout_start()
-    watched = looks_at_steps(callback)
-    others_run = watched or not BETWEEN_ROLLOUTS.issuperset(plan.others)  # in each step, and may change what acts
-    calls_hook = "_update_info_buffer" in plan.others
-    noise: Any = [None] * n_steps
-    actor = None  # or what acts; without, the policy itself does
-    if isinstance(plan.actor, JudgingActor) and (not others_run or plan.acts_as_planned(algorithm.policy)):
-        actor = plan.actor
-        actor.refresh()
-        noise = actor.draw_noise(num_envs, n_steps, sde_sample_freq)
-    is_box = isinstance(algorithm.action_space, spaces.Box)
-    if plan.rolls_out and actor is not None and not others_run:
-        assert isinstance(env, RayVecEnv)  # the plan has seen to that
-        take_step = RemoteRollout(env, actor, noise).step
-    elif plan.pipelines and actor is not None:
-        assert isinstance(env, WorkerVecEnv)
-        take_step = Pipeline(env, noise, looks_ahead=not others_run).step
-    else:
-        take_step = functools.partial(step_together, env, noise)
-    shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": callback, "rollout_buffer": buffer}
-    shown["n_rollout_steps"] = n_steps
-    if algorithm.MASKS:
-        shown.update(use_masking=algorithm._masks, action_masks=None)
-    truncated: list[tuple[int, int, Any, Any]] = []
-    memory: Any = read_memory(algorithm)
-    for step in range(n_steps):
+
+    def __init__(
+        self,
+        algorithm: OnPolicy,
+        plan: Plan,
+        env: VecEnv,
+        door: CallbackDoor,
+        buffer: RolloutBuffer,
+        sde_sample_freq: int,
+    ) -> None:
+        self._algorithm, self._plan, self._env, self._door, self._buffer = algorithm, plan, env, door, buffer
+        self._sde_sample_freq, self._n_steps = sde_sample_freq, buffer.buffer_size
+        self._calls_hook = "_update_info_buffer" in plan.others
+        self._shown: dict[str, Any] = {"self": algorithm, "env": env, "callback": door.callback}
+        self._shown |= {"rollout_buffer": buffer, "n_rollout_steps": self._n_steps}
+        if algorithm.MASKS:
+            self._shown.update(use_masking=algorithm._masks, action_masks=None)
+        # Last observations of truncated episodes: step, environment, observation, recurrent state.
+        self._truncated: list[tuple[int, int, Any, Any]] = []
+
+    def run(self, has_begun: bool = False) -> bool:
+        """Collect it.
+
+        Args:
+          has_begun: whether the callback has been told that the rollout starts.
+
+        Returns:
+          False as soon as the callback says stop.
+
+        Raises:
+          ValueError: what the policy computes is NaN. Environments are where they were when it did.
+        """
+        algorithm, plan, num_envs = self._algorithm, self._plan, self._env.num_envs
+        if algorithm.policy.training:
+            algorithm.policy.set_training_mode(False)
+        self._buffer.reset()
+        if algorithm.use_sde:
+            # For `predict`, whose noise is PyTorch's, to have the present deviation.
+            algorithm.policy.reset_noise(num_envs)
+        if not has_begun:
+            self._door.on_rollout_start()
+        self._watched = self._door.sees_steps
+        # Whether user code may run in each step, and change what acts.
+        self._syncs = self._watched or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
+        self._memory: Any = read_memory(algorithm)
+        self._actor: JudgingActor | None = None
+        self._noise: Any = None
+        if isinstance(plan.actor, JudgingActor) and (not self._syncs or plan.acts_as_planned(algorithm.policy)):
+            self._actor = plan.actor
+            self._actor.refresh()
+            self._noise = self._actor.draw_noise(num_envs, self._n_steps, self._sde_sample_freq)
+        for step in range(self._n_steps):
+            if not self._step(step):
+                return False
+        self._finish()
+        return True
+
+    def _step(self, step: int) -> bool:
+        algorithm = self._algorithm
         observation: Any = algorithm._last_obs
-        seen = observation
-        if algorithm._masks:
-            masks = np.stack(env.env_method("action_masks"))
-            seen, shown["action_masks"] = Masked(observation, masks.reshape(num_envs, -1)), masks
-        if memory is not None:
-            seen = Recalled(observation, memory, np.asarray(algorithm._last_episode_starts, bool))
-        act: Act
-        if actor is not None:
-            act = actor.act_and_judge if others_run else actor.act
-        else:
-            act = functools.partial(_act_in_torch, algorithm)
-            if algorithm.use_sde and step % sde_sample_freq == 0:
-                policy.reset_noise(num_envs)
-        new_obs: Any
-        actions, clipped_actions, rest, (new_obs, rewards, dones, infos) = take_step(act, seen, step)
-        algorithm.num_timesteps += num_envs
-        is_judged = others_run or actor is None
-        if memory is not None:
-            write_memory(buffer, step, memory)
-            *rest, memory = rest
-        if is_judged:
-            values, log_probs = rest
-        if watched:
-            actions = np.array(actions, None if is_box else clipped_actions.dtype)
-            values, log_probs = np.array(values), np.array(log_probs)  # what a callback writes there is stored
-            shown.update(n_steps=step, actions=actions, new_obs=new_obs)
-            shown.update({} if algorithm.MASKS else {"clipped_actions": clipped_actions})
-            if memory is not None:
-                starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
-                shown.update(lstm_states=to_states(algorithm, memory), episode_starts=starts)
-            shown.update(rewards=rewards, dones=dones, infos=infos)
-            shown.update(obs_tensor=obs_as_tensor(observation, algorithm.device))
-            shown.update(values=torch.as_tensor(values[:, None], device=algorithm.device))
-            shown.update(log_probs=torch.as_tensor(log_probs, device=algorithm.device))
-            callback.update_locals(shown)
-        if not callback.on_step():
+        seen = self._seen(observation)
+        actions, to_env, *rest = self._act(seen, step)
+        clipped_actions = as_sb3_gives(to_env, self._env.action_space)
+        new_obs, rewards, dones, infos = self._env.step(clipped_actions)
+        algorithm.num_timesteps += self._env.num_envs
+        before = self._memory
+        if before is not None:
+            write_memory(self._buffer, step, before)
+            *rest, self._memory = rest
+        values, log_probs = rest or (None, None)
+        shown: dict[str, Any] | None = None
+        if self._watched:
+            if not isinstance(algorithm.action_space, spaces.Box):
+                actions = np.array(actions, clipped_actions.dtype)
+            actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # for writing
+            taken = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
+            came = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
+            shown = self._locals(observation, taken, came)
+        if not self._door.on_step(shown):
             return False
-        ended = np.asarray(dones).nonzero()[0].tolist()
+        self._end_episodes(step, np.asarray(dones).nonzero()[0].tolist(), infos, dones)
+        self._store(step, observation, seen, actions, rewards)
+        algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
+        if before is not None and (self._syncs or step == self._n_steps - 1):
+            algorithm._last_lstm_states = to_states(algorithm, self._memory)  # type: ignore[attr-defined]
+        if values is not None:
+            self._buffer.values[step], self._buffer.log_probs[step] = values, log_probs
+        if self._syncs:
+            self._look_again()
+        return True
+
+    def _seen(self, observation: Arrays) -> Observation:
+        """What the policy is given: the observation with action masks, or with what a recurrent policy remembers."""
+        algorithm = self._algorithm
+        if algorithm._masks:
+            masks = np.stack(self._env.env_method("action_masks"))
+            self._shown["action_masks"] = masks
+            return Masked(observation, masks.reshape(self._env.num_envs, -1))
+        if self._memory is not None:
+            return Recalled(observation, self._memory, np.asarray(algorithm._last_episode_starts, bool))
+        return observation
+
+    def _act(self, seen: Observation, step: int) -> Any:
+        """Actions, the actions that environments take, and where they are computed now values, probabilities and the
+        next recurrent state."""
+        if self._actor is not None:
+            act = self._actor.act_and_judge if self._syncs else self._actor.act
+            return act(seen, self._noise[step])
+        if self._algorithm.use_sde and step % self._sde_sample_freq == 0:
+            self._algorithm.policy.reset_noise(self._env.num_envs)
+        return _act_in_torch(self._algorithm, seen)
+
+    def _locals(self, observation: Any, taken: dict[str, Any], came: dict[str, Any]) -> dict[str, Any]:
+        """SB3's locals when it calls the callback."""
+        algorithm, shown = self._algorithm, self._shown
+        shown.update(came, actions=taken["actions"])
+        if not algorithm.MASKS:
+            shown["clipped_actions"] = taken["clipped_actions"]
+        if self._memory is not None:
+            starts = torch.tensor(algorithm._last_episode_starts, dtype=torch.float32, device=algorithm.device)
+            shown.update(lstm_states=to_states(algorithm, self._memory), episode_starts=starts)
+        shown["obs_tensor"] = obs_as_tensor(observation, algorithm.device)
+        shown["values"] = torch.as_tensor(taken["values"][:, None], device=algorithm.device)
+        shown["log_probs"] = torch.as_tensor(taken["log_probs"], device=algorithm.device)
+        return shown
+
+    def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
         # StepInfos have `episode` at ends alone, and are made when they are read.
-        if ended or calls_hook or type(infos) is not StepInfos:
-            algorithm._update_info_buffer(infos, dones)
-        for lane in ended:
-            if infos[lane].get("TimeLimit.truncated", False) and infos[lane].get("terminal_observation") is not None:
+        if ended or self._calls_hook or type(infos) is not StepInfos:
+            self._algorithm._update_info_buffer(infos, dones)
+        for index in ended:
+            if infos[index].get("TimeLimit.truncated", False) and infos[index].get("terminal_observation") is not None:
                 # A copy: environments may use the memory again before the rollout ends.
-                last = jax.tree.map(np.array, infos[lane]["terminal_observation"])
-                truncated.append((step, lane, last, jax.tree.map(operator.itemgetter(lane), memory)))
+                last = jax.tree.map(np.array, infos[index]["terminal_observation"])
+                memory = jax.tree.map(operator.itemgetter(index), self._memory)
+                self._truncated.append((step, index, last, memory))
+
+    def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
+        """What SB3's `buffer.add` does, but for values and probabilities."""
+        buffer: Any = self._buffer
         if isinstance(observation, dict):
             for name, part in observation.items():
                 buffer.observations[name][step] = part.reshape(buffer.observations[name].shape[1:])
         else:
             buffer.observations[step] = observation.reshape(buffer.observations.shape[1:])
-        if algorithm._masks:
-            buffer.action_masks[step] = seen.action_mask  # type: ignore[attr-defined]
-        buffer.actions[step] = actions.reshape(num_envs, -1)
+        if isinstance(seen, Masked):
+            buffer.action_masks[step] = seen.action_mask
+        buffer.actions[step] = actions.reshape(self._env.num_envs, -1)
         buffer.rewards[step] = rewards
-        buffer.episode_starts[step] = algorithm._last_episode_starts
+        buffer.episode_starts[step] = self._algorithm._last_episode_starts
         buffer.pos = step + 1
-        algorithm._last_obs, algorithm._last_episode_starts = new_obs, dones
-        if memory is not None and (others_run or step == n_steps - 1):
-            algorithm._last_lstm_states = to_states(algorithm, memory)  # type: ignore[attr-defined]
-        if is_judged:
-            buffer.values[step], buffer.log_probs[step] = values, log_probs
-        if others_run:
-            # Anything may have changed, and what was acted and valued so far is the policy's from before.
-            _add_values_behind(algorithm, buffer, truncated)
-            algorithm._hand_over()
-            if actor is not None and not plan.acts_as_planned(algorithm.policy):
-                actor = None
-            elif actor is not None:
-                actor.refresh()
-    buffer.full = True
-    _add_values_behind(algorithm, buffer, truncated)
-    if actor is not None:
-        judged = (buffer.values, buffer.log_probs) if others_run else None
-        ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
-        last_seen = new_obs if memory is None else Recalled(new_obs, memory, np.asarray(dones, bool))
-        results = actor.judge(read_rollout(buffer), judged, ends, last_seen, buffer.gamma, buffer.gae_lambda)
-        buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
-    else:
-        last_values = _values_in_torch(algorithm, obs_as_tensor(new_obs, algorithm.device), memory, dones)
-        buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
-    callback.update_locals({**shown, "n_steps": n_steps})
-    callback.on_rollout_end()
-    if others_run:
-        algorithm._hand_over()
-    return True
+
+    def _look_again(self) -> None:
+        """Anything may have changed, and what was acted and valued so far is the policy's from before."""
+        self._add_last_values()
+        if self._actor is not None and not self._plan.acts_as_planned(self._algorithm.policy):
+            self._actor = None
+        elif self._actor is not None:
+            self._actor.refresh()
+
+    def _finish(self) -> None:
+        algorithm, buffer = self._algorithm, self._buffer
+        new_obs, dones = algorithm._last_obs, algorithm._last_episode_starts
+        buffer.full = True
+        self._add_last_values()
+
+        def last_values() -> torch.Tensor:
+            return values_in_torch(algorithm, obs_as_tensor(new_obs, algorithm.device), self._memory, dones)
+
+        if self._actor is not None:
+            judged = (buffer.values, buffer.log_probs) if self._syncs else None
+            ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
+            last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
+            results = self._actor.judge(read_rollout(buffer), judged, ends, last, buffer.gamma, buffer.gae_lambda)
+            buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
+        else:
+            buffer.compute_returns_and_advantage(last_values=last_values(), dones=dones)
+        end: dict[str, Any] | None = None
+        if self._watched and algorithm.SHOWS_ROLLOUT_END:
+            end = {**self._shown, "n_steps": self._n_steps, "values": last_values()}
+        self._door.on_rollout_end(end)
+
+    def _add_last_values(self) -> None:
+        """Add the discounted values of last observations to the rewards of steps and environments, and forget these.
+
+        By PyTorch: there are few, and a function would be compiled for each number of them.
+        """
+        algorithm, truncated = self._algorithm, self._truncated
+        for first in range(0, len(truncated), MOST_ROWS):
+            steps, indices, observations, memories = zip(*truncated[first : first + MOST_ROWS])
+            batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
+            tensors = algorithm.policy.obs_to_tensor(batch)[0]
+            values = values_in_torch(algorithm, tensors, memory, np.zeros(len(steps), bool))
+            self._buffer.rewards[steps, indices] += algorithm.gamma * values.flatten().cpu().numpy()
+        truncated.clear()
 
 
-def step_together(env: VecEnv, noise: np.ndarray, act: Act, observation: Any, step: int) -> Stepped:
-    """Take a step of all lanes at once, as `Pipeline.step` does in two groups."""
-    actions, to_env, *judged = act(observation, noise[step])
-    clipped_actions = as_sb3_gives(to_env, env.action_space)
-    return actions, clipped_actions, judged, env.step(clipped_actions)
-
-
-def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
+def _act_in_torch(algorithm: OnPolicy, observation: Any) -> Any:
     further: dict[str, Any] = {}
     if isinstance(observation, Masked):
         further = {"action_masks": observation.action_mask}
@@ -206,7 +254,7 @@ def _act_in_torch(algorithm: OnPolicy, observation: Any, noise: Any) -> Any:
     return actions, unscaled(algorithm.policy, actions), values.flatten(), log_probs, *remembered
 
 
-def _values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None, starts: np.ndarray) -> torch.Tensor:
+def values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None, starts: np.ndarray) -> torch.Tensor:
     """Those of PyTorch's policy.
 
     Args:
@@ -220,17 +268,3 @@ def _values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | Non
     with torch.no_grad():
         values: torch.Tensor = algorithm.policy.predict_values(observation, *further)
     return values
-
-
-def _add_values_behind(algorithm: OnPolicy, buffer: RolloutBuffer, truncated: list[tuple[int, int, Any, Any]]) -> None:
-    """Add the discounted values of last observations to the rewards of steps and lanes, and forget these.
-
-    By PyTorch: there are few, and a program would be compiled for each number of them.
-    """
-    for first in range(0, len(truncated), MOST_ROWS):
-        steps, lanes, observations, memories = zip(*truncated[first : first + MOST_ROWS])
-        batch, memory = (jax.tree.map(lambda *leaves: np.stack(leaves), *each) for each in (observations, memories))
-        tensors = algorithm.policy.obs_to_tensor(batch)[0]
-        values = _values_in_torch(algorithm, tensors, memory, np.zeros(len(steps), bool))
-        buffer.rewards[steps, lanes] += algorithm.gamma * values.flatten().cpu().numpy()
-    truncated.clear()

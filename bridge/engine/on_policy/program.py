@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,15 +13,15 @@ import numpy as np
 from jax.sharding import Mesh
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from bridge.buffers.rollout import write_rollout
 from bridge.engine.compilation import to_host
+from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
 from bridge.engine.memory import read_memory
-from bridge.engine.on_policy.update import is_large, read_policy
-from bridge.engine.plan import POLICY, Mode, Plan
+from bridge.engine.plan import Mode, Plan
+from bridge.engine.rollout_buffer import write_rollout
 from bridge.engine.steps import End, Environments, Steps
+from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
 from bridge.translate.modules import read_parameters
-from bridge.translate.optimizers import ExportedOptimizer
 from bridge.translate.policies import ExportedPolicy
 from bridge.wrappers import Chain
 from bridge.wrappers.chain import in_dtypes_of
@@ -29,7 +29,10 @@ from jaxenvs import struct
 from jaxenvs.compilation import compiler_options
 from jaxenvs.environment import static
 from jaxenvs.learn import CollectorState, LearnerState, OnPolicySettings, Rollout, collect
-from jaxenvs.learn.devices import all_of, layout_behind, layouts, on_each, own_key
+from jaxenvs.learn.devices import all_of, layout_behind, layouts, own_key, run_on
+from jaxenvs.learn.learner_state import POLICY
+from jaxenvs.learn.loop import Limits, Loop, run, zeros
+from jaxenvs.learn.on_policy import loop as on_policy
 
 # A program has room for what the host needs of so many iterations, and of so many steps of all environments together.
 MOST_ITERATIONS, MOST_STEPS = 100, 16_384
@@ -77,12 +80,12 @@ class Collecting:
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
     def layout(self, lanes: Any, same: Any) -> Collecting:
-        """A prefix of this pytree, see Environments."""
+        """See Divisible."""
         numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
         return dataclasses.replace(self, environments=self.environments.layout(lanes, same), **numbers)
 
     def of_one_device(self, mesh: Mesh) -> Collecting:
-        """Inside of a program over the devices of a mesh: the part of one."""
+        """See Divisible."""
         environments = self.environments.of_one_device(mesh)
         return dataclasses.replace(self, environments=environments, axis_name=mesh.axis_names[0])
 
@@ -91,11 +94,11 @@ class Collecting:
     ) -> tuple[CollectorState, Rollout, Steps]:
         """A rollout, in traced code."""
         return collect(
-            self.network,  # type: ignore[arg-type]
+            self.network,
             params,
             self.environments.stepping(self.keeps_final_observation),
             start,
-            own_key(key, self.axis_name),
+            key,
             self.n_steps,
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
@@ -128,89 +131,67 @@ class Collected:
 
 def _rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
     key, draw = jax.random.split(jax.random.wrap_key_data(collecting.key))
-    end, rollout, steps = collecting.rollout(params, collecting.environments.start(), draw)
+    end, rollout, steps = collecting.rollout(
+        params, collecting.environments.start(), own_key(draw, collecting.axis_name)
+    )
     return collecting.environments.end(end), (jax.random.key_data(key), rollout, steps)
 
 
 def _iterations(
-    optimizer: ExportedOptimizer,
+    optimizers: ExportedOptimizers,
     count: jax.Array,
     settings: OnPolicySettings,
-    optimizer_settings: Mapping[str, jax.typing.ArrayLike],
+    numbers: Numbers,
     learner: LearnerState,
     collecting: Collecting,
 ) -> tuple[End, Any]:
     """So many iterations, each with settings of its own. Besides, whether there was no NaN in each."""
-    transformation = optimizer.transformation(optimizer_settings)
+    of_each = transformations(optimizers, numbers)
+    dtype = learner.params[POLICY].dtype
     most = jax.tree.leaves(settings)[0].shape[0]
 
-    def iterate(state: tuple[LearnerState, CollectorState, jax.Array], settings: OnPolicySettings) -> Any:
-        learner, collector, key = state
+    network = collecting.network
+
+    def iterate(carry: Any, number: jax.Array, _: None) -> Any:
+        now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
         # The keys of one iteration are those of a rollout and of an update that are programs each.
-        key, draw = jax.random.split(key)
-        collector, rollout, steps = collecting.rollout(learner.params, collector, draw)
-        key, draw = jax.random.split(key)
-        draw = own_key(draw, collecting.axis_name)
-        learner, metrics = settings.update(collecting.network, transformation, learner, rollout, draw)  # type: ignore[arg-type]
+        state, rollout, steps, metrics = on_policy.iterate(
+            now, network, of_each, collecting.rollout, on_policy.in_turn, *carry[0]
+        )
         metrics.pop("explained_variance")  # computed on the host, where NaN is a number
-        is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(learner.params).any())
-        return (learner, collector, key), rollout, (steps, metrics, all_of(is_sound, collecting.axis_name))
+        is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(state[0].params[POLICY]).any())
+        return (state, rollout), (steps, metrics, all_of(is_sound, collecting.axis_name))
 
-    def of_iteration(i: int | jax.Array) -> OnPolicySettings:
-        return jax.tree.map(lambda leaf: leaf[i].astype(learner.params.dtype), settings)  # type: ignore[no-any-return]
-
-    def go_on(i: jax.Array, carry: Any) -> Any:
-        state, _, kept = carry
-        state, rollout, outputs = iterate(state, of_iteration(i))
-        return state, rollout, jax.tree.map(lambda many, one: many.at[i].set(one), kept, outputs)
-
-    state = (learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key))
-    _, rollout, outputs = jax.eval_shape(iterate, state, of_iteration(0))
-    rollout = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rollout)
-    kept = jax.tree.map(lambda leaf: jnp.zeros((most, *leaf.shape), leaf.dtype), outputs)
-    # Not a scan, whose length would be part of the program: all lengths are to give the same bits.
-    (learner, end, key), rollout, kept = jax.lax.fori_loop(0, count, go_on, (state, rollout, kept))
+    state = learner, collecting.environments.start(), jax.random.wrap_key_data(collecting.key)
+    rollout = zeros(jax.eval_shape(collecting.rollout, learner.params[POLICY], *state[1:])[1])
+    ((learner, end, key), rollout), kept = run(Loop(iterate), (state, rollout), Limits(count), most)
     return collecting.environments.end(end), (jax.random.key_data(key), rollout, learner, kept)
-
-
-def _rollout_on(mesh: Mesh, params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
-    """`_rollout` over devices, each with its lanes."""
-    (lanes, same), many = layouts(mesh), layout_behind(mesh)
-
-    def on_one(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
-        return _rollout(params, collecting.of_one_device(mesh))
-
-    end = collecting.environments.layout_of_end(lanes, same)
-    on_all = on_each(on_one, mesh, (same, collecting.layout(lanes, same)), (end, (same, many, many)))
-    result: tuple[End, Any] = on_all(params, collecting)
-    return result
-
-
-def _iterations_on(mesh: Mesh, optimizer: ExportedOptimizer, *given: Any) -> tuple[End, Any]:
-    """`_iterations` over devices, each with its lanes."""
-    *_, collecting = given
-    (lanes, same), many = layouts(mesh), layout_behind(mesh)
-
-    def on_one(
-        count: jax.Array, settings: OnPolicySettings, numbers: Any, learner: LearnerState, collecting: Collecting
-    ) -> tuple[End, Any]:
-        settings = settings.replace(axis_name=mesh.axis_names[0])
-        return _iterations(optimizer, count, settings, numbers, learner, collecting.of_one_device(mesh))
-
-    specs = (same, same, same, same, collecting.layout(lanes, same))
-    kept = (layout_behind(mesh, 2), same, same)
-    end = collecting.environments.layout_of_end(lanes, same)
-    result: tuple[End, Any] = on_each(on_one, mesh, specs, (end, (same, many, same, kept)))(*given)
-    return result
 
 
 @functools.cache
 def _programs(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
+
+    def rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
+        end, same, many, _ = _specs(mesh, collecting)
+        return run_on(mesh, _rollout, (end, (same, many, many)), params, collecting)  # type: ignore[no-any-return]
+
+    def iterations(optimizers: ExportedOptimizers, *given: Any) -> tuple[End, Any]:
+        end, same, many, kept = _specs(mesh, given[-1])
+        iterate = functools.partial(_iterations, optimizers)
+        return run_on(mesh, iterate, (end, (same, many, same, (kept, same, same))), *given)  # type: ignore[no-any-return]
+
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
+    return jit(rollout), jit(iterations, static_argnums=(0,))
+
+
+def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
+    """How results are divided: where environments end, what all have, steps, and steps of iterations."""
     if mesh is None:
-        return jit(_rollout), jit(_iterations, static_argnums=(0,))
-    return jit(functools.partial(_rollout_on, mesh)), jit(functools.partial(_iterations_on, mesh), static_argnums=(0,))
+        return (None,) * 4
+    lanes, same = layouts(mesh)
+    end = collecting.environments.layout_of_end(lanes, same)
+    return end, same, layout_behind(mesh), layout_behind(mesh, 2)
 
 
 def run_rollout(
@@ -227,6 +208,7 @@ def run_rollout(
     """
     chain = plan.chain
     assert chain is not None
+    chain.watch(keeps_final_observation)
     collecting = Collecting.of(algorithm, plan.network, chain, buffer, n_steps, keeps_final_observation)
     end, results = _programs(plan.mesh)[0](read_parameters(plan.parameters), collecting)
     key, rollout, steps = to_host(results)
@@ -271,13 +253,14 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     chain, learner, count, n_steps = plan.chain, plan.learner, len(settings), algorithm.n_steps
     assert chain is not None
     assert learner is not None
+    chain.watch(False)
     filled = settings + settings[-1:] * (room(n_steps, algorithm.n_envs) - count)
     end, results = _programs(plan.mesh)[1](
-        learner.exported[POLICY],
+        tuple(learner.exported.items()),
         count,
         jax.tree.map(lambda *leaves: np.array(leaves, float), *filled),
-        learner.settings()[POLICY],
-        read_policy(learner),
+        learner.settings(),
+        read_learner(learner, algorithm._n_updates),
         Collecting.of(algorithm, plan.network, chain, algorithm.rollout_buffer, n_steps),
     )
     key, rollout, learnt, (steps, metrics, is_sound) = to_host(results)
@@ -302,7 +285,7 @@ def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected
         algorithm.policy.set_training_mode(False)
     if ran.learner is not None:
         assert plan.learner is not None
-        plan.learner.leave({POLICY: ran.learner.params}, {}, {POLICY: ran.learner.optimizer_state})
+        plan.learner.leave(ran.learner.params, ran.learner.targets, ran.learner.optimizer_states)
     starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
     write_rollout(buffer, ran.rollout, starts, dones[-n_steps:])
     ran.end.leave(algorithm, ran.chain, ran.steps)

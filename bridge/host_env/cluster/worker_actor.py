@@ -11,14 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from bridge.host_env.cluster import actor_main
 from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle
 from bridge.host_env.processes.worker_main import START, STEP
-from bridge.vec_env import actions
 
 # An actor that has not begun after so long is told of, as it may wait for a node that never comes.
 SECONDS_UNTIL_TOLD = 10.0
@@ -45,9 +42,6 @@ class WorkerActor(WorkerHandle):
 
     Ray itself is to start nothing again and to repeat no call: an environment that was stepped twice, or one that
     began anew and is stepped on, would make a transition that never was.
-
-    Attributes:
-      steps: the rows of the last rollout, by name.
     """
 
     def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
@@ -59,7 +53,6 @@ class WorkerActor(WorkerHandle):
         self._ray = import_ray()
         self._options = {**options, "max_restarts": 0, "max_task_retries": 0}
         self._actor: Any = None
-        self.steps: dict[Any, np.ndarray] = {}
         super().__init__(lanes, env_fns)
 
     def start(self, again: bool = True) -> None:
@@ -82,15 +75,7 @@ class WorkerActor(WorkerHandle):
             assert self._memory is not None
             own = self._memory.actions[self.lanes.start : self.lanes.stop]
         # The answer to the command before, if nobody fetched it, is of no interest any more.
-        self._answer, self._rolls_out = self._actor.do.remote(kind, slot, payload, own), False
-
-    def roll_out(self, slot: int, policy: Any, noise: Any, last: Any) -> None:
-        """Give the command to act and step: ActorMain.roll_out. Its rows are in `steps` once it has been received.
-
-        Args:
-          policy: a reference to it.
-        """
-        self._answer, self._rolls_out = self._actor.roll_out.remote(slot, policy, noise, last), True
+        self._answer = self._actor.do.remote(kind, slot, payload, own)
 
     def receive(self, deadline: Deadline | None = None) -> bytes:
         errors = self._ray.exceptions
@@ -107,9 +92,7 @@ class WorkerActor(WorkerHandle):
             what, _, _ = str(error).partition("Some common causes")  # Ray's advice, much longer than what it knows
             raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None
         self._has_begun = True
-        if self._rolls_out:
-            self.steps = rows
-        elif rows:
+        if rows:
             assert self._memory is not None
             for name, array in rows.items():
                 self._memory.arrays[name][self.lanes.start : self.lanes.stop] = array
@@ -151,7 +134,7 @@ class WorkerActor(WorkerHandle):
 @contextlib.contextmanager
 def _sent_as_they_are(ray: Any) -> Iterator[None]:
     """Let Ray send what runs in an actor, rather than its name, for which a node would import this package."""
-    modules = actor_main, worker_main, actions
+    modules = actor_main, worker_main
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)
     try:

@@ -65,16 +65,16 @@ class StepMemory:
         self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
         self.layout = pickle.dumps((fields, keys))
 
-    def write_actions(self, actions: Any, lanes: slice) -> None:
-        """Write the actions of some lanes to where their workers read them.
+    def write_actions(self, actions: Any) -> None:
+        """Write the actions of all lanes to where their workers read them.
 
         Raises:
           ValueError, TypeError: they have another shape, or a dtype that does not fit. Nothing was written.
         """
-        own, actions = self.actions[lanes], np.asarray(actions)
-        if actions.shape != own.shape:
-            raise ValueError(f"actions must have shape {own.shape}, got {actions.shape}.")
-        np.copyto(own, actions, casting=self._casting)
+        actions = np.asarray(actions)
+        if actions.shape != self.actions.shape:
+            raise ValueError(f"actions must have shape {self.actions.shape}, got {actions.shape}.")
+        np.copyto(self.actions, actions, casting=self._casting)
 
     def copy_observations(self, place: int | str, at: slice | int) -> VecEnvObs:
         """Observations of some lanes, or of one, as SB3 has them."""

@@ -18,13 +18,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from bridge.host_env.batches import concatenate
 from bridge.host_env.episodes import Episodes, infos_of_step
-from bridge.host_env.processes.lane_group import LaneGroup, LaneStep
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle, shut_down
 from bridge.host_env.processes.worker_main import CALL, RESET, STEP, Told, dumps
-from bridge.vec_env.arguments import lanes_of
+from bridge.vec_env.argument_checks import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
 
 # Environments that are closed by `close` may take so long, before their workers are killed; after a fault, so long.
@@ -99,7 +97,12 @@ class WorkerVecEnv(VecEnv):
                 worker.share(self._memory)
             for worker in self._workers:
                 worker.receive()
-            self._groups = [LaneGroup(list(self._workers))]
+            # Where the last observations are; the next come into the other. Then the step under way: what workers told
+            # of it, those that have not ended it, and when they must have.
+            self._slot = 0
+            self._told: Told | None = None
+            self._pending: list[WorkerHandle] = []
+            self._step_deadline: Deadline | None = None
             super().__init__(num_envs, observation_space, action_space)
         except BaseException:
             shut_down(self._workers, 0)
@@ -129,23 +132,19 @@ class WorkerVecEnv(VecEnv):
             pickle.dumps(([self._seeds[lane] for lane in worker.lanes], [self._options[lane] for lane in worker.lanes]))
             for worker in workers
         ]
-        slots = [group.slot for group in self._groups for _ in group.workers]
-        for group in self._groups:
-            group.told, group.pending = None, []
-        for worker, slot, message in zip(workers, slots, begin):
-            worker.send(RESET, slot, message)
+        self._told, self._pending = None, []
+        for worker, message in zip(workers, begin):
+            worker.send(RESET, self._slot, message)
         self.reset_infos = []
         deadline = self._deadline("end its reset within", SECONDS_TO_BEGIN)
-        for worker, slot, message in zip(list(workers), slots, begin):
-            self.reset_infos += pickle.loads(self._receive(worker, slot, message, deadline))
+        for worker, message in zip(list(workers), begin):
+            self.reset_infos += pickle.loads(self._receive(worker, self._slot, message, deadline))
             worker.new_infos = None
         self._reset_seeds()
         self._reset_options()
         self._episodes.begin()
         self._has_state = True
-        observation: VecEnvObs
-        observation = concatenate([self._memory.copy_observations(group.slot, group.lanes) for group in self._groups])
-        return observation
+        return self._memory.copy_observations(self._slot, slice(None))
 
     def step_async(self, actions: np.ndarray) -> None:
         """Start a step of all lanes, and return at once.
@@ -154,9 +153,12 @@ class WorkerVecEnv(VecEnv):
           ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
         """
         self._require_state()
-        self._memory.write_actions(actions, slice(None))
-        for group in self._groups:
-            self._begin_step(group)
+        self._memory.write_actions(actions)
+        self._step_deadline = self._deadline("end its step within step_timeout =")
+        self._told, self._pending = Told({}, {}, {}), list(self._workers)
+        for worker in self._workers:
+            if worker.new_infos is None:
+                worker.send(STEP, 1 - self._slot)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
@@ -165,45 +167,17 @@ class WorkerVecEnv(VecEnv):
           WorkerError: an environment raised, or a worker died; see above.
         """
         self._open()
-        if any(group.told is None for group in self._groups):
+        if self._told is None:
             raise RuntimeError("step_wait was called without step_async.")
         self._collect()
-        return self.join([self._end_step(group) for group in self._groups])
-
-    # --- Stepping in groups -------------------------------------------------------------------------------------
-
-    def split(self) -> list[LaneGroup]:
-        """Two groups of lanes that can step each on its own, as equal as whole workers allow; of one worker, one.
-
-        All lanes can go on stepping together, too. A step under way is forgotten.
-        """
-        workers = self._open()
-        if len(self._groups) == 1 and len(workers) > 1:
-            middle = min(range(1, len(workers)), key=lambda at: abs(2 * workers[at].lanes.start - self.num_envs))
-            slot = self._groups[0].slot
-            self._groups = [LaneGroup(workers[:middle], slot), LaneGroup(workers[middle:], slot)]
-        return self._groups
-
-    def step_lanes_async(self, group: LaneGroup, actions: np.ndarray) -> None:
-        """As `step_async`, for the lanes of a group."""
-        self._require_state()
-        self._memory.write_actions(actions, group.lanes)
-        self._begin_step(group)
-
-    def step_lanes_wait(self, group: LaneGroup) -> LaneStep:
-        """The step of a group; `join` makes an SB3 step of those of all groups. Errors are as of `step_wait`."""
-        self._open()
-        if group.told is None:
-            raise RuntimeError("step_lanes_wait was called without step_lanes_async.")
-        self._collect_group(group)
-        return self._end_step(group)
-
-    def join(self, steps: list[LaneStep]) -> VecEnvStepReturn:
-        """What `step_wait` returns, of a step of each group, in the order of `split`. Episodes are counted here."""
-        step = LaneStep.join(steps)
-        arrays = step.rewards, step.terminated, step.truncated
-        dones, infos = infos_of_step(self._episodes, *arrays, step.told, self.reset_infos)
-        return step.observations, step.rewards.astype(np.float32), dones, infos
+        told, self._told, self._slot = self._told, None, 1 - self._slot
+        memory = self._memory
+        # Copies: infos are made when they are read, and the next step may have begun by then.
+        terminated, truncated = memory.terminated.copy(), memory.truncated.copy()
+        for lane in (terminated | truncated).nonzero()[0].tolist():
+            told.terminal[lane] = memory.copy_observations("terminal", lane)
+        dones, infos = infos_of_step(self._episodes, memory.rewards, terminated, truncated, told, self.reset_infos)
+        return memory.copy_observations(self._slot, slice(None)), memory.rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:
         """Close the environments and end their workers."""
@@ -261,44 +235,21 @@ class WorkerVecEnv(VecEnv):
         """When something that begins now must have been done; none without a `step_timeout`."""
         return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
 
-    def _begin_step(self, group: LaneGroup) -> None:
-        group.deadline = self._deadline("end its step within step_timeout =")
-        group.told, group.pending = Told({}, {}, {}), list(group.workers)
-        for worker in group.workers:
-            if worker.new_infos is None:
-                worker.send(STEP, 1 - group.slot)
-
     def _collect(self) -> None:
-        """Wait for the workers that have not ended the steps under way."""
-        for group in self._groups:
-            self._collect_group(group)
-
-    def _collect_group(self, group: LaneGroup) -> None:
-        while group.told is not None and group.pending:
-            worker = group.pending[0]
+        """Wait for the workers that have not ended the step under way."""
+        while self._told is not None and self._pending:
+            worker = self._pending[0]
             payload = b""
             if worker.new_infos is None:  # else it died before the step
-                payload = self._receive(worker, 1 - group.slot, None, group.deadline)
+                payload = self._receive(worker, 1 - self._slot, None, self._step_deadline)
             if worker.new_infos is not None:
-                self._memory.truncate(worker.lanes, group.slot)
-                self._tell_begun(worker, group.told)
+                self._memory.truncate(worker.lanes, self._slot)
+                self._tell_begun(worker, self._told)
             elif payload:
                 infos, begun = pickle.loads(payload)
-                group.told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
-                group.told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
-            group.pending.pop(0)
-
-    def _end_step(self, group: LaneGroup) -> LaneStep:
-        """What a step that all workers have ended came to."""
-        assert group.told is not None
-        told, group.told, group.slot = group.told, None, 1 - group.slot
-        memory, lanes = self._memory, group.lanes
-        # Copies: the next step of these lanes may begin before this one is looked at.
-        terminated, truncated = memory.terminated[lanes].copy(), memory.truncated[lanes].copy()
-        for lane in (terminated | truncated).nonzero()[0].tolist():
-            told.terminal[lanes.start + lane] = memory.copy_observations("terminal", lanes.start + lane)
-        observations = memory.copy_observations(group.slot, lanes)
-        return LaneStep(observations, memory.rewards[lanes].copy(), terminated, truncated, told)
+                self._told.infos.update((worker.lanes[lane], info) for lane, info in infos.items())
+                self._told.begun.update((worker.lanes[lane], info) for lane, info in begun.items())
+            self._pending.pop(0)
 
     def _receive(
         self, worker: WorkerHandle, slot: int, begin: bytes | None = None, deadline: Deadline | None = None
@@ -375,12 +326,11 @@ class WorkerVecEnv(VecEnv):
                 if not self._restart:
                     shut_down(self._workers, SECONDS_AFTER_A_FAULT)
                     raise
-                group = next(group for group in self._groups if worker in group.workers)
-                if group.told is not None:
-                    self._memory.truncate_ended_step(worker.lanes, 1 - group.slot)
-                self._start_again(worker, error, 1 - group.slot, None)
-                if group.told is not None:
-                    self._tell_begun(worker, group.told)
+                if self._told is not None:
+                    self._memory.truncate_ended_step(worker.lanes, 1 - self._slot)
+                self._start_again(worker, error, 1 - self._slot, None)
+                if self._told is not None:
+                    self._tell_begun(worker, self._told)
                 worker.send(CALL, payload=message)
                 return worker.receive()
         except WorkerError as error:

@@ -11,7 +11,6 @@ from typing import Any, Self
 import jax.numpy as jnp
 import numpy as np
 import torch
-from gymnasium import spaces
 from jax.sharding import Mesh
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -22,12 +21,14 @@ from bridge.replay.store import columns, transitions
 from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
+from bridge.sb3 import Space
 from jaxenvs.learn import Hindsight, Replay
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy import replay_tags
 from jaxenvs.learn.off_policy.hindsight import Episodes, require_goal_space
 
 
-class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[override]
+class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     """SB3's HerReplayBuffer with observations stored once, whose samples take a time that does not grow with its size.
 
     What it draws, from NumPy's global generator, is what SB3's draws from the same seed: transitions of whole episodes
@@ -39,8 +40,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
     def __init__(
         self,
         buffer_size: int,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         env: VecEnv,
         device: torch.device | str = "auto",
         n_envs: int = 1,
@@ -99,7 +100,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """See RingReplayBuffer."""
-        row = self.take_ring().position
+        row = self.take_ring().position % self.buffer_size
         super().add(obs, next_obs, action, reward, done, infos)
         if self.copy_info_dict:
             self.infos[row] = infos
@@ -115,7 +116,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
         """
         if self.copy_info_dict:
             raise ValueError("add_rollout has no infos, which copy_info_dict=True stores.")
-        row = self.take_ring().position
+        row = self.take_ring().position % self.buffer_size
         super().add_rollout(observations, actions, rewards, terminated, truncated, final_observations)
         done = columns.to_host(terminated).astype(bool) | columns.to_host(truncated).astype(bool)
         for step, ended in enumerate(done.reshape(-1, self.n_envs)):
@@ -147,7 +148,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
     def truncate_last_trajectory(self) -> None:
         """As SB3's: the episodes that still run end with their newest step, and can be drawn."""
         ring, handles = self.take_ring(), self.handle_timeout_termination
-        lanes = (self._episodes.begin != ring.position).nonzero()[0]
+        lanes = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
         if not len(lanes):
             return
         warnings.warn(
@@ -279,7 +280,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
                 getattr(mine, name)[:] = getattr(lent, name)
         return super().take_ring()
 
-    def lend(self, observation: Any, num_steps: int, mesh: Mesh | None = None) -> Replay:
+    def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """See RingReplayBuffer. Not to several devices: where episodes are is known of all lanes together."""
         assert mesh is None
         replay = super().lend(observation, num_steps)
@@ -287,7 +288,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
             mine = self._episodes
             oldest = -mine.extent[mine.first, np.arange(self.n_envs)]  # which is not kept up here
             arrays = mine.extent[: replay.capacity], mine.begin, mine.first, mine.count, oldest
-            replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
+            self._lent = replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
         return replay
 
     # --- What SB3's has, too --------------------------------------------------------------------------------------
@@ -332,17 +333,34 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):  # type: ignore[ov
 
     @property
     def ep_length(self) -> np.ndarray:  # type: ignore[override]
-        """(buffer_size, n_envs), the length of the episode of each slot, 0 of one that is not stored whole."""
+        """(buffer_size, n_envs), the length of each slot's episode, 0 of one that is not stored whole. Read-only."""
         self.take_ring()
         mine, row = self._episodes, np.arange(self.buffer_size)[:, None]
         whole = (row - mine.first) % self.buffer_size < mine.count
-        length = -np.take_along_axis(mine.extent, self.ep_start, axis=0)
-        return np.where(whole, length, 0).astype(np.int64)
+        length = np.where(whole, -np.take_along_axis(mine.extent, self.ep_start, axis=0), 0).astype(np.int64)
+        length.flags.writeable = False
+        return length
 
     @property
     def ep_start(self) -> np.ndarray:  # type: ignore[override]
-        """(buffer_size, n_envs), the row in which the episode of each slot begins."""
+        """(buffer_size, n_envs), the row in which the episode of each slot begins. Read-only."""
         self.take_ring()
         row = np.arange(self.buffer_size)[:, None]
         start: np.ndarray = (row - np.maximum(self._episodes.extent, 0)) % self.buffer_size
+        start.flags.writeable = False
         return start
+
+    @property
+    def _current_ep_start(self) -> np.ndarray:
+        """(n_envs,), the row in which the episode that runs begins: not a copy."""
+        self.take_ring()
+        begin: np.ndarray = self._episodes.begin
+        return begin
+
+    @_current_ep_start.setter
+    def _current_ep_start(self, rows: np.ndarray) -> None:
+        self._current_ep_start[...] = rows
+
+    def _compute_episode_length(self, env_idx: int) -> None:
+        """Let the episode of an environment end with the newest row, as SB3's does after it has stored that."""
+        self._end(np.array([env_idx]), self.take_ring().position)

@@ -59,6 +59,7 @@ class MemoryMapped:
         self._lock = _locked(self.path)
         self._maps: dict[Path, np.memmap[Any, Any]] = {}
         self._flushes = self._flushed_size = self._flushed_ends = self._written = self._reserved = 0
+        self._is_edited = False
         self._state = self._read_state()
 
     @property
@@ -121,14 +122,19 @@ class MemoryMapped:
                 file.write_text(json.dumps({"flush": self._flushes, "rows": reserved}))
             self._reserved = reserved
 
+    def edited(self) -> None:
+        """Let the next flush write all tags."""
+        self._is_edited = True
+
     def flush(self, ring: Ring) -> None:
         """Put all that is stored on the disk."""
+        ring.count_ages()
         for mapped in self._maps.values():
             mapped.flush()
         num_ends = len(ring.end_slot)
         is_new = num_ends != self._flushed_ends
         # One row more than was written: the tags of what was the newest row may have changed.
-        changed = ring.capacity if is_new else min(self._written + 1, ring.capacity)
+        changed = ring.capacity if is_new or self._is_edited else min(self._written + 1, ring.capacity)
         with open(self._file("tag", num_ends), "wb" if is_new else "r+b") as tags:
             for start, stop in _pieces((ring.position - changed) % ring.capacity, changed, ring.capacity):
                 tags.seek(start * ring.num_envs * ring.tag.itemsize)
@@ -142,6 +148,7 @@ class MemoryMapped:
             np.savez(file, layout=layout, counts=np.array(counts), last_tag=ring.tag[ring.newest], **last)
         self._flushes, self._flushed_size, self._flushed_ends = self._flushes + 1, ring.size, num_ends
         self._written = self._reserved = 0
+        self._is_edited = False
         self._remove_old()
 
     def close(self) -> None:

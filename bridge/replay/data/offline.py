@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common import buffers
 
 from bridge.replay.store import columns
 from bridge.replay.store.columns import leaves, pairs
+from bridge.sb3 import Space
 
 if TYPE_CHECKING:
     from bridge.replay.data.replay_buffer import ReplayBuffer
@@ -92,8 +92,8 @@ def from_arrays(
     observations: Any,
     actions: Any,
     rewards: Any,
-    observation_space: spaces.Space[Any],
-    action_space: spaces.Space[Any],
+    observation_space: Space,
+    action_space: Space,
     ends: Any,
     trajectory_ids: Any,
     terminated: Any,

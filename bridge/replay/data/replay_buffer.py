@@ -21,11 +21,12 @@ from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.samples import PrioritizedSamples
+from bridge.sb3 import Space
 from jaxenvs import arguments
 
 
 class ReplayBuffer(RingReplayBuffer):
-    """A RingReplayBuffer whose arrays may be in files or on a device, that gives slices too, and takes offline data."""
+    """A RingReplayBuffer whose arrays may be in files, that gives slices too, and takes offline data."""
 
     is_known = True
 
@@ -44,8 +45,8 @@ class ReplayBuffer(RingReplayBuffer):
         """
         Args:
           args, kwargs: of RingReplayBuffer.
-          storage: "ram"; "device" for observations, actions and rewards on `device`; or "memmap" for them in files, for
-            more than memory holds. Tags, four bytes a transition, are in memory.
+          storage: "ram", or "memmap" for observations, actions and rewards in files, for more than memory holds. Tags,
+            four bytes a transition, are in memory.
           path: the folder of the files. What it holds of an earlier buffer is there again, as of the last `flush`.
 
         Raises:
@@ -56,7 +57,7 @@ class ReplayBuffer(RingReplayBuffer):
         super().__init__(*args, **kwargs)
 
     def _make_ring(self) -> Ring:
-        return make_ring(self._storage, self._path, self.device, self.buffer_size, self.n_envs, *self._parts())
+        return make_ring(self._storage, self._path, self.buffer_size, self.n_envs, *self._parts())
 
     def why_not_lent(self) -> str | None:
         """See RingReplayBuffer."""
@@ -96,6 +97,7 @@ class ReplayBuffer(RingReplayBuffer):
         if by not in ("window", "trajectory"):
             raise ValueError(f"by must be 'window' or 'trajectory', got {by!r}.")
         ring = self._stored_ring("sample_slices")
+        ring.count_ages()
         drawn, weights = self._draw_windows(ring, num_slices, slice_len, by, strict_length, replace)
         samples = slices.gather(
             ring,
@@ -150,6 +152,9 @@ class ReplayBuffer(RingReplayBuffer):
     def _begin(self) -> None:
         """Called when the ring holds something else than before."""
 
+    def _moved(self) -> None:
+        self._begin()
+
     def reset(self) -> None:
         """Forget all that is stored."""
         super().reset()
@@ -173,8 +178,8 @@ class ReplayBuffer(RingReplayBuffer):
     def from_episodes(
         cls,
         episodes: Iterable[Any],
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         buffer_size: int | None = None,
         **settings: Any,
     ) -> Self:
@@ -198,8 +203,8 @@ class ReplayBuffer(RingReplayBuffer):
         observations: Any,
         actions: Any,
         rewards: Any,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         ends: Any = None,
         trajectory_ids: Any = None,
         terminated: Any = None,
@@ -254,7 +259,7 @@ class ReplayBuffer(RingReplayBuffer):
         return offline.from_minari(cls, dataset, buffer_size, settings)
 
 
-class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):  # type: ignore[override]
+class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):
     """A ReplayBuffer of Dict observations, which is one of SB3's DictReplayBuffer for whoever asks."""
 
     is_known = True

@@ -93,6 +93,6 @@ def gather(
 
 def _following(observation: Any) -> Any:
     """What comes one column later; the last column is that of no one."""
-    shifted = torch.empty_like(observation) if isinstance(observation, torch.Tensor) else np.empty_like(observation)
+    shifted = np.empty_like(observation)
     shifted[:, :-1] = observation[:, 1:]
     return shifted

@@ -1,4 +1,4 @@
-"""Where the arrays of a ring are: in memory, on a device, or in files."""
+"""Where the arrays of a ring are: in memory or in files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bridge.replay.data.memmap import MemoryMapped
 from bridge.replay.store.columns import leaves
@@ -16,23 +15,6 @@ from bridge.replay.store.ring import FIRST_ENDS, InMemory, Ring
 
 # Those in files that this process has open. A pickled buffer is a path, and may be loaded where the buffer itself is.
 _OPEN: weakref.WeakValueDictionary[Path, Ring] = weakref.WeakValueDictionary()
-
-
-class OnDevice(InMemory):
-    """Tensors on a device of PyTorch's."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A tensor of zeros.
-
-        Raises:
-          ValueError: PyTorch has no tensors of the dtype that can be written into at places.
-        """
-        if np.dtype(dtype).kind == "u" and np.dtype(dtype).itemsize > 1:
-            raise ValueError(f"storage must be 'ram' or 'memmap' for {name}s of {np.dtype(dtype)}, got 'device'.")
-        return torch.zeros(shape, dtype=torch.as_tensor(np.zeros((), dtype)).dtype, device=self.device)
 
 
 class Closed:
@@ -48,7 +30,6 @@ class Closed:
 def make_ring(
     storage: str,
     path: str | os.PathLike[str] | None,
-    device: torch.device,
     capacity: int,
     num_envs: int,
     observation: Any,
@@ -64,14 +45,12 @@ def make_ring(
       ValueError: there is no such storage, or the folder is not of such a ring.
       OSError: the disk is full. The folder is as it was.
     """
-    if storage not in ("ram", "device", "memmap"):
-        raise ValueError(f"storage must be 'ram', 'device' or 'memmap', got {storage!r}.")
+    if storage not in ("ram", "memmap"):
+        raise ValueError(f"storage must be 'ram' or 'memmap', got {storage!r}.")
     if (path is None) == (storage == "memmap"):
         raise ValueError(f"path must be a folder where storage is 'memmap', and None elsewhere, got {path!r}.")
     if path is None:
-        return Ring.allocate(
-            capacity, num_envs, observation, action, InMemory() if storage == "ram" else OnDevice(device)
-        )
+        return Ring.allocate(capacity, num_envs, observation, action, InMemory())
     names = [f"observation.{name}" for name in observation] if isinstance(observation, dict) else ["observation"]
     parts = dict(zip(names, leaves(observation))) | {"action": action}
     layout = {"capacity": capacity, "num_envs": num_envs}

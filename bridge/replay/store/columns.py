@@ -1,4 +1,4 @@
-"""Columns of the ring: arrays in memory, memory-mapped ones, or tensors on a device, read and written alike."""
+"""Columns of the ring, arrays in memory or memory-mapped ones, and what is written into them from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import torch
-
-from bridge import dlpack
 
 
 def leaves(tree: Any) -> tuple[Any, ...]:
@@ -41,13 +38,8 @@ def at(tree: Any, index: Any) -> Any:
 
 
 def write(column: Any, index: Any, values: Any) -> None:
-    """`column[index] = values`, wherever both are."""
-    if isinstance(column, np.ndarray):
-        column[index] = values if isinstance(values, np.ndarray) else to_host(values)
-        return
-    if isinstance(index, np.ndarray):
-        index = torch.as_tensor(index, device=column.device)
-    column[index] = torch.as_tensor(values, device=column.device).to(column.dtype)
+    """Set `column[index] = values`, wherever the values are."""
+    column[index] = values if isinstance(values, np.ndarray) else to_host(values)
 
 
 def take(column: Any, slots: np.ndarray) -> Any:
@@ -57,11 +49,8 @@ def take(column: Any, slots: np.ndarray) -> Any:
 
 def take_rows(column: Any, rows: np.ndarray) -> Any:
     """Rows of a column, in the shape of `rows`, in memory of their own. Those behind the end are the first again."""
-    if isinstance(column, np.ndarray):
-        # Faster than to raise where a row is out of range, for which NumPy makes another copy.
-        return column.take(rows, 0, None, "wrap")
-    taken = column.index_select(0, torch.as_tensor(rows.reshape(-1) % len(column), device=column.device))
-    return taken.reshape(*rows.shape, *column.shape[1:])
+    # Faster than to raise where a row is out of range, for which NumPy makes another copy.
+    return column.take(rows, 0, None, "wrap")
 
 
 def to_host(array: Any) -> np.ndarray:
@@ -71,9 +60,9 @@ def to_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def to_tensor(array: Any, device: torch.device) -> Any:
+def to_tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """As a tensor on a device. It may share memory: give what nobody else holds."""
-    return (torch.from_numpy(array) if isinstance(array, np.ndarray) else array).to(device)
+    return torch.from_numpy(array).to(device)
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
@@ -89,13 +78,5 @@ def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def concrete(tree: Any) -> Any:
-    """Observations of which PyTorch, NumPy or JAX is the owner as NumPy arrays, or tensors where a GPU has them."""
-
-    def leaf(array: Any) -> Any:
-        if isinstance(array, jax.Array):
-            array = dlpack.to_torch(array)
-        if isinstance(array, torch.Tensor):
-            return array.detach() if array.is_cuda else array.detach().numpy()
-        return np.asarray(array)
-
-    return map_leaves(leaf, tree)
+    """Observations of which PyTorch, NumPy or JAX is the owner as NumPy arrays, without a copy where they are here."""
+    return map_leaves(to_host, tree)

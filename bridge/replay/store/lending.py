@@ -85,7 +85,15 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
       observation_space, action_space: those of the environments, by whose shapes the program goes: numbers of a
         Discrete one are numbers there, and arrays of one number in the ring.
       num_steps: so many rows are written at most.
+
+    Raises:
+      ValueError: it holds integers that JAX's do not. The ring is as it was.
     """
+    for name in ("observation", "action", "last_observation", "end_observation"):
+        for column in columns.leaves(getattr(ring, name)):
+            _require_fits(name, column)
+    ring.position %= ring.capacity
+    ring.count_ages()
     capacity, num_envs = _rows(ring, num_steps), ring.num_envs
     shape = () if isinstance(action_space, spaces.Discrete) else ring.action.shape[2:]
 
@@ -98,6 +106,9 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
         return Replay.create(capacity, observation, action, _num_ends(ring, capacity, 0))
     rows = (ring.num_ended + np.arange(len(ring.end_slot))) % len(ring.end_slot)  # the oldest first
     rows = rows[ring.alive_ends(rows)]
+    # In the order of their slots, in which a program needs them no more: those written by hand come in any order.
+    row = (ring.end_slot[rows] // num_envs - ring.oldest) % ring.capacity
+    rows = rows[np.argsort(row, kind="stable")][: np.count_nonzero(row < ring.size)]
     slots = ring.end_slot[rows]
     num_ends = _num_ends(ring, capacity, len(rows))
     tags = ring.tag[:capacity]
@@ -199,6 +210,21 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
         # Both write the next end into the row that this number leaves over.
         num_ended=num_ended if num_ended < num_ends else num_ends + num_ended % num_ends,
     )
+
+
+def _require_fits(name: str, column: np.ndarray) -> None:
+    """Refuse integers that would wrap: without `jax_enable_x64` those of programs have 32 bits."""
+    dtype = _dtype(column)
+    if column.dtype.kind not in "iu" or dtype == column.dtype or not column.size:
+        return
+    limits = np.iinfo(dtype)
+    least, most = int(column.min()), int(column.max())
+    if least < limits.min or most > limits.max:
+        raise ValueError(
+            f"The {name} of the replay buffer must be between {limits.min} and {limits.max} for compiled functions, "
+            f"which hold {np.dtype(dtype)}, got {least if least < limits.min else most}. Store smaller integers, set "
+            'the environment variable JAX_ENABLE_X64=1, or construct the model with engine="torch".'
+        )
 
 
 def _take(ring: Ring, name: str) -> Any:

@@ -7,25 +7,27 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import torch
-from gymnasium import spaces
 from jax.sharding import Mesh
-from stable_baselines3.common import buffers
 from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.utils import get_device
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge.replay.store import columns, lending, transitions
+from bridge.replay.store.attributes import SB3Attributes
 from bridge.replay.store.columns import map_leaves, shaped
 from bridge.replay.store.ring import InMemory, Ring
+from bridge.sb3 import Space
 from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy import replay_tags
 
 
-class RingReplayBuffer(buffers.ReplayBuffer):
+class RingReplayBuffer(SB3Attributes):
     """SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer in one, with observations stored once.
 
     What it draws, from NumPy's global generator, is what SB3's draw from the same seed. Observations of a transition's
@@ -38,6 +40,8 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     # Either is None: the ring in memory, or the store that a program has.
     _ring: Ring | None = None
     _lent: Replay | None = None
+    # Neither, because a program has taken the arrays and given none back.
+    _is_lost = False
     # Of the store that a program has: when so many episodes had ended, there was room for the ends of so many more.
     _counted = (0, 0)
     # Programs may do what a class with this in its own body does. A subclass may do anything.
@@ -46,8 +50,8 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     def __init__(
         self,
         buffer_size: int,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
+        observation_space: Space,
+        action_space: Space,
         device: torch.device | str = "auto",
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
@@ -174,6 +178,8 @@ class RingReplayBuffer(buffers.ReplayBuffer):
 
     def reset(self) -> None:
         """Forget all that is stored."""
+        if self._is_lost:
+            self._is_lost, self._ring = False, self._make_ring()
         self.take_ring().reset()
 
     # --- Drawing --------------------------------------------------------------------------------------------------
@@ -246,7 +252,7 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     @property
     def _tensor(self) -> Callable[[Any], Any]:
         """What makes an array that nobody else holds a tensor on `device`."""
-        if self.device.type == "cpu" and isinstance(self.take_ring().reward, np.ndarray):
+        if self.device.type == "cpu":
             return torch.from_numpy
         return functools.partial(columns.to_tensor, device=self.device)
 
@@ -260,12 +266,22 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     # --- Lending to programs --------------------------------------------------------------------------------------
 
     def take_ring(self) -> Ring:
-        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again."""
+        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again.
+
+        Raises:
+          RuntimeError: a program was interrupted, and what was stored is lost: see `return_lent`.
+        """
         if self._lent is not None:
             lent, self._lent = self._lent, None
             layout = lending.Layout(self.obs_shape, self.observation_space, self._parts()[1][1])
             one = lending.unite(lent) if lending.is_divided(lent) else lent
             self._ring = lending.take_back(one, layout, self.buffer_size)
+        if self._is_lost:
+            raise RuntimeError(
+                "The contents of the replay buffer are lost: an exception, such as one of a signal handler, came "
+                "between a compiled function that had taken them and its result. Load the buffer again with "
+                "load_replay_buffer, or go on with an empty one after its reset()."
+            )
         assert self._ring is not None
         return self._ring
 
@@ -273,7 +289,7 @@ class RingReplayBuffer(buffers.ReplayBuffer):
         """Why a program cannot have what is stored; None if it can. Of the class: see the function of this name."""
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
-    def lend(self, observation: Any, num_steps: int, mesh: Mesh | None = None) -> Replay:
+    def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
         """What is stored as a program takes it, for `return_lent` to bring what that made of it.
 
         Args:
@@ -300,11 +316,17 @@ class RingReplayBuffer(buffers.ReplayBuffer):
             lent = lending.divide(lent, mesh)
         num_ended = np.asarray(lent.num_ended)
         self._counted = int(num_ended.sum()), lent.num_ends - int(num_ended.max())
+        self._lent = lent  # here, too, until a program takes it: something may be raised before
         return lent
 
     def return_lent(self, replay: Replay) -> None:
-        """See `lend`. Nothing is copied until somebody looks."""
-        self._ring, self._lent = None, replay
+        """See `lend`. Nothing is copied until somebody looks.
+
+        Where a program that was interrupted has taken the arrays and given none back, the buffer holds nothing any
+        more: its methods raise a RuntimeError that says so, until `reset`.
+        """
+        self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
+        self._ring, self._lent = None, None if self._is_lost else replay
 
     def replace_rewards(self, rewards: np.ndarray) -> None:
         """Write other rewards into the newest rows, (rows, n_envs)."""
@@ -338,59 +360,6 @@ class RingReplayBuffer(buffers.ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         self.take_ring()
         return self.__dict__.copy()
-
-    # --- What SB3's have, too -------------------------------------------------------------------------------------
-
-    # These three are known of what a program has, too, which is not brought back for them.
-
-    def size(self) -> int:
-        """How many rows are stored: transitions of each environment."""
-        return self.take_ring().size if self._lent is None else int(np.asarray(self._lent.size).min())
-
-    @property
-    def pos(self) -> int:  # type: ignore[override]
-        """The row that is written next."""
-        # One that has not as many rows as this has not gone round.
-        return self.take_ring().position if self._lent is None else int(np.asarray(self._lent.position).min())
-
-    @property
-    def full(self) -> Any:  # type: ignore[override]
-        """Whether every row is stored."""
-        return self.size() == self.buffer_size
-
-    @property
-    def observations(self) -> Any:  # type: ignore[override]
-        """(buffer_size, n_envs, *shape), as stored, or a dict of such: not a copy."""
-        return self.take_ring().observation
-
-    @property
-    def actions(self) -> Any:  # type: ignore[override]
-        """(buffer_size, n_envs, action_dim), as stored: not a copy."""
-        return self.take_ring().action
-
-    @property
-    def rewards(self) -> Any:  # type: ignore[override]
-        """(buffer_size, n_envs), as stored: not a copy."""
-        return self.take_ring().reward
-
-    @property
-    def next_observations(self) -> Any:  # type: ignore[override]
-        """What each slot led to, as SB3's attribute, made anew at every call."""
-        ring = self.take_ring()
-        slots = np.arange(ring.num_slots)
-        following = transitions.next_observations(ring, slots, transitions.tags(ring, slots))
-        return map_leaves(lambda leaf: leaf.reshape(self.buffer_size, self.n_envs, *leaf.shape[1:]), following)
-
-    @property
-    def dones(self) -> Any:  # type: ignore[override]
-        """(buffer_size, n_envs), float32, whether an episode ended, made anew at every call."""
-        return replay_tags.is_end(self.take_ring().tag).astype(np.float32)
-
-    @property
-    def timeouts(self) -> Any:  # type: ignore[override]
-        """(buffer_size, n_envs), float32, whether it ended in no terminal state, made anew at every call."""
-        tag = self.take_ring().tag
-        return (replay_tags.is_end(tag) & ~replay_tags.terminated(tag)).astype(np.float32)
 
 
 def is_known(buffer: Any) -> bool:

@@ -24,6 +24,9 @@ class Storage(Protocol):
     def reserve(self, ring: Ring, rows: int) -> None:
         """Called before the next so many rows are written."""
 
+    def edited(self) -> None:
+        """Called when tags were changed other than by writing the next rows."""
+
     def flush(self, ring: Ring) -> None:
         """Called when all that is stored is to be safe."""
 
@@ -36,6 +39,9 @@ class InMemory:
         return np.zeros(shape, dtype)
 
     def reserve(self, ring: Ring, rows: int) -> None:
+        """Nothing to do."""
+
+    def edited(self) -> None:
         """Nothing to do."""
 
     def flush(self, ring: Ring) -> None:
@@ -57,10 +63,12 @@ class Ring:
       last_observation: (num_envs, *shape), NumPy arrays: what the newest row led to.
       end_observation: (num_ends, *shape), final observations, written in turn.
       end_slot: (num_ends,), row * num_envs + lane of the slot that ends so; a row is alive if that slot's tag names it.
-      position: the row written next.
+      position: the row written next; `capacity` is row 0.
       size: how many rows are stored: those before `position`.
       num_ended: episode ends written so far; the next goes to the row `num_ended % num_ends`.
       storage: where arrays come from when the side ring grows.
+      not_done: (capacity, num_envs), bools, slots with SB3's `timeouts` and without its `dones`; None if there is none.
+      has_old_ages: whether ages are as they were before somebody wrote tags by hand: see `count_ages`.
     """
 
     observation: Any
@@ -74,6 +82,8 @@ class Ring:
     position: int = 0
     size: int = 0
     num_ended: int = 0
+    not_done: np.ndarray | None = None
+    has_old_ages: bool = False
 
     @classmethod
     def allocate(
@@ -143,8 +153,9 @@ class Ring:
             a lane whose episode ends is its final one.
           ends: (lane, terminated, truncated) of the lanes whose episode ends, three arrays; or nothing.
         """
+        self.position %= self.capacity
         broken = self._broken_lanes(observation)
-        self._make_room(len(broken) + (len(ends[0]) if ends else 0))
+        self.make_room(len(broken) + (len(ends[0]) if ends else 0))
         self.storage.reserve(self, 1)
         self._break(broken)
         row, capacity, num_envs = self.position, *self.tag.shape
@@ -156,10 +167,12 @@ class Ring:
         columns.write(self.action, row, action)
         columns.write(self.reward, row, reward)
         self.tag[row] = ages
+        if self.not_done is not None:
+            self.not_done[row] = False
         if ends:
             lane, terminated, truncated = ends
             final = columns.at(next_observation, lane)
-            self._write_ends(row * num_envs + lane, final, terminated, truncated)
+            self.write_ends(row * num_envs + lane, final, terminated, truncated)
         for last, values in pairs(self.last_observation, next_observation):
             last[...] = values
         self.position = (row + 1) % capacity
@@ -203,9 +216,10 @@ class Ring:
         following: Any,
     ) -> None:
         rows, ended = len(terminated), terminated | truncated
+        self.position %= self.capacity
         broken = self._broken_lanes(map_leaves(lambda leaf: columns.to_host(leaf[0]), observation))
         step, lane = np.nonzero(ended)
-        self._make_room(len(broken) + len(step))
+        self.make_room(len(broken) + len(step))
         self.storage.reserve(self, rows)
         self._break(broken)
         first_age = replay_tags.next_age(self.tag[self.newest]) if self.size else np.int32(0)
@@ -225,7 +239,7 @@ class Ring:
         if len(step):
             slots = (begin + step) % self.capacity * self.num_envs + lane
             finals = columns.at(final, (step, lane))
-            self._write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
+            self.write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
         for last, values in pairs(self.last_observation, following):
             last[...] = columns.to_host(values)
         self.position = (begin + rows) % self.capacity
@@ -235,12 +249,13 @@ class Ring:
         """Forget all that is stored."""
         self.tag[:] = 0
         self.position = self.size = self.num_ended = 0
+        self.not_done, self.has_old_ages = None, False
         self.storage.flush(self)
 
     def break_off(self, observation: Any) -> None:
         """End, by truncation, the episodes that do not go on with an observation: what `append` does first."""
         broken = self._broken_lanes(observation)
-        self._make_room(len(broken))
+        self.make_room(len(broken))
         self._break(broken)
 
     def _broken_lanes(self, observation: Any) -> np.ndarray:
@@ -266,16 +281,16 @@ class Ring:
     def end(self, lanes: np.ndarray, is_terminal: bool) -> None:
         """Let the newest slots of some lanes end their episodes, in a terminal state or by truncation."""
         lanes = lanes[~replay_tags.is_end(self.tag[self.newest])[lanes]]
-        self._make_room(len(lanes))
+        self.make_room(len(lanes))
         self._break(lanes, is_terminal)
 
     def _break(self, lanes: np.ndarray, is_terminal: bool = False) -> None:
         if len(lanes):
             final = columns.at(self.last_observation, lanes)
             terminated = np.full(len(lanes), is_terminal)
-            self._write_ends(self.newest * self.num_envs + lanes, final, terminated, ~terminated)
+            self.write_ends(self.newest * self.num_envs + lanes, final, terminated, ~terminated)
 
-    def _write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
+    def write_ends(self, slots: np.ndarray, final: Any, terminated: np.ndarray, truncated: np.ndarray) -> None:
         first = self.num_ended % len(self.end_slot)
         rows = np.arange(first, first + len(slots), dtype=np.int32) % np.int32(len(self.end_slot))
         for column, values in pairs(self.end_observation, final):
@@ -284,16 +299,33 @@ class Ring:
         self.tag.reshape(-1)[slots] = replay_tags.make_end(rows, terminated, truncated)
         self.num_ended += len(slots)
 
+    def edited(self) -> None:
+        """Called after tags were written by hand."""
+        self.has_old_ages = True
+        self.storage.edited()
+
+    def count_ages(self) -> None:
+        """Count ages anew, if tags were written by hand: windows depend on them."""
+        if not self.has_old_ages:
+            return
+        rows = (self.oldest + np.arange(self.size)) % self.capacity
+        tag = self.tag[rows]
+        is_end = replay_tags.is_end(tag)
+        if self.size:
+            self.tag[rows] = np.where(is_end, tag, _ages(is_end, np.maximum(tag[0], 0)))
+        self.has_old_ages = False
+
     def alive_ends(self, rows: Any) -> Any:
         """Which rows of the side ring a slot's tag still names."""
         tag = self.tag.reshape(-1)[self.end_slot[rows]]
         return replay_tags.is_end(tag) & (replay_tags.end_row(tag) == rows)
 
-    def _make_room(self, count: int) -> None:
+    def make_room(self, count: int) -> None:
         """Let the side ring grow, unless so many more ends overwrite none that is alive."""
+        if count == 0:
+            return
         num_ends = len(self.end_slot)
-        # Ends die in the order in which they were written: if the last one to be overwritten is dead, all are.
-        if count == 0 or (count <= num_ends and not self.alive_ends((self.num_ended + count - 1) % num_ends)):
+        if count <= num_ends and not self.alive_ends((self.num_ended + np.arange(count)) % num_ends).any():
             return
         rows = (self.num_ended + np.arange(num_ends)) % num_ends  # the oldest first
         rows = rows[self.alive_ends(rows)]

@@ -53,7 +53,7 @@ def n_step(ring: Ring, slots: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.
       (num, n_steps) slots, and how many of them count, from the first on: (num,), at least 1.
     """
     following = (slots[:, None] + np.arange(n_steps) * ring.num_envs) % ring.num_slots
-    ended = replay_tags.is_end(tags(ring, following))
+    ended = replay_tags.is_done(tags(ring, following))
     to_end = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, n_steps)
     to_newest = (ring.newest - slots // ring.num_envs) % ring.capacity + 1
     return following, np.minimum(to_end, to_newest)

@@ -5,7 +5,13 @@ from jaxenvs.registry import Spec
 _HERE = "jaxenvs.envs.toy_text"
 
 ENVIRONMENTS = (
-    Spec("FrozenLake-v1", f"{_HERE}.frozen_lake:FrozenLake", max_episode_steps=100, reward_threshold=0.70),
+    Spec(
+        "FrozenLake-v1",
+        f"{_HERE}.frozen_lake:FrozenLake",
+        max_episode_steps=100,
+        reward_threshold=0.70,
+        parameters={"map_name": "4x4"},
+    ),
     Spec(
         "FrozenLake8x8-v1",
         f"{_HERE}.frozen_lake:FrozenLake",

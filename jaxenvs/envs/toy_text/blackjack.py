@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxenvs.arguments import boolean
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
     INK,
     RED,
@@ -23,7 +24,6 @@ from jaxenvs.envs.toy_text.pixel_art import (
     scaled,
     text,
 )
-from jaxenvs.envs.toy_text.randomness import UniformStream
 
 STICK, HIT = range(2)
 DEALER_STANDS = 17  # from this sum on, the dealer takes no more cards

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxenvs.arguments import boolean
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
     INK,
@@ -22,7 +23,6 @@ from jaxenvs.envs.toy_text.pixel_art import (
     text,
     tile,
 )
-from jaxenvs.envs.toy_text.randomness import UniformStream
 
 ROWS = ("............", "............", "............", "SCCCCCCCCCCG")  # C is the cliff
 HEIGHT, WIDTH = len(ROWS), len(ROWS[0])

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxenvs.arguments import boolean, integer, number, one_of, shown
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
     FLAG,
     INK,
@@ -23,7 +24,6 @@ from jaxenvs.envs.toy_text.pixel_art import (
     text,
     tile,
 )
-from jaxenvs.envs.toy_text.randomness import UniformStream
 
 MAPS = {
     "4x4": ("SFFF", "FHFH", "FFFH", "HFFG"),

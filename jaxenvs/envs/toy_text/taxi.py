@@ -12,6 +12,7 @@ import numpy as np
 from jaxenvs.arguments import boolean
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.pixel_art import (
     INK,
     RED,
@@ -22,7 +23,6 @@ from jaxenvs.envs.toy_text.pixel_art import (
     sprite,
     text,
 )
-from jaxenvs.envs.toy_text.randomness import UniformStream
 
 SIZE = 5  # rows and columns of the grid
 WALLS = ((0, 1), (1, 1), (3, 0), (4, 0), (3, 2), (4, 2))  # (row, column) of the squares with a wall to their right

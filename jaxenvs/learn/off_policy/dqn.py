@@ -12,9 +12,11 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy
 from jaxenvs.learn.off_policy.replay import Transitions
-from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers, on_vectors
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
 
 
 @struct
@@ -68,7 +70,7 @@ class DQN(OffPolicySettings):
         fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # where it is 0, the quotient is not used
         return jnp.where(progress > self.exploration_fraction, final, initial + progress * (final - initial) / fraction)
 
-    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
+    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
         """See OffPolicySettings."""
         return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
@@ -76,19 +78,19 @@ class DQN(OffPolicySettings):
         """See OffPolicySettings."""
         return self.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
 
-    def values(self, policy: Any, params: Any, observation: Any) -> jax.Array:
+    def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
         """Of each action, (batch, n): the greedy one has the largest."""
         values: jax.Array = policy.q_net.apply(params["q_net"], observation)
         return values
 
     def explore(
-        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
         """See OffPolicySettings."""
         greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)
         return jnp.where(noise < self.exploration_rate(progress), random, greedy)
 
-    def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
+    def on_step(self, policy: Any, state: LearnerState, before: Any, after: Any, num_envs: int) -> LearnerState:
         """See OffPolicySettings."""
         policy, state, back = on_vectors(policy, state)
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
@@ -106,11 +108,11 @@ class DQN(OffPolicySettings):
         self,
         policy: Any,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batch: Transitions,
         noise: Any,
         gradient_step: jax.Array,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         (name,) = self.NETWORKS
         loss_of = self._loss_of(policy, state.targets, batch)
         (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params[name])

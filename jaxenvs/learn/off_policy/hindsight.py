@@ -16,9 +16,10 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.interfaces import Store
 
 if TYPE_CHECKING:
-    from jaxenvs.learn.off_policy.replay import Replay, Transitions
+    from jaxenvs.learn.off_policy.replay import Transitions
 
 STRATEGIES = ("future", "final", "episode")
 GOALS = ("achieved_goal", "desired_goal")
@@ -142,7 +143,7 @@ class Hindsight:
         """How many of a batch get other goals."""
         return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
 
-    def transitions(self, replay: Replay, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
+    def transitions(self, replay: Store, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
         """A batch from whole episodes, of which the first ones have other goals, and the rewards of these.
 
         Args:
@@ -157,17 +158,18 @@ class Hindsight:
         if num == 0:
             return batch
         goal_rows = episodes.goal_rows(self.goal_selection_strategy, rows[:num], lanes[:num], bits[1, :num])
-        goal = replay.part("achieved_goal").transitions(goal_rows, lanes[:num], gamma).next_observation
+        goal: Any = replay.part("achieved_goal").transitions(goal_rows, lanes[:num], gamma).next_observation
+        after: Any = batch.next_observation
 
         def with_goal(observation: Any) -> Any:
             desired = observation["desired_goal"]
             return {**observation, "desired_goal": desired.at[:num].set(goal.astype(desired.dtype))}
 
-        reward = compute_reward(batch.next_observation["achieved_goal"][:num], goal, {})
+        reward = compute_reward(after["achieved_goal"][:num], goal, {})
         return dataclasses.replace(
             batch,
             observation=with_goal(batch.observation),
-            next_observation=with_goal(batch.next_observation),
+            next_observation=with_goal(after),
             reward=batch.reward.at[:num].set(jnp.asarray(reward, batch.reward.dtype)),
         )
 

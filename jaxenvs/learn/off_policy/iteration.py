@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import struct
-from jaxenvs.learn.devices import axis_size, own_key
+from jaxenvs.learn.devices import all_of, axis_size, own_key
+from jaxenvs.learn.interfaces import OffPolicyNetworks, Store
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.hindsight import ComputeReward
-from jaxenvs.learn.off_policy.replay import Replay, Transitions
-from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
-from jaxenvs.learn.rollout import CollectorState, Step
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.on_policy.collecting import Step
+from jaxenvs.learn.training_state import CollectorState
 
 # The noise of so many bytes is drawn at once, because to draw takes as long for one iteration as for some; but not that
 # of many more than a program is likely to need.
 NOISE_BYTES = 2**16
-# An observation of the environments as the policy sees it, from their state: normalised, say.
-See = Callable[[Any, Any], Any]
 
 
 @struct
@@ -35,7 +35,7 @@ class ExplorationState:
     """
 
     collector: CollectorState
-    replay: Replay
+    replay: Store
     action_noise: Any
 
 
@@ -58,7 +58,14 @@ class Noise:
     updates: Any
 
     @classmethod
-    def draw(cls, settings: OffPolicySettings, policy: Any, params: Any, observation: Any, key: jax.Array) -> Noise:
+    def draw(
+        cls,
+        settings: OffPolicySettings,
+        policy: OffPolicyNetworks,
+        params: Any,
+        observation: Any,
+        key: jax.Array,
+    ) -> Noise:
         """Of several devices each draws its own, for its part of the batches.
 
         Args:
@@ -104,92 +111,116 @@ def num_at_once(noise: Noise, most: int) -> int:
     return max(1, min(most, NOISE_BYTES // num_bytes))
 
 
-def take_step(
-    settings: OffPolicySettings,
-    policy: Any,
-    params: Any,
-    step: Step,
-    state: ExplorationState,
-    noise: Noise,
-    index: Any,
-    num_timesteps: Any,
-    progress: Any,
-    see: See = lambda _, observation: observation,
-) -> tuple[ExplorationState, Any]:
-    """Act for one step in every environment, and store it.
+@dataclasses.dataclass(frozen=True)
+class Iteration:
+    """What an iteration draws, does in a step, and does in an update. `loop` puts these in order.
 
-    Args:
-      step: see `jaxenvs.learn.rollout.Step`. What it gives is stored as it is.
-      index: its number in the iteration.
-      num_timesteps: steps of all environments together so far.
-      progress: the share of the training that is done.
-      see: from the state of the environments and an observation to what the policy acts on.
-
-    Returns:
-      Where to go on; and what `step` gave besides.
-    """
-    exploration, random, normal = jax.tree.map(
-        lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
-    )
-    observation, env_state = state.collector.observation, state.collector.env_state
-    seen = see(env_state, observation)
-    action = settings.explore(policy, params, seen, exploration, random, progress)
-    if settings.random_warm_up:
-        action = jnp.where(num_timesteps < settings.learning_starts, random, action)
-    noise_state = state.action_noise
-    if settings.action_noise is not None:
-        noise_state, added = settings.action_noise.step(noise_state, normal)
-        action = jnp.clip(action + added, -1, 1).astype(random.dtype)
-    env_state, timestep, outputs = step(env_state, policy.to_env(action))
-    replay = state.replay.add(
-        observation,
-        action,
-        timestep.reward,
-        timestep.terminated,
-        timestep.truncated,
-        timestep.observation,
-        timestep.final_observation,
-    )
-    if settings.action_noise is not None:
-        noise_state = settings.action_noise.reset(noise_state, timestep.done)
-    return ExplorationState(CollectorState(env_state, timestep.observation), replay, noise_state), outputs
-
-
-def update(
-    settings: OffPolicySettings,
-    policy: Any,
-    optimizers: Optimizers,
-    state: OffPolicyState,
-    replay: Replay,
-    noise: Noise,
-    num: Any = None,
-    normalizer: Normalizer | None = None,
-    compute_reward: ComputeReward | None = None,
-) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-    """The updates after a collection, on what the store holds.
-
-    Args:
-      num: how many of those that `noise` is for; may be traced. If not given, all.
-      normalizer: of what the networks see of the store.
+    Attributes:
+      policy: the networks, on vectors.
+      optimizers: by the names of parameters.
+      step: see `jaxenvs.learn.on_policy.collecting.Step`. What it gives is stored as it is.
       compute_reward: that of the environments, for hindsight.
     """
 
-    def batch_of(bits: jax.Array) -> Transitions:
-        if settings.hindsight is not None:
-            assert compute_reward is not None
-            batch: Transitions = settings.hindsight.transitions(replay, bits, settings.gamma, compute_reward)
-            if normalizer is None:
-                return batch
-            batch = dataclasses.replace(batch, reward=normalizer.normalize_reward(batch.reward))
-        elif normalizer is None:
-            return replay.transitions(*replay.draw(bits), settings.gamma, settings.n_steps)
-        else:
-            batch = replay.transitions(
-                *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
-            )
-        observation, next_observation = (
-            normalizer.normalize_observation(leaf) for leaf in (batch.observation, batch.next_observation)
-        )
-        return dataclasses.replace(batch, observation=observation, next_observation=next_observation)
+    policy: OffPolicyNetworks
+    optimizers: Optimizers
+    step: Step
+    compute_reward: ComputeReward | None = None
 
-    return settings.updates(policy, optimizers, state, noise.bits, noise.updates, batch_of, num)
+    def draw(
+        self, settings: OffPolicySettings, learner: LearnerState, exploration: ExplorationState, key: jax.Array
+    ) -> Noise:
+        """Draw for one iteration. Of the states only shapes and dtypes are used."""
+        params, observation = settings.acting_params(learner), exploration.collector.observation
+        return Noise.draw(settings, self.policy, params, observation, key)
+
+    def take_step(
+        self,
+        settings: OffPolicySettings,
+        learner: LearnerState,
+        state: ExplorationState,
+        noise: Noise,
+        index: Any,
+        num_timesteps: Any,
+        progress: Any,
+        normalizer: Normalizer | None = None,
+    ) -> tuple[ExplorationState, Any]:
+        """Act for one step in every environment, and store it.
+
+        Args:
+          index: its number in the iteration.
+          num_timesteps: steps of all environments together so far.
+          progress: the share of the training that is done.
+          normalizer: of what the policy sees of the environments.
+
+        Returns:
+          Where to go on; and what `step` gave besides.
+        """
+        exploration, random, normal = jax.tree.map(
+            lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
+        )
+        observation: Any = state.collector.observation  # Arrays
+        env_state = state.collector.env_state
+        seen = observation if normalizer is None else normalizer.normalize_observation(observation)
+        action = settings.explore(self.policy, settings.acting_params(learner), seen, exploration, random, progress)
+        if settings.random_warm_up:
+            action = jnp.where(num_timesteps < settings.learning_starts, random, action)
+        noise_state = state.action_noise
+        if settings.action_noise is not None:
+            noise_state, added = settings.action_noise.step(noise_state, normal)
+            action = jnp.clip(action + added, -1, 1).astype(random.dtype)
+        env_state, timestep, outputs = self.step(env_state, self.policy.to_env(action))
+        replay = state.replay.add(
+            observation,
+            action,
+            timestep.reward,
+            timestep.terminated,
+            timestep.truncated,
+            timestep.observation,
+            timestep.final_observation,
+        )
+        if settings.action_noise is not None:
+            noise_state = settings.action_noise.reset(noise_state, timestep.done)
+        return ExplorationState(CollectorState(env_state, timestep.observation), replay, noise_state), outputs
+
+    def update(
+        self,
+        settings: OffPolicySettings,
+        learner: LearnerState,
+        replay: Store,
+        noise: Noise,
+        is_due: Any,
+        normalizer: Normalizer | None = None,
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
+        """Update after a collection, on what the store holds, if the update is due.
+
+        Args:
+          normalizer: of what the networks see of the store.
+        """
+
+        def batch_of(bits: jax.Array) -> Transitions:
+            if settings.hindsight is not None:
+                assert self.compute_reward is not None
+                batch: Transitions = settings.hindsight.transitions(replay, bits, settings.gamma, self.compute_reward)
+                if normalizer is None:
+                    return batch
+                batch = dataclasses.replace(batch, reward=normalizer.normalize_reward(batch.reward))
+            elif normalizer is None:
+                return replay.transitions(*replay.draw(bits), settings.gamma, settings.n_steps)
+            else:
+                batch = replay.transitions(
+                    *replay.draw(bits), settings.gamma, settings.n_steps, reward_of=normalizer.normalize_reward
+                )
+            observation, next_observation = (
+                normalizer.normalize_observation(leaf) for leaf in (batch.observation, batch.next_observation)
+            )
+            return dataclasses.replace(batch, observation=observation, next_observation=next_observation)
+
+        # None of them rather than a branch around them, which would copy what they change.
+        num = jnp.where(is_due, settings.num_updates(replay.num_envs * axis_size(settings.axis_name)), 0)
+        return settings.updates(self.policy, self.optimizers, learner, noise.bits, noise.updates, batch_of, num)
+
+
+def is_ready(settings: OffPolicySettings, replay: Store) -> Any:
+    """Whether there is anything to learn from, on all devices."""
+    return all_of(replay.is_ready, settings.axis_name)

@@ -11,16 +11,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
-from jaxenvs.learn import progress_bar
-from jaxenvs.learn.devices import all_of, axis_size, layouts, on_each
-from jaxenvs.learn.normalization import Normalizer
+from jaxenvs.learn.devices import axis_size, layouts, on_each
+from jaxenvs.learn.interfaces import Observation
+from jaxenvs.learn.learner_state import LearnerState
+from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.off_policy.hindsight import require_goals
-from jaxenvs.learn.off_policy.iteration import ExplorationState, Noise, num_at_once, take_step, update
+from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
 from jaxenvs.learn.off_policy.replay import Replay
 from jaxenvs.learn.off_policy.replay_lanes import regroup
-from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, on_vectors
-from jaxenvs.learn.rollout import CollectorState
-from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, place, start
+from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
+from jaxenvs.learn.progress_bar import Bar
+from jaxenvs.learn.training_state import CollectorState, TrainingState, episodes, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ class OffPolicyTrainingState(TrainingState):
       action_noise: the state of the action noise, if it has one.
     """
 
-    learner: OffPolicyState
     replay: Replay
     action_noise: Any
 
@@ -51,19 +51,19 @@ class OffPolicyTrainingState(TrainingState):
         if is_divided and self.replay.tag.shape[0] == num_devices:
             return self
         stores = jax.tree.map(np.asarray, self.replay)
-        return dataclasses.replace(self, replay=regroup(stores if is_divided else _stacked(stores), num_devices))
+        return dataclasses.replace(self, replay=regroup(stores if is_divided else stores.of_all_devices(), num_devices))
 
     def whole(self) -> Self:
         """See TrainingState."""
         return self if self.replay.tag.ndim == 2 else self.divided(1).of_one_device()
 
-    def of_one_device(self) -> Self:
+    def of_one_device(self, mesh: Mesh | None = None) -> Self:
         """See TrainingState."""
-        return dataclasses.replace(self, replay=jax.tree.map(lambda leaf: leaf[0], self.replay))
+        return dataclasses.replace(self, replay=self.replay.of_one_device(mesh))
 
     def of_all_devices(self) -> Self:
         """See TrainingState."""
-        return dataclasses.replace(self, replay=_stacked(self.replay))
+        return dataclasses.replace(self, replay=self.replay.of_all_devices())
 
 
 def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> OffPolicyTrainingState:
@@ -85,7 +85,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
     return placed
 
 
-def _new_store(settings: OffPolicySettings, observation: Any, action: jax.Array, mesh: Mesh | None) -> Replay:
+def _new_store(settings: OffPolicySettings, observation: Observation, action: jax.Array, mesh: Mesh | None) -> Replay:
     """An empty store for observations and actions of all environments; of a mesh one on each device, for its own."""
     capacity = max(settings.buffer_size // len(action), 1)
 
@@ -96,57 +96,50 @@ def _new_store(settings: OffPolicySettings, observation: Any, action: jax.Array,
         return create(observation, action)
     lanes = slice(len(action) // mesh.size)
     like = jax.eval_shape(lambda *both: jax.tree.map(lambda leaf: leaf[lanes], both), observation, action)
-    make: Any = on_each(lambda: _stacked(create(*like)), mesh, (), layouts(mesh)[0])
+    make: Any = on_each(lambda: create(*like).of_all_devices(), mesh, (), layouts(mesh)[0])
     store: Replay = jax.jit(make)()
     return store
-
-
-def _stacked(store: Replay) -> Replay:
-    """With a leading axis of devices."""
-    stacked: Replay = jax.tree.map(lambda leaf: leaf[None], store)
-    return stacked
 
 
 def advance(
     training: Training, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
-    """See `jaxenvs.learn.training.advance`."""
+    """See `jaxenvs.learn.training.advance`. An iteration takes its steps and then its updates."""
     venv, axis_name = training.venv, training.algorithm.axis_name
     num_envs = venv.num_envs * axis_size(axis_name)
-    optimizers = training.algorithm.optimizers(training.optimizer)  # type: ignore[attr-defined]
-    policy, learner, back = on_vectors(training.network, state.learner)
     num_timesteps = training.algorithm.steps_per_iteration * num_envs
-    # Of all environments that of the first, as with SB3: that lanes differ in it is not meant.
+    policy, learner, back = on_vectors(training.network, state.learner)
+    # SB3 computes the rewards of all environments by the first one.
     compute_reward = None if training.algorithm.hindsight is None else require_goals(venv.first_env)  # type: ignore[attr-defined]
-
-    def see(env_state: tuple[Any, Normalizer | None], observation: Any) -> Any:
-        return observation if env_state[1] is None else env_state[1].normalize_observation(observation)
 
     def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, _, raw = normalized_step(venv, axis_name)(env_state, action)
-        return env_state, raw, raw
+        # Of the step only what `episodes` asks for is kept.
+        return env_state, raw, dataclasses.replace(raw, observation=(), final_observation=(), info={}, final_info={})
 
-    def draw(iteration: jax.Array) -> Noise:
-        # Of the number of the iteration, not of the key before it, so that many may draw at once.
-        key = jax.random.fold_in(state.key, iteration)
-        params = training.algorithm.acting_params(learner)  # type: ignore[attr-defined]
-        return Noise.draw(training.algorithm, policy, params, state.collector.observation, key)  # type: ignore[arg-type]
+    optimizers = training.algorithm.optimizers(training.optimizer)
+    own = Iteration(policy, optimizers, step, compute_reward)
+    exploration = ExplorationState(state.collector, state.replay, state.action_noise)
 
-    def iterate(
-        iteration: jax.Array, learner: OffPolicyState, exploration: ExplorationState, noise: Noise
-    ) -> tuple[OffPolicyState, ExplorationState, dict[str, jax.Array]]:
+    def draw(number: jax.Array) -> Noise:
+        # From the number of the iteration, not from the key before it, so that many may draw at once.
+        key = jax.random.fold_in(state.key, state.iteration + number)
+        return own.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
+
+    def iterate(carry: tuple[LearnerState, ExplorationState], number: jax.Array, noise: Noise) -> Any:
+        (learner, exploration), iteration = carry, state.iteration + number
         settings: Any = training.algorithm.at(iteration, learner.params)
-        before, params = iteration * num_timesteps, settings.acting_params(learner)
+        before = iteration * num_timesteps
 
-        def act(state: ExplorationState, index: jax.Array) -> tuple[ExplorationState, Any]:
+        def act(exploration: ExplorationState, index: jax.Array, _: None) -> tuple[ExplorationState, VectorTimeStep]:
             now = before + index * num_envs
+            normalizer = exploration.collector.env_state[1]
             share = now / training.total_timesteps
-            return take_step(settings, policy, params, step, state, noise, index, now, share, see)
+            return own.take_step(settings, learner, exploration, noise, index, now, share, normalizer)
 
-        index = jnp.arange(settings.train_freq, dtype=jnp.int32)
-        exploration, timestep = jax.lax.scan(act, exploration, index)
-        steps = iteration * settings.train_freq
-        learner = settings.on_step(policy, learner, steps, steps + settings.train_freq, num_envs)
+        freq = settings.train_freq
+        exploration, timestep = run(Loop(act), exploration, Limits(freq), freq)
+        learner = settings.on_step(policy, learner, iteration * freq, iteration * freq + freq, num_envs)
         env_state, normalizer = exploration.collector.env_state
         if normalizer is not None:
             normalizer = normalizer.merge()
@@ -154,42 +147,17 @@ def advance(
             exploration = dataclasses.replace(exploration, collector=collector)
         metrics: dict[str, jax.Array] = {}
         if settings.gradient_steps:
-            # None rather than a branch around them, which would copy what they change.
-            is_ready = all_of(exploration.replay.is_ready, axis_name)
-            is_learning = (before + num_timesteps > settings.learning_starts) & is_ready
-            num = jnp.where(is_learning, settings.num_updates(num_envs), 0)
             replay = exploration.replay
-            learner, metrics = update(
-                settings, policy, optimizers, learner, replay, noise, num, normalizer, compute_reward
-            )
-        return learner, exploration, metrics | episodes(timestep, axis_name)
+            is_due = (before + num_timesteps > settings.learning_starts) & is_ready(settings, replay)
+            learner, metrics = own.update(settings, learner, replay, noise, is_due, normalizer)
+        return (learner, exploration), metrics | episodes(timestep, axis_name)
 
-    exploration = ExplorationState(state.collector, state.replay, state.action_noise)
-    shapes = jax.eval_shape(draw, state.iteration)
-    chunk = num_at_once(shapes, num_iterations)
-    kinds = jax.eval_shape(iterate, state.iteration, learner, exploration, shapes)[2]
-    metrics = {name: jnp.zeros((max(num_iterations, 1), *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
-
-    def run_chunk(number: jax.Array, carry: Any) -> Any:
-        first = number * chunk
-        noise = jax.vmap(draw)(state.iteration + first + jnp.arange(chunk, dtype=jnp.int32))
-
-        def run_iteration(index: jax.Array, carry: Any) -> Any:
-            (learner, exploration), metrics = carry
-            own = jax.tree.map(lambda leaf: leaf[index - first], noise)
-            learner, exploration, new = iterate(state.iteration + index, learner, exploration, own)
-            return (learner, exploration), {name: metrics[name].at[index].set(new[name]) for name in metrics}
-
-        return jax.lax.fori_loop(first, jnp.minimum(first + chunk, num_iterations), run_iteration, carry)
-
-    carry = (learner, exploration), metrics
-    if progress:
-        carry = progress_bar.fori_loop(num_iterations, run_chunk, carry, num_timesteps, axis_name, chunk)
-    else:
-        carry = jax.lax.fori_loop(0, -(-num_iterations // chunk), run_chunk, carry)
-    (learner, exploration), metrics = carry
+    chunk = num_at_once(jax.eval_shape(draw, jnp.zeros((), jnp.int32)), num_iterations)
+    bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
+    (learner, exploration), metrics = run(
+        Loop(iterate, draw, chunk), (learner, exploration), Limits(num_iterations), num_iterations, bar
+    )
     iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
-    metrics = {name: values[:num_iterations] for name, values in metrics.items()}
     state = OffPolicyTrainingState(
         learner=back(learner),
         collector=exploration.collector,

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxenvs.environment import Environment
 from jaxenvs.learn.distributions import SquashedGaussian
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks import ActionHead, Activation, FlattenExtractor, linear
 
 # Of the logarithm of a standard deviation; SB3's.
@@ -122,7 +123,7 @@ class QNetwork:
     def init(self, key: jax.Array) -> Params:
         return self.perceptron.init(key)
 
-    def apply(self, params: Params, observation: Any) -> jax.Array:
+    def apply(self, params: Params, observation: Arrays) -> jax.Array:
         return self.perceptron.apply(params, self.extractor(observation, _dtype(params)))
 
 
@@ -139,7 +140,7 @@ class SquashedActor:
         mu, log_std = (init_linear(k, name, inputs, self.size) for k, name in zip(keys, ("mu", "log_std")))
         return self.latent_pi.init(keys[2]) | mu | log_std
 
-    def apply(self, params: Params, observation: Any) -> SquashedGaussian:
+    def apply(self, params: Params, observation: Arrays) -> SquashedGaussian:
         return self.distribution(params, self.latent_pi.apply(params, self.extractor(observation, _dtype(params))))
 
     def distribution(self, params: Params, latent: jax.Array) -> SquashedGaussian:
@@ -158,7 +159,7 @@ class DeterministicActor:
     def init(self, key: jax.Array) -> Params:
         return self.mu.init(key)
 
-    def apply(self, params: Params, observation: Any) -> jax.Array:
+    def apply(self, params: Params, observation: Arrays) -> jax.Array:
         return jnp.tanh(self.mu.apply(params, self.extractor(observation, _dtype(params))))
 
 
@@ -175,10 +176,10 @@ class ContinuousCritic:
             params |= network.init(network_key)
         return params
 
-    def apply(self, params: Params, observation: Any, action: jax.Array) -> jax.Array:
+    def apply(self, params: Params, observation: Arrays, action: jax.Array) -> jax.Array:
         return jnp.stack([numbers[:, 0] for numbers in self.outputs(params, observation, action)])
 
-    def outputs(self, params: Params, observation: Any, action: jax.Array) -> list[jax.Array]:
+    def outputs(self, params: Params, observation: Arrays, action: jax.Array) -> list[jax.Array]:
         """What each perceptron gives, (batch, n)."""
         features = self.extractor(observation, _dtype(params))
         x = jnp.concatenate([features, action.reshape(len(action), -1).astype(features.dtype)], axis=1)

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxenvs import arguments
 from jaxenvs.environment import struct
+from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy import replay_tags
 from jaxenvs.learn.off_policy.hindsight import Episodes
 
@@ -34,10 +36,10 @@ class Transitions:
         With weights, updates give `td_errors`, too.
     """
 
-    observation: Any
+    observation: Arrays
     action: jax.Array
     reward: jax.Array
-    next_observation: Any
+    next_observation: Arrays
     discount: jax.Array
     weight: Any = None
 
@@ -75,21 +77,33 @@ class Replay:
       episodes: where whole episodes are, of which alone hindsight draws; None: all steps are drawn.
     """
 
-    observation: Any
+    observation: Arrays
     action: jax.Array
     reward: jax.Array
     tag: jax.Array
-    last_observation: Any
-    end_observation: Any
+    last_observation: Arrays
+    end_observation: Arrays
     end_slot: jax.Array
     num_ended: jax.Array
     position: jax.Array
     size: jax.Array
     episodes: Episodes | None = None
 
+    def layout(self, lanes: Any, same: Any) -> Any:
+        """See Divisible: there is a store on each device, with a leading axis of devices."""
+        return lanes
+
+    def of_one_device(self, mesh: Mesh | None = None) -> Replay:
+        """See Divisible."""
+        return jax.tree.map(lambda leaf: leaf[0], self)  # type: ignore[no-any-return]
+
+    def of_all_devices(self) -> Replay:
+        """Return it with a leading axis of devices, of which there is one here."""
+        return jax.tree.map(lambda leaf: leaf[None], self)  # type: ignore[no-any-return]
+
     @classmethod
     def create(
-        cls, capacity: int, observation: Any, action: jax.Array, num_ends: int | None = None, whole: bool = False
+        cls, capacity: int, observation: Arrays, action: jax.Array, num_ends: int | None = None, whole: bool = False
     ) -> Self:
         """An empty store.
 
@@ -159,13 +173,13 @@ class Replay:
 
     def add(
         self,
-        observation: Any,
+        observation: Arrays,
         action: jax.Array,
         reward: jax.Array,
         terminated: jax.Array,
         truncated: jax.Array,
-        next_observation: Any,
-        final_observation: Any,
+        next_observation: Arrays,
+        final_observation: Arrays,
     ) -> Self:
         """With one step of all environments more. The first of a store must begin episodes.
 
@@ -293,7 +307,7 @@ class Replay:
             step = jnp.arange(n_steps, dtype=jnp.int32)
             window = (rows[:, None] + step) % self.capacity
             tags = self._take(self.tag, window, lanes[:, None])
-            is_last = replay_tags.is_end(tags) | (step >= ahead[:, None]) | (step == n_steps - 1)
+            is_last = replay_tags.is_done(tags) | (step >= ahead[:, None]) | (step == n_steps - 1)
             more = jnp.argmax(is_last, axis=1).astype(jnp.int32)  # steps after the first
             discounts = gamma ** step.astype(reward.dtype) * (step <= more[:, None])
             reward = (reward_of(self._take(self.reward, window, lanes[:, None])) * discounts).sum(1)

@@ -20,6 +20,11 @@ def is_end(tag: Any) -> Any:
     return tag < 0
 
 
+def is_done(tag: Any) -> Any:
+    """Whether an episode ended at a slot. An end may also be of a slot after which other rows follow than it led to."""
+    return (tag < 0) & ((tag & 3) != 3)  # -1 - tag has the other bits
+
+
 def make_end(end: Any, terminated: Any, truncated: Any) -> Any:
     """The tag of a slot that ends an episode.
 

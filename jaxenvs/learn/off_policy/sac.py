@@ -14,9 +14,11 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.distributions import StateDependentGaussian
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
 from jaxenvs.learn.off_policy.replay import Transitions
-from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings, OffPolicyState, Optimizers
+from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings
 
 
 @struct
@@ -59,7 +61,7 @@ class SAC(OffPolicySettings):
         """See OffPolicySettings. That of the entropy coefficient is always Adam, as in SB3."""
         return dict(super().optimizers(optimizer)) | ({"log_ent_coef": ADAM} if self.auto_ent_coef else {})
 
-    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> OffPolicyState:
+    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> LearnerState:
         """See OffPolicySettings."""
         if self.auto_ent_coef:
             dtype = jax.tree.leaves(params)[0].dtype
@@ -75,7 +77,7 @@ class SAC(OffPolicySettings):
         noise: jax.Array = distribution.noise(key, 2 * num)
         return noise[:num], noise[num:]
 
-    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> jax.Array:
+    def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
         """See OffPolicySettings."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, observation)
         repeat = 1
@@ -85,19 +87,19 @@ class SAC(OffPolicySettings):
         return noise if repeat == 1 else noise[jnp.arange(num) // repeat]
 
     def explore(
-        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
         """See OffPolicySettings."""
         action: jax.Array = self._distribution(policy, params, observation).sample(noise)
         return action
 
-    def _distribution(self, policy: Any, params: Any, observation: Any) -> Any:
+    def _distribution(self, policy: Any, params: Any, observation: Arrays) -> Any:
         """Of actions, given what `acting_params` gives."""
         return policy.actor.apply(params["actor"], observation)
 
     def _descend_entropy(
-        self, optimizers: Optimizers, state: OffPolicyState, log_prob: jax.Array, size: int
-    ) -> tuple[jax.Array, OffPolicyState]:
+        self, optimizers: Optimizers, state: LearnerState, log_prob: jax.Array, size: int
+    ) -> tuple[jax.Array, LearnerState]:
         """The loss of the entropy coefficient, and the state after a step of it, given the size of an action."""
         log_ent_coef = state.params["log_ent_coef"]
         excess = jnp.mean(log_prob + (-size if self.target_entropy is None else self.target_entropy))
@@ -123,11 +125,11 @@ class SAC(OffPolicySettings):
         self,
         policy: Any,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batch: Transitions,
         noise: Any,
         gradient_step: jax.Array,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         noise, next_noise = noise
         actor_params = state.params["actor"]
 

@@ -1,4 +1,4 @@
-"""What the settings of off-policy algorithms share, and the state that their updates change."""
+"""What the settings of off-policy algorithms share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import optax
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
+from jaxenvs.learn.interfaces import Arrays, OffPolicyNetworks
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
@@ -23,27 +25,6 @@ from jaxenvs.learn.settings import Settings
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
 ADAM = optax.scale_by_adam()
-
-Optimizers = Mapping[str, optax.GradientTransformation]
-
-
-@struct
-class OffPolicyState:
-    """All that updates change.
-
-    Attributes:
-      params: by the name of a network: "q_net", "quantile_net", or "actor" and "critic". Also "log_ent_coef", (1,), if
-        it is learned.
-      targets: "q_net_target" and so on, of those networks that have one; and of CrossQ the running statistics of both
-        networks, "actor_statistics", and how many batches they are of, "actor_steps".
-      optimizer_states: by the same names as `params`; arrays are vectors, as `ravel` orders them.
-      num_updates: int32, gradient steps so far.
-    """
-
-    params: dict[str, Any]
-    targets: dict[str, Any]
-    optimizer_states: dict[str, Any]
-    num_updates: jax.Array
 
 
 @struct
@@ -67,9 +48,9 @@ class OffPolicySettings(Settings):
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {"tau": (0, 1)}
     COUNTS: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_size", "train_freq", "n_steps")
-    # What it trains; its networks that have an optimiser, and those that have a target.
+    OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
+    # What it trains, and the networks that have a target.
     POLICY: ClassVar[type[OffPolicyPolicy]] = OffPolicyPolicy
-    NETWORKS: ClassVar[tuple[str, ...]] = ()
     TARGETS: ClassVar[tuple[str, ...]] = ()
     # Names of running statistics, vectors that follow batches: a policy makes them among its parameters.
     STATISTICS: ClassVar[tuple[str, ...]] = ()
@@ -121,7 +102,7 @@ class OffPolicySettings(Settings):
         super().check_devices(num_devices, num_envs)
         require_divisible("batch_size", self.batch_size, num_devices)
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: object) -> None:
         """See Settings. One of another class must have all that is needed, but for those that are of this package."""
         is_ours = type(network).__module__.startswith(__package__)
         is_other = is_ours and not isinstance(network, self.POLICY)
@@ -129,27 +110,20 @@ class OffPolicySettings(Settings):
             got = type(network).__name__
             raise TypeError(f"network must be a learn.{self.POLICY.__name__} for {type(self).__name__}, got a {got}.")
 
-    def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
-        """One for each name of `params`: that given, or Adam as SB3 sets it."""
-        return {name: ADAM if optimizer is None else optimizer for name in self.NETWORKS}
-
-    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> OffPolicyState:
-        """The state of parameters, by the name of a network, and of running statistics, before their first update."""
+    def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> LearnerState:
+        """See Settings. Running statistics may be among the parameters."""
         targets = {f"{name}_target": jax.tree.map(jnp.copy, params[name]) for name in self.TARGETS}
         statistics = {name: params[name] for name in self.STATISTICS if name in params}
         params = {name: params[name] for name in params if name not in statistics}
-        return OffPolicyState(
-            params=params,
-            targets=targets | statistics,
-            optimizer_states={name: optimizers[name].init(ravel(params[name])[0]) for name in params},
-            num_updates=jnp.zeros((), jnp.int32),
-        )
+        return LearnerState.create(params, optimizers, targets | statistics)
 
-    def acting_params(self, state: OffPolicyState) -> dict[str, Any]:
+    def acting_params(self, state: LearnerState) -> dict[str, Any]:
         """What `explore` and the draws of noise take: parameters and running statistics, by name."""
         return state.params | {name: state.targets[name] for name in self.STATISTICS if name in state.targets}
 
-    def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
+    def noise(
+        self, policy: OffPolicyNetworks, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
+    ) -> Any:
         """What `num` updates draw, in one draw: a pytree with the leading axis `num`, or None.
 
         Args:
@@ -159,13 +133,13 @@ class OffPolicySettings(Settings):
 
     def update(
         self,
-        policy: Any,
+        policy: OffPolicyNetworks,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batch: Transitions,
         noise: Any = None,
         gradient_step: Any = 0,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One gradient step of each network. A pure function of the settings and its arguments.
 
         Args:
@@ -185,15 +159,15 @@ class OffPolicySettings(Settings):
 
     def updates(
         self,
-        policy: Any,
+        policy: OffPolicyNetworks,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batches: Any,
         noise: Any = None,
         batch_of: Callable[[Any], Transitions] | None = None,
         num: Any = None,
         first: Any = 0,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """Gradient steps one after the other: `update` in a loop, whose parameters and moments are vectors.
 
         Args:
@@ -210,13 +184,13 @@ class OffPolicySettings(Settings):
         policy, state, back = on_vectors(policy, state)
         most = jax.tree.leaves(batches)[0].shape[0]
 
-        def step(state: OffPolicyState, gradient_step: Any) -> tuple[OffPolicyState, dict[str, Any], dict[str, Any]]:
+        def step(state: LearnerState, gradient_step: Any) -> tuple[LearnerState, dict[str, Any], dict[str, Any]]:
             element, drawn = jax.tree.map(lambda leaf: leaf[gradient_step], (batches, noise))
             batch = element if batch_of is None else batch_of(element)
             state, metrics = self._update(policy, optimizers, state, batch, drawn, first + gradient_step)
             return state, metrics, _take_errors(metrics)
 
-        def add(gradient_step: Any, carry: tuple[OffPolicyState, dict[str, Any], dict[str, Any]]) -> Any:
+        def add(gradient_step: Any, carry: tuple[LearnerState, dict[str, Any], dict[str, Any]]) -> Any:
             state, metrics, errors = step(carry[0], gradient_step)
             errors = jax.tree.map(lambda all_of, one: all_of.at[gradient_step].set(one), carry[2], errors)
             return state, jax.tree.map(jnp.add, carry[1], metrics), errors
@@ -235,7 +209,9 @@ class OffPolicySettings(Settings):
         delay: int = self.policy_delay  # type: ignore[attr-defined]
         return after // delay - before // delay
 
-    def on_step(self, policy: Any, state: OffPolicyState, before: Any, after: Any, num_envs: int) -> OffPolicyState:
+    def on_step(
+        self, policy: OffPolicyNetworks, state: LearnerState, before: Any, after: Any, num_envs: int
+    ) -> LearnerState:
         """What happens at steps of the environments rather than at updates, as the targets of DQN.
 
         Args:
@@ -247,12 +223,20 @@ class OffPolicySettings(Settings):
         """With so large a share of random actions, whatever the progress; as they are, if they know of none."""
         return self
 
-    def exploration_noise(self, policy: Any, params: Any, observation: Any, key: jax.Array, num: int) -> Any:
+    def exploration_noise(
+        self, policy: OffPolicyNetworks, params: Any, observation: Arrays, key: jax.Array, num: int
+    ) -> Any:
         """What `explore` draws in `num` steps of all environments: a pytree with the leading axis `num`, or None."""
         return None
 
     def explore(
-        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+        self,
+        policy: OffPolicyNetworks,
+        params: Any,
+        observation: Arrays,
+        noise: Any,
+        random: jax.Array,
+        progress: Any,
     ) -> jax.Array:
         """Actions to learn from, without action noise, as the store holds them.
 
@@ -265,13 +249,13 @@ class OffPolicySettings(Settings):
 
     def _update(
         self,
-        policy: Any,
+        policy: OffPolicyNetworks,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batch: Transitions,
         noise: Any,
         gradient_step: jax.Array,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """`update`, where every network's parameters are one vector. Metrics are summed up, and given to `_means`."""
         raise NotImplementedError(f"{type(self).__name__} does not define an update.")
 
@@ -284,11 +268,11 @@ class OffPolicySettings(Settings):
     def _descend(
         self,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         name: str,
         gradient: jax.Array,
         max_grad_norm: Any = None,
-    ) -> OffPolicyState:
+    ) -> LearnerState:
         """The state after one step of one network."""
         rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
         params, optimizer_state = descend(
@@ -328,8 +312,8 @@ class _OnVectors(OffPolicyPolicy):
 
 
 def on_vectors(
-    policy: Any, state: OffPolicyState
-) -> tuple[Any, OffPolicyState, Callable[[OffPolicyState], OffPolicyState]]:
+    policy: OffPolicyNetworks, state: LearnerState
+) -> tuple[OffPolicyNetworks, LearnerState, Callable[[LearnerState], LearnerState]]:
     """A policy and a state with one vector for each network, and the way back; as they are, if they have that."""
     trees = state.params | state.targets
     if all(isinstance(tree, jax.Array) and tree.ndim == 1 for tree in trees.values()):
@@ -337,7 +321,7 @@ def on_vectors(
     ravelled = {name: ravel(tree) for name, tree in trees.items()}
     unravel = {name: way_back for name, (_, way_back) in ravelled.items()}
 
-    def change(state: OffPolicyState, change_one: Callable[[str, Any], Any]) -> OffPolicyState:
+    def change(state: LearnerState, change_one: Callable[[str, Any], Any]) -> LearnerState:
         params, targets = (
             {name: change_one(name, tree) for name, tree in trees.items()} for trees in (state.params, state.targets)
         )

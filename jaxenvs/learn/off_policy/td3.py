@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, TD3Policy
 from jaxenvs.learn.off_policy.replay import Transitions
-from jaxenvs.learn.off_policy.settings import OffPolicySettings, OffPolicyState, Optimizers
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 
 @struct
@@ -48,7 +50,7 @@ class TD3(OffPolicySettings):
         return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
 
     def explore(
-        self, policy: Any, params: Any, observation: Any, noise: Any, random: jax.Array, progress: Any
+        self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
         """See OffPolicySettings."""
         action: jax.Array = policy.actor.apply(params["actor"], observation)
@@ -58,11 +60,11 @@ class TD3(OffPolicySettings):
         self,
         policy: Any,
         optimizers: Optimizers,
-        state: OffPolicyState,
+        state: LearnerState,
         batch: Transitions,
         noise: Any,
         gradient_step: jax.Array,
-    ) -> tuple[OffPolicyState, dict[str, jax.Array]]:
+    ) -> tuple[LearnerState, dict[str, jax.Array]]:
         noise = jnp.clip(noise * self.target_policy_noise, -self.target_noise_clip, self.target_noise_clip)
         next_action = policy.actor.apply(state.targets["actor_target"], batch.next_observation)
         next_action = jnp.clip(next_action + noise, -1, 1)
@@ -79,7 +81,7 @@ class TD3(OffPolicySettings):
         state = self._descend(optimizers, state, "critic", gradient)
         state = dataclasses.replace(state, num_updates=state.num_updates + 1)
 
-        def improve(state: OffPolicyState) -> tuple[OffPolicyState, jax.Array]:
+        def improve(state: LearnerState) -> tuple[LearnerState, jax.Array]:
             full = policy.critic_params(state.params)
 
             def actor_loss_of(params: jax.Array) -> jax.Array:

@@ -10,10 +10,11 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
-from jaxenvs.learn.networks import Network
-from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
+from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
+from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
-from jaxenvs.learn.rollout import Rollout, explained_variance
 
 # As Stable-Baselines3 sets it: PyTorch's form, which has epsilon beside the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
@@ -35,30 +36,35 @@ class A2C(OnPolicySettings):
 
     def update(
         self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
+        network: OnPolicyNetwork,
+        optimizers: Optimizers,
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
     ) -> tuple[LearnerState, dict[str, Any]]:
         """One gradient step on the whole rollout. Draws nothing."""
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
-        params, unravel = ravel(state.params)
-        gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params, data)
+        params, unravel = ravel(state.params[POLICY])
+        gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params[POLICY], data)
         params, optimizer_state = descend(
-            optimizer,
+            optimizers[POLICY],
             self.learning_rate,
             self.max_grad_norm,
             params,
-            state.optimizer_state,
+            state.optimizer_states[POLICY],
             ravel(gradient)[0],
             self.axis_name,
         )
         metrics = devices.pmean(metrics, self.axis_name)
         metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
-        return LearnerState(unravel(params), optimizer_state), metrics
+        return LearnerState(
+            params={POLICY: unravel(params)},
+            targets=state.targets,
+            optimizer_states={POLICY: optimizer_state},
+            num_updates=state.num_updates + 1,
+        ), metrics
 
-    def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
+    def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, dict[str, Any]]:
         distribution, value = network.apply(params, batch.observation)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxenvs.learn import progress_bar
 from jaxenvs.learn.devices import axis_size, own_key
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
+from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.lstm import Recalled
-from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
-from jaxenvs.learn.rollout import CollectorState, collect, masked_observation, masked_step
-from jaxenvs.learn.training_state import TrainingState, episodes, normalized_step, place, start
+from jaxenvs.learn.on_policy.collecting import Rollout, collect, masked_observation, masked_step
+from jaxenvs.learn.on_policy.settings import OnPolicySettings
+from jaxenvs.learn.progress_bar import Bar
+from jaxenvs.learn.training_state import CollectorState, TrainingState, episodes, normalized_step, place, start
 from jaxenvs.wrappers.action_masker import require_action_masks
 
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
+
+# From parameters, where collecting goes on from, and a key to where it ended, the rollout, and anything of its steps.
+Collect = Callable[[Any, CollectorState, jax.Array], tuple[CollectorState, Rollout, Any]]
+# From a key to the next one, that of the rollout, and that of the update.
+Split = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+
+
+def iterate(
+    settings: OnPolicySettings,
+    network: OnPolicyNetwork,
+    optimizers: Optimizers,
+    collect: Collect,
+    split: Split,
+    learner: LearnerState,
+    collector: CollectorState,
+    key: jax.Array,
+) -> tuple[tuple[LearnerState, CollectorState, jax.Array], Rollout, Any, dict[str, Any]]:
+    """Collect a rollout and update on it.
+
+    Returns:
+      The next learner, collector and key; the rollout; what `collect` gave of its steps; and the update's metrics.
+    """
+    key, collect_key, update_key = split(key)
+    collect_key, update_key = (own_key(each, settings.axis_name) for each in (collect_key, update_key))
+    collector, rollout, steps = collect(learner.params[POLICY], collector, collect_key)
+    learner, metrics = settings.update(network, optimizers, learner, rollout, update_key)
+    return (learner, collector, key), rollout, steps, metrics
 
 
 def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
@@ -29,15 +60,17 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
         env_state, normalizer = collector.env_state
         observation = normalizer.normalize_observation(collector.observation)
         collector = CollectorState((env_state, normalizer), observation)
+    seen: Any = collector.observation
     if hasattr(training.network, "no_memory"):
         memory = training.network.no_memory(params, training.venv.num_envs)
         starts = jnp.ones(training.venv.num_envs, bool)
-        collector = CollectorState(collector.env_state, Recalled(collector.observation, memory, starts))
+        collector = CollectorState(collector.env_state, Recalled(seen, memory, starts))
     if settings.MASKS:
-        observation = masked_observation(training.venv, collector.env_state, collector.observation)
+        seen = collector.observation
+        observation = masked_observation(training.venv, collector.env_state, seen)
         collector = CollectorState(collector.env_state, observation)
     state = TrainingState(
-        learner=LearnerState.create(params, training.optimizer or settings.OPTIMIZER),
+        learner=settings.create({POLICY: params}, settings.optimizers(training.optimizer)),
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
@@ -50,7 +83,7 @@ def advance(
     training: Training, state: TrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
     """See `jaxenvs.learn.training.advance`."""
-    optimizer = training.optimizer or training.algorithm.OPTIMIZER  # type: ignore[attr-defined]
+    optimizers = training.algorithm.optimizers(training.optimizer)
     training = _with_masks(training)
     axis_name = training.algorithm.axis_name
     num_timesteps = training.algorithm.steps_per_iteration * training.venv.num_envs * axis_size(axis_name)
@@ -58,42 +91,48 @@ def advance(
     if training.algorithm.MASKS:  # type: ignore[attr-defined]
         step = masked_step(training.venv, step)
 
-    def iterate(state: TrainingState, _: None) -> tuple[TrainingState, dict[str, Any]]:
-        key, collect_key, update_key = jax.random.split(state.key, 3)
+    def iterate_once(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, dict[str, Any]]:
         settings: OnPolicySettings = training.algorithm.at(state.iteration, state.learner.params)  # type: ignore[assignment]
-        collector, rollout, timestep = collect(
-            training.network,
-            state.learner.params,
-            step,
-            state.collector,
-            own_key(collect_key, axis_name),
-            settings.n_steps,
-            gamma=settings.gamma,
-            gae_lambda=settings.gae_lambda,
-            sde_sample_freq=settings.sde_sample_freq,
+
+        def rollout(params: Any, collector: CollectorState, key: jax.Array) -> tuple[CollectorState, Rollout, Any]:
+            collector, collected, timestep = collect(
+                training.network,
+                params,
+                step,
+                collector,
+                key,
+                settings.n_steps,
+                gamma=settings.gamma,
+                gae_lambda=settings.gae_lambda,
+                sde_sample_freq=settings.sde_sample_freq,
+            )
+            env_state, normalizer = collector.env_state
+            if normalizer is not None:
+                collector = CollectorState((env_state, normalizer.merge()), collector.observation)
+            return collector, collected, timestep
+
+        (learner, collector, key), _, timestep, metrics = iterate(
+            settings, training.network, optimizers, rollout, in_three, state.learner, state.collector, state.key
         )
-        env_state, normalizer = collector.env_state
-        if normalizer is not None:
-            collector = CollectorState((env_state, normalizer.merge()), collector.observation)
-        update_key = own_key(update_key, axis_name)
-        learner, metrics = settings.update(training.network, optimizer, state.learner, rollout, update_key)
         iteration = state.iteration + 1
         metrics |= episodes(timestep, axis_name) | {"timesteps": iteration * num_timesteps}
         return TrainingState(learner, collector, key, iteration), metrics
 
-    if progress and num_iterations:
-        kinds = jax.eval_shape(iterate, state, None)[1]
-        metrics = {name: jnp.zeros((num_iterations, *leaf.shape), leaf.dtype) for name, leaf in kinds.items()}
+    bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
+    return run(Loop(iterate_once), state, Limits(num_iterations), num_iterations, bar)
 
-        def run_iteration(index: jax.Array, carry: Any) -> Any:
-            state, metrics = carry
-            state, new = iterate(state, None)
-            return state, {name: metrics[name].at[index].set(new[name]) for name in metrics}
 
-        looped: tuple[TrainingState, dict[str, jax.Array]]
-        looped = progress_bar.fori_loop(num_iterations, run_iteration, (state, metrics), num_timesteps, axis_name)
-        return looped
-    return jax.lax.scan(iterate, state, None, num_iterations)
+def in_three(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The Split of `advance`."""
+    key, collect_key, update_key = jax.random.split(key, 3)
+    return key, collect_key, update_key
+
+
+def in_turn(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The Split of a rollout and of an update that are compiled functions of their own, as in `bridge`."""
+    key, collect_key = jax.random.split(key)
+    key, update_key = jax.random.split(key)
+    return key, collect_key, update_key
 
 
 def _with_masks(training: Training) -> Training:

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
 from jaxenvs.learn.distributions import Distribution
-from jaxenvs.learn.networks import Network
-from jaxenvs.learn.on_policy.settings import LearnerState, OnPolicySettings
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
+from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
+from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
-from jaxenvs.learn.rollout import Rollout, explained_variance
 
 # What a gradient step reports, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
@@ -51,8 +51,8 @@ class PPO(OnPolicySettings):
 
     def update(
         self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
+        network: OnPolicyNetwork,
+        optimizers: Optimizers,
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
@@ -69,7 +69,7 @@ class PPO(OnPolicySettings):
           `loss` of the last; `explained_variance`; `epochs`, how many were begun; and `stopped_at_kl`, the divergence
           at which the update ended early, else 0.
         """
-        params, unravel = ravel(state.params)
+        params, unravel = ravel(state.params[POLICY])
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         size = data.value.shape[0]
         batch_size = min(self.batch_size // devices.axis_size(self.axis_name), size)
@@ -85,42 +85,9 @@ class PPO(OnPolicySettings):
             return rows, batch
 
         def step(carry: Any, prepared: tuple[jax.Array, Rollout]) -> tuple[Any, Any]:
-            params, optimizer_state, going = carry
             rows, batch = prepared
             batch = dataclasses.replace(batch, observation=jax.tree.map(lambda leaf: leaf[rows], data.observation))
-
-            def descent(params: jax.Array, optimizer_state: Any) -> Any:
-                tree = unravel(params)
-                gradient, statistics = jax.grad(self._loss, argnums=1, has_aux=True)(network, tree, batch)
-                descended = descend(
-                    optimizer,
-                    self.learning_rate,
-                    self.max_grad_norm,
-                    params,
-                    optimizer_state,
-                    ravel(gradient)[0],
-                    self.axis_name,
-                )
-                return descended, statistics
-
-            if self.target_kl is None:
-                (params, optimizer_state), statistics = descent(params, optimizer_state)
-                return (params, optimizer_state, going), (statistics, going)
-
-            def try_descent() -> Any:
-                descended, statistics = descent(params, optimizer_state)
-                # At which all devices end the update together.
-                statistics = devices.pmean(statistics, self.axis_name)
-                # Not `<=`: as in SB3, a divergence of NaN does not end the update.
-                near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
-                kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
-                return (*kept, near), statistics
-
-            def stay() -> Any:
-                return (params, optimizer_state, going), jnp.zeros(len(STATISTICS), params.dtype)
-
-            carry, statistics = jax.lax.cond(going, try_descent, stay)
-            return carry, (statistics, going)
+            return self._gradient_step(network, optimizers, unravel, batch, carry)
 
         def epoch(carry: Any, rows: jax.Array) -> tuple[Any, Any]:
             full = rows[: size - remainder].reshape(num_full, batch_size)
@@ -132,23 +99,81 @@ class PPO(OnPolicySettings):
 
         if permutations is None:
             permutations = self._orders(key, *rollout.value.shape)
-        carry = (params, state.optimizer_state, jnp.asarray(True))
+        carry = (params, state.optimizer_states[POLICY], jnp.asarray(True))
         (params, optimizer_state, going), (statistics, took_place) = jax.lax.scan(epoch, carry, permutations)
         if self.target_kl is None:
             statistics = devices.pmean(statistics, self.axis_name)
         metrics = _metrics(statistics, took_place, going)
         metrics["explained_variance"] = explained_variance(rollout, self.axis_name)
-        return LearnerState(unravel(params), optimizer_state), metrics
+        return LearnerState(
+            params={POLICY: unravel(params)},
+            targets=state.targets,
+            optimizer_states={POLICY: optimizer_state},
+            num_updates=state.num_updates + metrics["epochs"].astype(jnp.int32),
+        ), metrics
+
+    def _gradient_step(
+        self,
+        network: OnPolicyNetwork,
+        optimizers: Optimizers,
+        unravel: Any,
+        batch: Rollout,
+        carry: tuple[Any, Any, Any],
+    ) -> tuple[tuple[Any, Any, Any], tuple[jax.Array, jax.Array]]:
+        """Take one gradient step, unless the update has ended.
+
+        Args:
+          unravel: from the vector of the parameters to the parameters.
+          batch: a minibatch.
+          carry: the vector of the parameters, the state of its optimizer, and whether the update goes on.
+
+        Returns:
+          The next carry; the STATISTICS of the minibatch, and whether the step took place.
+        """
+        params, optimizer_state, going = carry
+
+        def descent() -> Any:
+            tree = unravel(params)
+            gradient, statistics = jax.grad(self._loss, argnums=1, has_aux=True)(network, tree, batch)
+            descended = descend(
+                optimizers[POLICY],
+                self.learning_rate,
+                self.max_grad_norm,
+                params,
+                optimizer_state,
+                ravel(gradient)[0],
+                self.axis_name,
+            )
+            return descended, statistics
+
+        if self.target_kl is None:
+            (params, optimizer_state), statistics = descent()
+            return (params, optimizer_state, going), (statistics, going)
+
+        def try_descent() -> Any:
+            descended, statistics = descent()
+            # At which all devices end the update together.
+            statistics = devices.pmean(statistics, self.axis_name)
+            # Not `<=`: as in SB3, a divergence of NaN does not end the update.
+            near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
+            kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
+            return (*kept, near), statistics
+
+        def stay() -> Any:
+            return (params, optimizer_state, going), jnp.zeros(len(STATISTICS), params.dtype)
+
+        after, statistics = jax.lax.cond(going, try_descent, stay)
+        return after, (statistics, going)
 
     def _orders(self, key: jax.Array, n_steps: int, num_envs: int) -> jax.Array:
         """The order of the rows in each epoch, as `update` takes it."""
         return jax.vmap(lambda key: permutation(key, n_steps * num_envs))(jax.random.split(key, self.n_epochs))
 
-    def _judge(self, network: Network, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
+    def _judge(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
         """The distributions over actions and the values of a minibatch."""
         return network.apply(params, batch.observation)
 
-    def _loss(self, network: Network, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
+    def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
         distribution, value = self._judge(network, params, batch)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()

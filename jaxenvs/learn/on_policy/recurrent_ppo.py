@@ -7,14 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.distributions import Distribution
-from jaxenvs.learn.networks import Network
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.learner_state import LearnerState, Optimizers
+from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.on_policy.ppo import PPO
-from jaxenvs.learn.on_policy.settings import LearnerState
-from jaxenvs.learn.rollout import Rollout
 
 
 @struct
@@ -29,7 +28,7 @@ class RecurrentPPO(PPO):
     n_steps: int = static(default=128)
     batch_size: int = static(default=128)
 
-    def check_network(self, network: Any) -> None:
+    def check_network(self, network: object) -> None:
         """Refuse what the algorithm cannot train.
 
         Raises:
@@ -43,8 +42,8 @@ class RecurrentPPO(PPO):
 
     def update(
         self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
+        network: OnPolicyNetwork,
+        optimizers: Optimizers,
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
@@ -55,18 +54,18 @@ class RecurrentPPO(PPO):
         Args:
           permutations: as `in_rows` gives them.
         """
-        seen = rollout.observation
+        seen: Any = rollout.observation  # Recalled
         is_first = jnp.arange(seen.episode_start.shape[0])[:, None] == 0
         seen = dataclasses.replace(seen, begins=(seen.episode_start != 0) | is_first)
         rollout = dataclasses.replace(rollout, observation=seen)
-        return super().update(network, optimizer, state, rollout, key, permutations)
+        return super().update(network, optimizers, state, rollout, key, permutations)
 
     def _orders(self, key: jax.Array, n_steps: int, num_envs: int) -> jax.Array:
         begin = jax.random.randint(key, (self.n_epochs,), 0, n_steps * num_envs, jnp.int32)
         return in_rows(begin, n_steps, num_envs)
 
-    def _judge(self, network: Network, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
-        seen = batch.observation
+    def _judge(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
+        seen: Any = batch.observation
         return network.apply(params, dataclasses.replace(seen, begins=seen.begins.at[0].set(True)))
 
 

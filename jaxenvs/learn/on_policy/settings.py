@@ -1,4 +1,4 @@
-"""What the settings of on-policy algorithms share, and the state that their updates change."""
+"""What the settings of on-policy algorithms share."""
 
 from __future__ import annotations
 
@@ -10,28 +10,11 @@ import optax
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import require_divisible
-from jaxenvs.learn.networks import Network
-from jaxenvs.learn.optimization import ADAM, ravel
-from jaxenvs.learn.rollout import Rollout
+from jaxenvs.learn.interfaces import OnPolicyNetwork
+from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
+from jaxenvs.learn.on_policy.collecting import Rollout
+from jaxenvs.learn.optimization import ADAM
 from jaxenvs.learn.settings import Settings
-
-
-@struct
-class LearnerState:
-    """Parameters of a network and the state of their optimiser.
-
-    Attributes:
-      params: as the network's `init` makes them.
-      optimizer_state: its arrays are vectors, as `ravel` orders them.
-    """
-
-    params: Any
-    optimizer_state: Any
-
-    @classmethod
-    def create(cls, params: Any, optimizer: optax.GradientTransformation) -> LearnerState:
-        """That of parameters before their first update."""
-        return cls(params, optimizer.init(ravel(params)[0]))
 
 
 @struct
@@ -55,7 +38,7 @@ class OnPolicySettings(Settings):
         "max_grad_norm": (0, math.inf),
     }
     COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
-    # Without a learning rate, by which `descend` multiplies.
+    NETWORKS: ClassVar[tuple[str, ...]] = (POLICY,)
     OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
     # Whether observations are Masked.
     MASKS: ClassVar[bool] = False
@@ -77,8 +60,8 @@ class OnPolicySettings(Settings):
 
     def update(
         self,
-        network: Network,
-        optimizer: optax.GradientTransformation,
+        network: OnPolicyNetwork,
+        optimizers: Optimizers,
         state: LearnerState,
         rollout: Rollout,
         key: jax.Array,
@@ -87,7 +70,7 @@ class OnPolicySettings(Settings):
 
         Args:
           network: parameters and observations to a distribution over actions and values.
-          optimizer: without a learning rate, on vectors.
+          optimizers: as `settings.optimizers()` gives them.
 
         Returns:
           The next state, and metrics with SB3's names and meanings.

@@ -10,6 +10,7 @@ from stable_baselines3.common.noise import OrnsteinUhlenbeckActionNoise
 
 import bridge
 from bridge import JaxVecEnv
+from bridge.algorithms.specs import SPECS
 from jaxenvs import TimeLimit
 from tests.environments import Counter
 
@@ -26,7 +27,7 @@ OWN["CrossQ"] = OWN["SAC"] | {"policy_delay": 2, "policy_kwargs": {"net_arch": [
 if "n_steps" not in inspect.signature(stable_baselines3.SAC).parameters:  # before 2.7
     for name in ("SAC", "TQC", "CrossQ"):
         del OWN[name]["n_steps"]
-KINDS = {"DQN": "discrete", "QRDQN": "discrete", "SAC": "box", "TQC": "box", "CrossQ": "box", "TD3": "box"}
+KINDS = {name: spec.actions.lower() for name, spec in SPECS.items() if spec.is_off_policy}
 
 
 def make_env(name="DQN", n_envs=N_ENVS, length=5, limit=7, kind="box", seed=0):

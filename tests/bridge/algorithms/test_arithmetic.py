@@ -8,7 +8,8 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.logger import configure
 
 import bridge
-from bridge.buffers.rollout import read_rollout
+from bridge.engine.learner import transformations
+from bridge.engine.rollout_buffer import read_rollout
 from bridge.translate.modules import read_parameters
 from bridge.translate.optimizers import read_optimizer
 from tests.environments import Counter
@@ -107,18 +108,16 @@ def update_in_order(monkeypatch, orders):
     """Of our programs, all epochs take the rows in these orders."""
 
     def program(network, optimizers, in_order, mesh):
-        [(name, optimizer)] = optimizers
-
         @jax.jit
-        def update(settings, optimizer_settings, state, rollout, key):
-            transformation = optimizer.transformation(optimizer_settings[name])
-            state, metrics = settings.update(network, transformation, state, rollout, None, permutations=orders)
+        def update(settings, numbers, state, rollout, key):
+            of_each = transformations(optimizers, numbers)
+            state, metrics = settings.update(network, of_each, state, rollout, None, permutations=orders)
             metrics.pop("explained_variance")
             return state, key, metrics
 
         return update
 
-    monkeypatch.setattr("bridge.engine.on_policy.update.update_program", program)
+    monkeypatch.setattr("bridge.engine.update.update_program", program)
 
 
 @pytest.fixture

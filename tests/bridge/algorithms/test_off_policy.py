@@ -21,7 +21,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
-from bridge.algorithms import off_policy
+from bridge.algorithms.common import off_policy_algorithm
 from bridge.engine.off_policy import program as programs
 from bridge.engine.watching import Pace, QuietCallback
 from bridge.replay.store import lending
@@ -378,6 +378,31 @@ def test_parameters_that_become_nan_are_an_error_and_those_from_before_are_kept(
     assert np.isfinite(state_of(model)["q_net.q_net.0.weight"]).all()
 
 
+def test_a_run_whose_parameters_become_nan_changes_nothing_but_what_is_stored(monkeypatch):
+    def state_before():
+        env = model.get_env()
+        arrays = env.get_state() | {"obs": model._last_obs, "key": model.key}
+        counts = model.num_timesteps, model._n_updates
+        return {name: np.array(array) for name, array in arrays.items()}, counts
+
+    def run_steps(*args, **kwargs):
+        before.append((*state_before(), model.replay_buffer.size()))
+        return programs.run_steps(*args, **kwargs)
+
+    model, before = make().learn(24), []
+    monkeypatch.setattr("bridge.algorithms.common.off_policy_algorithm.run_steps", run_steps)
+    model.learning_rate, model.lr_schedule = 1e38, lambda _: 1e38
+    with pytest.raises(
+        ValueError, match=r"NaN.*So are the environments and all counts, but the replay buffer also holds"
+    ):
+        model.learn(96, reset_num_timesteps=False)
+    arrays, counts, stored = before[-1]
+    after, counts_after = state_before()
+    assert_equal(after, arrays)
+    assert counts_after == counts
+    assert model.replay_buffer.size() > stored
+
+
 def test_after_ctrl_c_in_a_program_nothing_is_lost_and_training_goes_on(monkeypatch):
     whole, broken = make(), make()
     for model in (whole, broken):
@@ -424,8 +449,10 @@ def test_a_callback_that_wants_no_more_than_ends_leaves_programs_long(monkeypatc
             return 0
 
     quiet, each, counts = Ends(), Each(), []
-    run = off_policy.run_steps
-    monkeypatch.setattr(off_policy, "run_steps", lambda *args, **kwargs: counts.append(args[2]) or run(*args, **kwargs))
+    run = off_policy_algorithm.run_steps
+    monkeypatch.setattr(
+        off_policy_algorithm, "run_steps", lambda *args, **kwargs: counts.append(args[2]) or run(*args, **kwargs)
+    )
     make().learn(96, quiet)
     assert max(counts) > make().train_freq.frequency
     make().learn(96, each)

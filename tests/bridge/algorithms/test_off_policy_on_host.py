@@ -15,8 +15,9 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 import bridge
-from bridge.engine import acting, predicting
-from bridge.engine.off_policy import program
+from bridge.algorithms.common import predicting
+from bridge.engine import acting
+from bridge.engine.update import update_program
 from jaxenvs import learn
 from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
@@ -174,9 +175,9 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(learn.SAC, "noise", zeros)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: torch.zeros(shape))
     monkeypatch.setattr(acting, "draw_noise", lambda network, lead: np.zeros((*lead, 2), np.float32))
-    program.update_program.cache_clear()
+    update_program.cache_clear()
     yield
-    program.update_program.cache_clear()
+    update_program.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -327,6 +328,28 @@ def test_predict_explores_as_often_as_sb3s_does(monkeypatch):
         model.exploration_rate = 0.0
         assert all(int(model.predict(given)[0]) == int(greedy) for _ in range(20))
         model.exploration_rate = 0.5
+
+
+@pytest.mark.parametrize("library", [bridge, stable_baselines3])
+def test_a_network_does_not_run_where_predict_explores(library):
+    """Its code may be the user's, and count."""
+    model = library.DQN("MlpPolicy", Walk("discrete"), policy_kwargs={"net_arch": [8]}, seed=0)
+    counts, asked = [], []
+    predict = model.policy._predict
+
+    def counted(observation, deterministic=False):
+        asked.append(deterministic)
+        return predict(observation, deterministic=deterministic)
+
+    model.policy._predict = counted
+    for model.exploration_rate in (1.0, 0.0):
+        for batch in (np.zeros(2, np.float32), np.zeros((3, 2), np.float32)):
+            action, _ = model.predict(batch)
+            assert action.shape == batch.shape[:-1]
+            assert action.dtype == np.int64
+            counts.append(len(asked))
+    assert counts == [0, 0, 1, 2]
+    assert asked == [False, False]
 
 
 def test_a_method_of_a_subclass_is_called_in_every_step():

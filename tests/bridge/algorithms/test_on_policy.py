@@ -26,7 +26,7 @@ import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.engine import learner
 from bridge.engine.on_policy import program
-from bridge.engine.on_policy.update import update_program
+from bridge.engine.update import update_program
 from bridge.errors import NotCompilable
 from bridge.translate.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
@@ -40,7 +40,7 @@ from tests.tiers import tiered
 def test_the_signature_is_sb3s_and_our_own(name):
     ours = inspect.signature(getattr(bridge, name)).parameters
     theirs = inspect.signature(getattr(stable_baselines3, name)).parameters
-    assert list(ours) == [*theirs, "engine", "pipeline"]
+    assert list(ours) == [*theirs, "engine"]
     assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
 
 

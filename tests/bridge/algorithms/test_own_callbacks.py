@@ -1,5 +1,8 @@
 """What users' callbacks, schedules, loggers and noises do and are told, as with stock Stable-Baselines3."""
 
+import math
+import sys
+
 import numpy as np
 import pytest
 import stable_baselines3
@@ -191,6 +194,39 @@ def test_what_a_schedule_reads_decides_whether_it_may_be_asked_ahead():
     assert _is_known_schedule(linear(0.1))
     assert _is_known_schedule(utils.LinearSchedule(1.0, 0.0, 0.5) if hasattr(utils, "LinearSchedule") else linear(1))
     assert not any(map(_is_known_schedule, (counting, with_counter(), Decay())))
+
+
+RATE = 0.1
+
+
+def scaled(left):
+    return RATE * left
+
+
+def test_a_schedule_is_looked_at_again_after_a_global_was_replaced(monkeypatch):
+    from bridge.engine.trust import _is_known_schedule
+
+    assert _is_known_schedule(scaled)
+    monkeypatch.setattr(sys.modules[__name__], "RATE", Decay())
+    assert not _is_known_schedule(scaled)
+    monkeypatch.undo()
+    assert _is_known_schedule(scaled)
+    monkeypatch.setattr(scaled, "__defaults__", (Decay(),))
+    assert not _is_known_schedule(scaled)
+
+
+def imports(left):
+    import os
+
+    return float(os.environ.get("RATE", left))
+
+
+def test_a_schedule_that_reads_files_or_imports_is_asked_each_time():
+    from bridge.engine.trust import _is_known_schedule
+
+    reads = (imports, lambda left: np.load("rate.npy") * left, lambda left: float(np.lib.NumpyVersion("1.0.0").major))
+    assert not any(map(_is_known_schedule, reads))
+    assert _is_known_schedule(lambda left: np.clip(left, 0.0, 1.0) + math.sqrt(left))
 
 
 class Rows(Logger):

@@ -298,7 +298,7 @@ def test_fps_does_not_count_compilation(monkeypatch):
     model.learn(16)
     start = model.start_time
     compiled = iter([0.0, 30.0])
-    monkeypatch.setattr("bridge.algorithms.base.compile_seconds", lambda: next(compiled))
+    monkeypatch.setattr("bridge.algorithms.common.compiled_algorithm.compile_seconds", lambda: next(compiled))
     model._setup_learn(16)
     model.start_time -= 60 * 10**9
     model._recorded_at -= 60 * 10**9

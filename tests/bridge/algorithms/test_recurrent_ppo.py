@@ -54,7 +54,7 @@ def weights(model):
 def test_the_signature_is_sb3_contribs_and_our_own():
     ours = inspect.signature(bridge.RecurrentPPO).parameters
     theirs = inspect.signature(sb3_contrib.RecurrentPPO).parameters
-    assert list(ours) == [*theirs, "engine", "pipeline"]
+    assert list(ours) == [*theirs, "engine"]
     assert all(ours[parameter].default == theirs[parameter].default for parameter in theirs)
 
 

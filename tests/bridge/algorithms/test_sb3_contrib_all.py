@@ -17,18 +17,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize, VecTrans
 from torch import nn
 
 import bridge
+from bridge.algorithms.specs import SPECS
 from tests.stock import STOCK
 from tests.tiers import tiered
 
 ON_POLICY = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
 OFF_POLICY = {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "train_freq": 4}
-SETTINGS = {
-    "MaskablePPO": ON_POLICY,
-    "RecurrentPPO": ON_POLICY,
-    "QRDQN": OFF_POLICY,
-    "TQC": OFF_POLICY,
-    "CrossQ": OFF_POLICY,
-}
 NETWORKS = {
     "MaskablePPO": {"net_arch": [8]},
     "RecurrentPPO": {"net_arch": [], "lstm_hidden_size": 8},
@@ -37,27 +31,26 @@ NETWORKS = {
     "CrossQ": {"net_arch": [8]},
 }
 SEES_PICTURES = ["MaskablePPO", "RecurrentPPO", "QRDQN", "TQC"]
-DISCRETE = ("MaskablePPO", "RecurrentPPO", "QRDQN")
 
 
 def make(name, env, policy="Mlp", package=bridge, policy_kwargs=None, **settings):
     # SB3 writes into policy_kwargs.
-    given = SETTINGS[name] | {"seed": 0, "device": "cpu"} | settings
+    given = (OFF_POLICY if SPECS[name].is_off_policy else ON_POLICY) | {"seed": 0, "device": "cpu"} | settings
     given["policy_kwargs"] = copy.deepcopy(NETWORKS[name] | (policy_kwargs or {}))
-    policy = f"{policy}{'Lstm' if name == 'RecurrentPPO' else ''}Policy"
+    policy = f"{policy}{SPECS[name].policy_kind}Policy"
     return getattr(package, name)(policy, env, **given)
 
 
 def env_of(name):
-    return InvalidActionEnvDiscrete(6, n_invalid_actions=2) if name in DISCRETE else IdentityEnvBox(-10, 10)
+    return InvalidActionEnvDiscrete(6, n_invalid_actions=2) if SPECS[name].actions != "Box" else IdentityEnvBox(-10, 10)
 
 
 def pictures(name, **kwargs):
-    env = FakeImageEnv(screen_height=36, screen_width=36, discrete=name in DISCRETE, **kwargs)
+    env = FakeImageEnv(screen_height=36, screen_width=36, discrete=SPECS[name].actions != "Box", **kwargs)
     return ActionMasker(env, lambda env: np.arange(env.action_space.n) > 0) if name == "MaskablePPO" else env
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", bridge.CONTRIB)
 def test_arguments_come_back_from_a_zip_but_for_those_that_are_left_out(name, tmp_path):
     further = {"target_update_interval": 77} if name == "QRDQN" else {}
     env = DummyVecEnv([lambda: env_of(name)] * 2)

@@ -8,9 +8,11 @@ import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
+from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig, forget_fitted, load_config
-from bridge.app.hyperparameters import ALGORITHMS, TUNED, parse_assignments, to_schedule
-from jaxenvs import cli
+from bridge.app.hyperparameters import parse_assignments, to_schedule
+from bridge.app.tuned import TUNED
+from jaxenvs import cli, registered
 from jaxenvs.cli import UserError
 from tests.bridge.app.short_runs import TINY, error_of, same, weights
 
@@ -179,7 +181,9 @@ def test_off_policy_settings_are_not_fitted_to_rollouts():
     assert TrainingConfig.resolve("dqn", "CartPole-v1").num_envs == 1
 
 
-@pytest.mark.parametrize(("algorithm", "env_id"), [(name, env_id) for name in TUNED for env_id in TUNED[name]])
+@pytest.mark.parametrize(
+    ("algorithm", "env_id"), [(name, env_id) for name in TUNED for env_id in TUNED[name] if env_id in registered()]
+)
 def test_tuned_hyperparameters_resolve(algorithm, env_id):
     resolved = TrainingConfig.resolve(algorithm, env_id)
     assert TrainingConfig.resolve(algorithm, env_id, hyperparameters=resolved.hyperparameters) == resolved

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -10,13 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-from bridge.app import distributed, last_words
-from bridge.seeds import mesh_training
+from bridge.seeds import SeedSweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, weights
 
@@ -47,7 +44,7 @@ def test_a_run_over_devices_leaves_a_zip_that_sb3_loads(whole, capsys):
 
 
 def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tmp_path, capsys, monkeypatch):
-    compile_rows, out = mesh_training.MeshTraining._compile, tmp_path / "interrupted"
+    compile_rows, out = SeedSweep._compile, tmp_path / "interrupted"
 
     def interrupting(self, state):
         program = compile_rows(self, state)
@@ -59,7 +56,7 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
         return run
 
     with monkeypatch.context() as patch:
-        patch.setattr(mesh_training.MeshTraining, "_compile", interrupting)
+        patch.setattr(SeedSweep, "_compile", interrupting)
         with pytest.raises(SystemExit) as exit_info:
             train(out)
     assert exit_info.value.code == 130
@@ -85,52 +82,6 @@ def test_what_cannot_be_divided_is_refused(arguments, message, tmp_path, capsys)
 
 def test_a_run_that_was_begun_without_devices_goes_on_without(run, capsys):
     assert "was begun without --devices" in error_of(capsys, "train", "--resume", str(run), "--devices", "1")
-
-
-# As JAX 0.10 says it.
-RESET = "UNKNOWN: Gloo all-reduce failed: [gloo/transport/tcp/pair.cc:538] Read error [127.0.0.1]:10938: "
-RESET += "Connection reset by peer"
-NO_LEADER = "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted"
-SILENT = "The following tasks are unhealthy (stopped sending heartbeats):\n{}\nThe tasks have crashed."
-
-
-@pytest.mark.parametrize(
-    ("own", "hosts", "said", "who"),
-    [
-        (0, "ab", RESET, r"process 1 \(b\) was lost"),
-        (1, "ab", RESET, r"process 0 \(a\) was lost"),
-        (1, "abc", RESET, r"process 1 \(b\), this one, or one that it talked to, was lost"),
-        (2, "abc", NO_LEADER, r"process 0 \(a\) was lost"),
-        (0, "abc", SILENT.format("/job:jax_worker/replica:0/task:2"), r"process 2 \(c\) was lost"),
-        (0, "abc", SILENT.format("/job:a/task:1\n/job:a/task:2"), r"process 1 \(b\) and process 2 \(c\) were lost"),
-        (0, "abc", SILENT.format("1, 2"), r"process 1 \(b\) and process 2 \(c\) were lost"),
-        (1, "ab", "", r"process 1 \(b\), this one, or"),
-    ],
-)
-def test_last_words_name_who_was_lost(own, hosts, said, who):
-    told = {"process": own, "hosts": list(hosts), "checkpoint": "/runs/a/checkpoint.npz", "out": "/runs/a"}
-    told["is_written"] = True
-    line = last_words.last_words(told, said)
-    assert re.match(f"jaxenvs: error: {who}", line)
-    assert "The last checkpoint is /runs/a/checkpoint.npz" in line
-    assert "--resume /runs/a" in line
-    assert "A checkpoint, if there is one yet, is /runs/a/" in last_words.last_words(told | {"is_written": False}, said)
-    assert "there is no checkpoint yet" in last_words.last_words(told | {"checkpoint": None}, said)
-
-
-def test_a_lost_process_is_known_by_what_the_error_says_of_whatever_class_it_is():
-    assert distributed.is_loss(ValueError(RESET))
-    assert distributed.is_loss(jax.errors.JaxRuntimeError("INTERNAL"))
-    assert not distributed.is_loss(ValueError("num_envs must be a multiple of the 4 devices of mesh, got 6."))
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_last_words_are_said_where_nobody_else_says_them(ends):
-    facts = {"process": 0, "hosts": ["a", "b"], "checkpoint": None, "ended": ends}
-    said = b"first\nhalf" + last_words.TOLD + json.dumps(facts).encode() + b"\n" + RESET.encode() + b"\n"
-    done = subprocess.run([sys.executable, "-I", last_words.__file__], input=said, capture_output=True)
-    assert done.stderr.startswith(b"first\nhalf" + RESET.encode())
-    assert (b"process 1 (b) was lost" in done.stderr) == (not ends)
 
 
 class Processes:
@@ -178,7 +129,7 @@ LONG += ["--hyperparameters", "n_steps=64", "batch_size=512", "n_epochs=1"]
 @pytest.mark.parametrize(
     ("number", "lost", "seconds"), [(signal.SIGKILL, 1, 5), (signal.SIGKILL, 0, 5), (signal.SIGSTOP, 1, 30)]
 )
-def test_who_loses_a_process_says_so_and_the_others_go_on_from_the_checkpoint(number, lost, seconds, tmp_path):
+def test_a_lost_process_ends_the_others_and_a_resume_goes_on(number, lost, seconds, tmp_path):
     out = tmp_path / "run"
     with Processes(tmp_path, *LONG, "--out", str(out)) as both:
         both.wait_for(out / "checkpoint.npz")
@@ -187,9 +138,7 @@ def test_who_loses_a_process_says_so_and_the_others_go_on_from_the_checkpoint(nu
         status = both.processes[1 - lost].wait(60)
         assert time.monotonic() - start < seconds
         assert status != 0
-    last = both.errors[1 - lost].read_text().splitlines()[-1]
-    assert last.startswith(f"jaxenvs: error: process {lost} (")
-    assert re.search(f"checkpoint.* is {out}/checkpoint.npz: start all", last)
+    assert both.errors[1 - lost].read_text()
     with np.load(out / "checkpoint.npz") as file:
         steps = int(file["metrics/timesteps"][0, -1])
     assert 0 < steps < 1_000_000

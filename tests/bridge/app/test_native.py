@@ -9,11 +9,13 @@ from PIL import Image
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
-from bridge.app import training, worlds
-from bridge.app.callbacks import Interrupt
+import jaxenvs
+from bridge.app import environments
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
-from bridge.app.zoo import ATARI, MUJOCO
+from bridge.app.training import one_agent
+from bridge.app.training.callbacks import Interrupt
+from bridge.app.tuned import GAMES, TUNED
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
 
@@ -53,7 +55,7 @@ def test_it_cannot_be_resumed_and_says_so_in_a_line(run, tmp_path, capsys, monke
         def __init__(self):
             pass
 
-    monkeypatch.setattr(training, "Interrupt", Stopping)
+    monkeypatch.setattr(one_agent, "Interrupt", Stopping)
     with pytest.raises(SystemExit):
         cli.main(["train", "ppo", "CartPole-v1", *NATIVE, *SHORT, "--out", str(tmp_path / "stopped")])
     said = capsys.readouterr().out
@@ -96,9 +98,9 @@ def test_a_robot_has_the_zoos_settings_and_its_activation_is_named():
 
 
 @needs_envpool
-@pytest.mark.parametrize("algorithm", MUJOCO)
+@pytest.mark.parametrize("algorithm", TUNED)
 def test_settings_of_robots_resolve(algorithm):
-    for env_id in MUJOCO[algorithm]:
+    for env_id in TUNED[algorithm].keys() - {*jaxenvs.registered(), GAMES}:
         resolved = TrainingConfig.resolve(algorithm, env_id, backend="native")
         again = TrainingConfig.resolve(algorithm, env_id, hyperparameters=resolved.hyperparameters, backend="native")
         assert again == resolved
@@ -130,7 +132,7 @@ def test_list_shows_ids_with_a_part_and_the_names_of_their_references(capsys):
 
 
 def test_without_envpool_it_is_said_what_to_install(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(worlds.envpool, "ids", lambda: ())
+    monkeypatch.setattr(environments.envpool, "ids", lambda: ())
     out = ["--out", str(tmp_path / "run")]
     assert 'pip install "jaxenvs[envpool]"' in error_of(capsys, "train", "ppo", "HalfCheetah-v5", *NATIVE, *out)
     said = error_of(capsys, "train", "ppo", "HalfCheetah-v5", *out)
@@ -144,9 +146,10 @@ def test_without_envpool_it_is_said_what_to_install(capsys, monkeypatch, tmp_pat
 
 
 def test_settings_of_games_are_arguments_of_the_algorithms():
-    for algorithm, settings in ATARI.items():
-        known = TrainingConfig.resolve(algorithm, "CartPole-v1").hyperparameters.keys() | {"n_envs", "n_timesteps"}
-        assert settings.keys() <= known
+    for algorithm, tuned in TUNED.items():
+        if GAMES in tuned:
+            known = TrainingConfig.resolve(algorithm, "CartPole-v1").hyperparameters.keys() | {"n_envs", "n_timesteps"}
+            assert tuned[GAMES].keys() <= known
 
 
 def test_a_config_from_before_there_were_backends_is_one_of_jax(tmp_path):

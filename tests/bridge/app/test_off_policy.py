@@ -10,10 +10,10 @@ import pytest
 import stable_baselines3
 from stable_baselines3.common.noise import NormalActionNoise
 
-from bridge.app import callbacks
-from bridge.app.callbacks import Interrupt
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
+from bridge.app.training import callbacks
+from bridge.app.training.callbacks import Interrupt
 from bridge.engine.watching import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
@@ -141,7 +141,7 @@ def test_seeds_leave_a_dqn_where_its_own_training_would(two_seeds):
 
 
 def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monkeypatch, capsys):
-    make, out = seed_sweep.compile_rows, tmp_path / "interrupted"
+    make, out = seed_sweep.SeedSweep._compile, tmp_path / "interrupted"
     monkeypatch.setattr(seed_sweep, "MOST_ITERATIONS_PER_ROW", 4)
 
     def interrupting(*arguments):
@@ -155,7 +155,7 @@ def test_seeds_that_were_interrupted_go_on_bit_for_bit(two_seeds, tmp_path, monk
 
     interrupts, enter = [], Interrupt.__enter__
     with monkeypatch.context() as patch:
-        patch.setattr(seed_sweep, "compile_rows", interrupting)
+        patch.setattr(seed_sweep.SeedSweep, "_compile", interrupting)
         patch.setattr(Interrupt, "__enter__", lambda self: interrupts.append(self) or enter(self))
         with pytest.raises(SystemExit):
             train(out, "--seeds", "2", "--seed", "5")

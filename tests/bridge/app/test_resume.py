@@ -14,7 +14,7 @@ import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
 from bridge import make_vec_env
-from bridge.app import callbacks
+from bridge.app.training import callbacks
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, weights
 

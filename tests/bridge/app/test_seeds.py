@@ -13,7 +13,7 @@ import bridge
 from bridge import make_vec_env
 from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
-from bridge.seeds import seed_sweep
+from bridge.seeds import SeedSweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same, weights
 
@@ -105,9 +105,9 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
 
         return run
 
-    make_program, out = seed_sweep.compile_rows, tmp_path / "interrupted"
+    make_program, out = SeedSweep._compile, tmp_path / "interrupted"
     with monkeypatch.context() as patch:
-        patch.setattr(seed_sweep, "compile_rows", interrupted_in_the_first_call)
+        patch.setattr(SeedSweep, "_compile", interrupted_in_the_first_call)
         with pytest.raises(SystemExit) as exit_info:
             train(out)
     assert exit_info.value.code == 130

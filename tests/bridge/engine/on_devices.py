@@ -56,7 +56,7 @@ ON_POLICY = ("A2C", "PPO", "PPO, normalised", "RecurrentPPO", "MaskablePPO")
 POLICIES = {"RecurrentPPO": "MlpLstmPolicy"}
 # Where the engine takes functions that divide from.
 DIVIDING = ["bridge.engine.on_policy.program", "bridge.engine.off_policy.program"]
-DIVIDING += ["bridge.engine.on_policy.update", "bridge.vec_env.programs"]
+DIVIDING += ["bridge.engine.update", "bridge.vec_env.programs"]
 PLACING = ["bridge.vec_env.programs", "bridge.replay.store.lending"]
 
 

@@ -11,9 +11,9 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
-from bridge.engine import predicting
+from bridge.algorithms.common import predicting
+from bridge.algorithms.common.predicting import Predictor
 from bridge.engine.acting import Actor
-from bridge.engine.predicting import Predictor
 from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
 from tests.bridge.translate.networks import VECTOR, batch
 from tests.bridge.translate.off_policies import MATRIX, POLICIES, make

@@ -105,9 +105,6 @@ class Ray:
 
         return SimpleNamespace(options=options)
 
-    def put(self, value):
-        return value
-
     def get(self, reference, timeout=None):
         actor, number = reference
         while number not in actor.answers:

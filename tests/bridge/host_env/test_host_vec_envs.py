@@ -68,33 +68,6 @@ def assert_same_as_dummy_vec_env(ours, parameters):
     assert ours.reset_infos == reference.reset_infos
 
 
-@pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
-def test_groups_that_step_on_their_own_do_what_they_do_together(kind):
-    make = [functools.partial(Counting, kind=kind, length=2 + lane, tells=True) for lane in range(3)]
-    ours, reference = ProcessVecEnv(make, envs_per_process=2), SerialVecEnv(make)
-    for venv in (ours, reference):
-        venv.seed(5)
-        venv.reset()
-    first, second = ours.split()
-    assert [(group.lanes.start, group.lanes.stop) for group in (first, second)] == [(0, 2), (2, 3)]
-    actions = np.arange(12).reshape(4, 3) % 4
-    ours.step_lanes_async(first, actions[0, :2])
-    for step in range(4):
-        ours.step_lanes_async(second, actions[step, 2:])
-        stepped = ours.step_lanes_wait(first)
-        if step < 3:
-            ours.step_lanes_async(first, actions[step + 1, :2])  # one step ahead of the others
-        assert_same_step(ours.join([stepped, ours.step_lanes_wait(second)]), reference.step(actions[step]))
-        assert ours.reset_infos == reference.reset_infos
-    with pytest.raises(RuntimeError, match="step_lanes_wait was called without step_lanes_async"):
-        ours.step_lanes_wait(first)
-    with pytest.raises(ValueError, match=r"actions must have shape \(1,\), got \(2,\)"):
-        ours.step_lanes_async(second, actions[0, :2])
-    assert_same_step(ours.step(actions[0]), reference.step(actions[0]))
-    chex.assert_trees_all_equal(ours.reset(), reference.reset())
-    ours.close()
-
-
 def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
     def monitored(lane):
         return Monitor(Counting(), str(tmp_path / str(lane)), info_keywords=())

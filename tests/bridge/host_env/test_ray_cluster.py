@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bridge import PPO, RayVecEnv, WorkerDied, make_vec_env
-from tests.bridge.engine.test_pipelining import assert_same_training, factories, trained
 from tests.bridge.host_env.host_environments import IMAGE, SIGKILL, Counting
 from tests.bridge.host_env.test_host_vec_envs import assert_same_as_dummy_vec_env
 from tests.bridge.host_env.test_worker_faults import NoTransitionCrossesARestart
@@ -77,16 +76,6 @@ def test_large_observations_come_whole(cluster):
     venv.reset()
     for count in (1, 2):
         assert (venv.step(np.zeros(2, int))[0] == count).all()
-    venv.close()
-
-
-@pytest.mark.thorough
-def test_whole_rollouts_are_what_is_learnt_from_step_by_step(cluster):
-    venv = RayVecEnv(factories(), 2, whole_rollouts=True)
-    runs = [trained(venv)]
-    assert runs[0][0].plan.rolls_out
-    venv.whole_rollouts = False
-    assert_same_training(*runs, trained(venv))
     venv.close()
 
 

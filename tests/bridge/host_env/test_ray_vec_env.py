@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bridge import RayVecEnv, SerialVecEnv, WorkerDied, WorkerError, make_vec_env
+from bridge import RayVecEnv, WorkerDied, WorkerError, make_vec_env
 from bridge.host_env.cluster import worker_actor
 from tests.bridge.host_env import ray_stand_in
 from tests.bridge.host_env.host_environments import HANG, RAISE, SIGKILL, Counting
@@ -197,21 +197,3 @@ def test_once_ray_has_been_shut_down_closing_starts_nothing(ray, start):
     ray.inits.clear()
     venv.close()
     assert [len(actor.calls) for actor in ray.actors] == calls
-
-
-def test_groups_that_step_on_their_own_do_what_they_do_together(ray):
-    make = [functools.partial(Counting, length=2 + lane, tells=True) for lane in range(3)]
-    ours, reference = ray_stand_in.make(make, ray=ray), SerialVecEnv(make)
-    for venv in (ours, reference):
-        venv.seed(5)
-        venv.reset()
-    first, second = ours.split()
-    actions = np.arange(12).reshape(4, 3) % 4
-    ours.step_lanes_async(first, actions[0, :2])
-    for step in range(4):
-        ours.step_lanes_async(second, actions[step, 2:])
-        stepped = ours.step_lanes_wait(first)
-        if step < 3:
-            ours.step_lanes_async(first, actions[step + 1, :2])  # one step ahead of the others
-        assert_same_step(ours.join([stepped, ours.step_lanes_wait(second)]), reference.step(actions[step]))
-        assert ours.reset_infos == reference.reset_infos

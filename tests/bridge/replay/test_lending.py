@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 import stable_baselines3
 from gymnasium import spaces
+from stable_baselines3.common import buffers
 
+import bridge
 from bridge import JaxVecEnv, ReplayBuffer
 from bridge.replay.store import lending
 from jaxenvs import Environment, TimeStep, environment, static, struct
 from tests.bridge.algorithms.off_policy_models import OWN, assert_equal, make, make_env, state_of
+from tests.environments import Counter
 from tests.tiers import tiered
+
+HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
 
 
 @struct
@@ -104,7 +109,7 @@ def test_observations_whose_keys_are_in_any_order_are_stored_by_name_and_cut_no_
             np.testing.assert_allclose(column["a"][:size, 0, 1], -number / 1000, rtol=1e-6)
 
 
-@pytest.mark.parametrize("storage", ["ram", "device", "memmap"])
+@pytest.mark.parametrize("storage", ["ram", "memmap"])
 def test_what_is_added_goes_to_its_name_whatever_the_order_of_keys(storage, tmp_path):
     space = spaces.Dict(OrderedDict((name, Parts().observation_space[name]) for name in "za"))
     path = {"path": tmp_path} if storage == "memmap" else {}
@@ -223,3 +228,79 @@ def test_rewards_of_the_newest_rows_can_be_replaced_wherever_they_are(taken):
     buffer.replace_rewards(np.full((3, 2), 7.0))
     assert (buffer.rewards[17:20] == 7).all()
     assert (buffer.rewards[:17] != 7).all()
+
+
+def test_a_buffer_whose_arrays_were_taken_and_not_given_back_says_so_until_it_is_reset():
+    buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
+    step = observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}]
+    buffer.add(*step)
+    lent = buffer.lend(observation, 4)
+    jax.jit(lambda replay: jax.tree.map(lambda leaf: leaf + 1, replay), donate_argnums=0)(lent)
+    buffer.return_lent(lent)
+    for look in (
+        buffer.size,
+        lambda: buffer.pos,
+        lambda: buffer.full,
+        lambda: buffer.sample(2),
+        lambda: buffer.dones.sum(),
+    ):
+        with pytest.raises(
+            RuntimeError, match=r"contents of the replay buffer are lost.*load_replay_buffer.*reset\(\)"
+        ):
+            look()
+    with pytest.raises(RuntimeError, match="contents of the replay buffer are lost"):
+        buffer.lend(observation, 4)
+    buffer.reset()
+    assert buffer.size() == 0
+    buffer.add(*step)
+    assert buffer.size() == 1
+
+
+def test_a_buffer_is_as_it_was_if_what_it_lent_was_not_taken():
+    buffer, observation = ReplayBuffer(10, spaces.Box(-1, 1, (2,)), spaces.Discrete(2), device="cpu"), np.zeros((1, 2))
+    buffer.add(observation, observation, np.zeros(1), np.zeros(1), np.zeros(1, bool), [{}])
+    buffer.return_lent(buffer.lend(observation, 4))
+    assert buffer.size() == 1
+
+
+@pytest.mark.parametrize("size", [12, 40])
+def test_a_program_has_what_was_written_by_hand(size):
+    space = spaces.Box(-1000, 1000, (2,), np.float32)
+    buffer = ReplayBuffer(size, space, spaces.Discrete(2), device="cpu", **({"n_steps": 3} if HAS_N_STEP else {}))
+    for step in range(20):
+        observation = np.full((1, 2), step)
+        buffer.add(observation, observation + 1, np.zeros(1), np.ones(1), np.array([step % 7 == 6]), [{}])
+    buffer.next_observations[9] = 77
+    buffer.next_observations[4], buffer.dones[6], buffer.dones[2] = 99, 0, 1
+    rows = np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)
+    expected = buffer._get_samples(rows % buffer.buffer_size)
+    n_steps = buffer.n_steps
+    lent = buffer.lend(np.full((1, 2), 20), 4)
+    drawn = lent.transitions(jnp.asarray(rows % lent.capacity), jnp.zeros(len(rows), int), 0.99, n_steps)
+    np.testing.assert_array_equal(drawn.next_observation, expected.next_observations)
+    np.testing.assert_array_equal(drawn.discount == 0, expected.dones[:, 0] == 1)
+    np.testing.assert_allclose(drawn.reward, expected.rewards[:, 0], rtol=1e-6)
+    before = [np.array(each) for each in (buffer.next_observations, buffer.dones, buffer.timeouts)]
+    buffer.return_lent(buffer.lend(np.full((1, 2), 20), 4))
+    for one, other in zip(before, (buffer.next_observations, buffer.dones, buffer.timeouts)):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["obs", "next_obs", "action"])
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_integers_beyond_those_of_programs_are_no_others_without_an_error(name, value):
+    model = bridge.DQN(
+        "MlpPolicy",
+        JaxVecEnv(Counter(observation_kind="discrete"), 2),
+        policy_kwargs={"net_arch": [4]},
+        learning_starts=100,
+        buffer_size=64,
+        seed=0,
+    )
+    given = {each: np.zeros((2, 1), np.int64) for each in ("obs", "next_obs", "action")}
+    given[name][1] = value
+    model.replay_buffer.add(**given, reward=np.zeros(2), done=np.ones(2), infos=[{}, {}])
+    with pytest.raises(ValueError, match=f"must be between .* got {value}"):
+        model.learn(8)
+    stored = {"obs": "observations", "next_obs": "next_observations", "action": "actions"}[name]
+    assert np.asarray(getattr(model.replay_buffer, stored))[0, 1] == value

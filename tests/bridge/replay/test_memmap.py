@@ -180,7 +180,7 @@ def test_a_pickle_is_the_folder(tmp_path):
     pickled = pickle.dumps(buffer)
     assert len(pickled) < 5000
     assert_same_samples(pickle.loads(pickled), buffer)
-    expected = buffer.next_observations
+    expected = buffer.next_observations.copy()
     del buffer
     again = pickle.loads(pickled).next_observations
     for name in expected:
@@ -202,7 +202,7 @@ def test_stock_algorithms_save_and_load_it(tmp_path):
     model = make().learn(120)
     model.save_replay_buffer(tmp_path / "buffer.pkl")
     model.save(tmp_path / "model.zip")
-    expected = model.replay_buffer.next_observations
+    expected = model.replay_buffer.next_observations.copy()
     with pytest.raises(ValueError, match="path must not be in use"):
         stable_baselines3.DQN.load(tmp_path / "model.zip")
     assert stable_baselines3.DQN.load(tmp_path / "model.zip", replay_buffer_kwargs={}).replay_buffer.size() == 0
@@ -224,7 +224,7 @@ def test_a_folder_of_version_0_2_0_is_read(tmp_path):
     """Which named the parts of the newest observation by their places in the space."""
     buffer = ReplayBuffer(10, OBSERVATIONS["dict"], ACTION, device="cpu", storage="memmap", path=tmp_path)
     buffer.add(*History(1, OBSERVATIONS["dict"], 0).next())
-    newest = buffer.next_observations["which"][0]
+    newest = buffer.next_observations["which"][0].copy()
     buffer.close()
     with np.load(tmp_path / "state.npz") as file:
         state = dict(file)

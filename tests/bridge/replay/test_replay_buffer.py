@@ -3,14 +3,12 @@
 import copy
 import io
 import pickle
-from pathlib import Path
 
 import gymnasium
 import jax
 import numpy as np
 import pytest
 import stable_baselines3
-import torch
 from gymnasium import spaces
 from stable_baselines3.common import buffers, type_aliases
 from stable_baselines3.common.env_util import make_vec_env
@@ -316,29 +314,9 @@ def test_stock_algorithms_learn_on_dict_observations():
     assert isinstance(model.replay_buffer.sample(3), type_aliases.DictReplayBufferSamples)
 
 
-@pytest.mark.parametrize("storage", ["ram", "device"])
-def test_samples_do_not_depend_on_where_arrays_are(storage):
-    buffer, reference = make("dict", storage=storage), make("dict")
-    history = History(3, OBSERVATIONS["dict"], 0)
-    for _ in range(20):
-        transition = history.next()
-        buffer.add(*transition)
-        reference.add(*transition)
-    assert_same_samples(buffer, reference)
-    if storage == "device":
-        assert isinstance(buffer.rewards, torch.Tensor)
-
-
 def test_an_unknown_storage_is_named():
-    with pytest.raises(ValueError, match="storage must be 'ram', 'device' or 'memmap', got 'disk'"):
+    with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap', got 'disk'"):
         make(storage="disk")
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
-def test_a_dtype_that_a_device_cannot_store_is_refused_at_once(dtype):
-    space = spaces.Box(0, 100, (2,), dtype)
-    with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap' for observations of uint"):
-        ReplayBuffer(10, space, ACTION, device="cpu", storage="device")
 
 
 # --- Under SB3's names ----------------------------------------------------------------------------------------------
@@ -390,20 +368,3 @@ def test_whoever_asks_finds_the_class_of_sb3s_that_it_stands_for():
     for buffer in (make(), make(n_steps=3), make("dict"), make(alpha=0.6)):
         assert isinstance(buffer, ReplayBuffer)
         assert type(copy.deepcopy(buffer)) is type(pickle.loads(pickle.dumps(buffer))) is type(buffer)
-
-
-@pytest.mark.parametrize("name", ["plain", "prioritized"])
-def test_pickles_from_before_the_buffers_moved_are_read(name):
-    """Written after eight steps of the same history."""
-    buffer = pickle.loads((Path(__file__).parents[2] / "data" / "replay" / f"{name}.pkl").read_bytes())
-    settings = {"alpha": 0.6, "beta": 0.5} if name == "prioritized" else {}
-    other = ReplayBuffer(12, OBSERVATIONS["dict"], ACTION, device="cpu", n_envs=2, **settings)
-    assert type(buffer) is type(other)
-    history = History(2, OBSERVATIONS["dict"], 0)
-    for _ in range(8):
-        other.add(*history.next())
-    assert_same_samples(buffer, other)
-    transition = history.next()
-    for each in (buffer, other):
-        each.add(*transition)
-    assert_same_samples(buffer, other)

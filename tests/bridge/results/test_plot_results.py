@@ -8,7 +8,7 @@ from scipy import stats
 from stable_baselines3.common.monitor import ResultsWriter
 
 import bridge
-from bridge.app.callbacks import Episodes
+from bridge.app.training.callbacks import Episodes
 from bridge.results.plotting import bootstrap, interquartile_mean
 from jaxenvs import learn
 

@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import bridge
 from bridge import NotCompilable, make_vec_env, train_seeds
-from bridge.seeds.train_seeds import _with_seeds
+from bridge.seeds.train_seeds import _require_constructors_schedules, _with_seeds
 
 OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
 ALGORITHMS = {
@@ -71,6 +71,24 @@ def test_a_method_of_ones_own_is_refused():
     model.train = MethodType(lambda self: None, model)
     with pytest.raises(NotCompilable, match="a train of its own"):
         train_seeds(model, 10, [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("PPO", "lr_schedule"), ("SAC", "lr_schedule"), ("DQN", "exploration_schedule")]
+)
+def test_a_schedule_of_ones_own_is_refused(name, schedule):
+    model = make(name)
+    setattr(model, schedule, lambda progress: 0.0)
+    with pytest.raises(NotCompilable, match=f"a {schedule} of its own"):
+        train_seeds(model, 10, [0])
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN", "QRDQN"])
+def test_schedules_of_the_constructor_are_no_ones_own(name):
+    env_id, settings = ALGORITHMS[name]
+    for learning_rate in (1e-3, lambda progress: 1e-3 * progress):
+        model = getattr(bridge, name)("MlpPolicy", env_id, learning_rate=learning_rate, **settings)
+        _require_constructors_schedules(model)
 
 
 def test_what_has_no_translation_is_refused():

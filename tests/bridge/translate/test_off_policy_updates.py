@@ -16,7 +16,7 @@ from bridge.engine.learner import Learner
 from bridge.translate.off_policy import export_off_policy, learned_tensors
 from bridge.translate.optimizers import export_optimizer
 from jaxenvs import learn as pure
-from jaxenvs.learn import OffPolicyState
+from jaxenvs.learn import LearnerState
 from tests.learn.off_policy.test_arithmetic import BATCH, ENV, GAMMA, make_batches, teach
 from tests.stock import STOCK
 from tests.tiers import tiered
@@ -108,7 +108,7 @@ def assert_sb3s_updates(case, dtype, num, tolerance, monkeypatch):
 
     learn(3)
     state = state_of(model)
-    before = OffPolicyState(*jax.tree.map(np.array, state.vectors()), np.int32(model._n_updates))
+    before = LearnerState(*jax.tree.map(np.array, state.vectors()), np.int32(model._n_updates))
     optimizers = tuple((each, export_optimizer(optimizer)) for each, optimizer in state.optimizers.items())
     numbers = {each: exported.settings(state.optimizers[each]) for each, exported in optimizers}
     shared = {"learning_rate": 1e-3, "batch_size": BATCH, "gamma": GAMMA, "tau": TAU}

@@ -4,6 +4,7 @@ import pickle
 
 import chex
 import cloudpickle
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+import bridge
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from bridge.vec_env.all_lanes import MAX_IMAGES
+from bridge.vec_env.base import MAX_IMAGES
 from jaxenvs import ActionRepeat, AutoresetMode, CartPole, TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumEnv
 from tests.environments import Counter
@@ -251,6 +253,29 @@ def test_get_attr_reads_parameters_through_wrappers():
     assert not venv.has_attr("gravty")
     with pytest.raises(AttributeError, match=r"no parameter 'gravty'\. Did you mean 'gravity'"):
         venv.get_attr("gravty")
+
+
+def test_what_public_code_reads_of_gymnasiums_environments_is_there_or_says_where():
+    venv = bridge.PPO("MlpPolicy", "CartPole-v1").get_env()
+    assert venv.get_attr("spec")[0] == gymnasium.spec("CartPole-v1")
+    assert venv.get_attr("_max_episode_steps") == [500]
+    assert type(venv.get_attr("unwrapped")[0]).__name__ == "CartPole"
+    assert venv.env_method("get_wrapper_attr", "gravity") == [9.8]
+    assert not hasattr(venv, "envs")
+    made = make_vec_env("Pendulum-v1", 2, env_kwargs={"max_episode_steps": 7, "gravity": 5.0})
+    (spec,) = made.get_attr("spec", 1)
+    assert (spec.id, spec.max_episode_steps, spec.kwargs) == ("Pendulum-v1", 7, {"gravity": 5.0})
+    assert pickle.loads(pickle.dumps(made)).get_attr("spec")[0].id == "Pendulum-v1"
+    assert make_vec_env("BitFlipping-v0").get_attr("spec")[0].id == "jaxenvs/BitFlipping-v0"
+    assert counter().get_attr("spec") == [None] * 3
+    for use in (
+        lambda: venv.envs[0],
+        lambda: venv.get_attr("np_random"),
+        lambda: venv.env_method("fly"),
+        lambda: venv.set_options({"low": 0}),
+    ):
+        with pytest.raises((AttributeError, ValueError), match=r"`gymnasium\.make\(id\)` makes Gymnasium's"):
+            use()
 
 
 def test_set_attr_takes_effect_without_compiling_again():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecMonitor, VecNormalize, VecTransposeImage
 
 import bridge
@@ -16,6 +17,13 @@ from tests.tiers import tiered
 
 class OwnNormalize(VecNormalize):
     """May do anything."""
+
+
+class Still(RunningMeanStd):
+    """Learns nothing."""
+
+    def update(self, arr):
+        pass
 
 
 def close(ours, theirs):
@@ -178,3 +186,39 @@ def test_images_train_compiled_with_their_channels_first(policy, observation_kin
 def test_other_wrappers_are_refused_by_name(wrap, name):
     with pytest.raises(NotCompilable, match=f"^{name} is not compiled"):
         Chain.of(wrap(make_env()))
+
+
+OWN_STATISTICS = {
+    "of observations": (lambda env: setattr(env, "obs_rms", Still(shape=(4,))), "is a Still"),
+    "of returns": (lambda env: setattr(env, "ret_rms", Still(shape=())), "is a Still"),
+    "method of an object": (lambda env: setattr(env.obs_rms, "update", lambda arr: None), "method put into it"),
+    "method of the class": (None, "method put into it"),
+}
+
+
+@pytest.mark.parametrize("what", OWN_STATISTICS)
+def test_statistics_of_ones_own_count_as_they_do(what, monkeypatch):
+    change, reason = OWN_STATISTICS[what]
+    env = VecNormalize(make_env())
+    model = make(env).learn(ROLLOUT)
+    assert model.plan.collects
+    if change is None:
+        monkeypatch.setattr(RunningMeanStd, "update", Still.update)
+    else:
+        change(env)
+    rms = env.ret_rms if what == "of returns" else env.obs_rms
+    count = rms.count
+    model.learn(ROLLOUT)
+    assert reason in str(model.plan)
+    assert rms.count == count
+    with pytest.raises(NotCompilable, match=reason):
+        Chain.of(env)
+
+
+def test_statistics_of_parts_of_ones_own_are_refused():
+    env = VecNormalize(JaxVecEnv(Counter(observation_kind="boxes"), 2), norm_obs_keys=["vector"])
+    Chain.of(env)
+    name = next(iter(env.obs_rms))
+    env.obs_rms[name] = Still(shape=env.obs_rms[name].mean.shape)
+    with pytest.raises(NotCompilable, match="is a Still"):
+        Chain.of(env)

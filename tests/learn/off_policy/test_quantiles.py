@@ -6,7 +6,7 @@ import pytest
 import torch
 from sb3_contrib.common.utils import quantile_huber_loss as stock
 
-from jaxenvs.learn.off_policy.quantiles import MOST_KEPT, quantile_huber_loss, without_largest
+from jaxenvs.learn.off_policy.contrib.quantiles import MOST_KEPT, quantile_huber_loss, without_largest
 
 
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["of one network", "of several"])

@@ -3,17 +3,15 @@
 import optuna
 import pytest
 
+from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig
-from bridge.app.hyperparameters import ALGORITHMS
 from bridge.app.tuning.spaces import SPACES, distributions, settings
 from bridge.app.tuning.trials import Objective
 from jaxenvs.cli import UserError
 
-BOX = ("crossq", "ddpg", "sac", "td3", "tqc")
-
 
 def config(algorithm="ppo", num_envs=8, total_timesteps=30_000, **hyperparameters):
-    env_id = "Pendulum-v1" if algorithm in BOX else "CartPole-v1"
+    env_id = "Pendulum-v1" if ALGORITHMS[algorithm].actions == "Box" else "CartPole-v1"
     return TrainingConfig.resolve(algorithm, env_id, None, num_envs, total_timesteps, 0, hyperparameters)
 
 
@@ -24,29 +22,24 @@ def draws(space, number):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_whatever_is_drawn_for_an_algorithm_is_a_config(algorithm):
-    base = config(algorithm)
-    space = distributions(SPACES[algorithm], base)
-    objective = Objective(base, space, 1, 1)
-    configs = [objective.config_of(params) for params in draws(space, 40)]
+    env_id = config(algorithm).env_id
+    objective = Objective(algorithm, env_id, None, None, 1, 1, num_envs=8, total_timesteps=30_000)
+    configs = [objective.config_of(params) for params in draws(distributions(SPACES[algorithm]), 40)]
     assert len({str(each.hyperparameters) for each in configs}) == 40
 
 
 def test_a_batch_is_never_larger_than_a_rollout_and_always_divides_it():
     base = config(num_envs=3)
-    for params in draws(distributions(SPACES["ppo"], base), 40):
+    for params in draws(distributions(SPACES["ppo"]), 40):
         found = settings(params, base)
         assert 3 * found["n_steps"] % found["batch_size"] == 0
     assert settings({"n_steps": 32, "batch_size": 512}, base)["batch_size"] == 96
 
 
-def test_choices_that_no_training_can_have_are_left_out():
-    space = distributions(SPACES["ppo"], config(total_timesteps=2048))
-    assert space["n_steps"].choices == (32, 128)
-    assert space["batch_size"].choices == (32, 128, 512)
-    short = config("dqn", total_timesteps=500, learning_starts=0)
-    assert distributions({"learning_starts": [0, 1000]}, short)["learning_starts"].choices == (0,)
-    with pytest.raises(UserError, match=r"n_steps must be at most 16 in a training of 128 steps .* has \[32\]"):
-        distributions({"n_steps": [32]}, config(total_timesteps=128, n_steps=8))
+def test_what_is_longer_than_the_training_is_cut():
+    assert settings({"n_steps": 2048}, config(total_timesteps=2048, n_steps=8))["n_steps"] == 256
+    found = settings({"learning_starts": 1000, "train_freq": 64}, config("dqn", total_timesteps=500, learning_starts=0))
+    assert (found["learning_starts"], found["train_freq"]) == (499, 62)
 
 
 def test_names_of_a_space_mean_hyperparameters():
@@ -66,7 +59,7 @@ def test_a_space_of_ones_own_has_choices_ranges_and_distributions_of_optuna():
         "n_steps": {"low": 16, "high": 64, "step": 16},
         "gamma": optuna.distributions.FloatDistribution(0.9, 0.99),
     }
-    space = distributions(own, config())
+    space = distributions(own)
     assert space["learning_rate"] == optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True)
     assert space["n_steps"] == optuna.distributions.IntDistribution(16, 64, step=16)
     assert space["gamma"] is own["gamma"]
@@ -75,4 +68,4 @@ def test_a_space_of_ones_own_has_choices_ranges_and_distributions_of_optuna():
 @pytest.mark.parametrize("among", [3, {"low": 1}, {"low": 2, "high": 1}, {"low": 1, "high": 2, "lag": True}, []])
 def test_what_is_neither_choices_nor_a_range_is_refused(among):
     with pytest.raises(UserError, match=r"gamma of a space must be choices or a range, as .*, got"):
-        distributions({"gamma": among}, config())
+        distributions({"gamma": among})

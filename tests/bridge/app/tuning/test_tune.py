@@ -8,15 +8,20 @@ import pytest
 from optuna.trial import TrialState
 
 import bridge
-from bridge.app.hyperparameters import ALGORITHMS
-from bridge.app.hyperparameters import OFF_POLICY as OFF_POLICY_NAMES
+from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.tuning import trials as module
-from bridge.app.tuning.storage import open_storage
+from bridge.app.tuning.command import open_storage
+from bridge.app.tuning.spaces import distributions
+from bridge.app.tuning.study import write
+from bridge.app.tuning.trials import Objective
 from jaxenvs.cli import UserError
 from tests.bridge.seeds.test_shared_sweep import compilations
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
+    pytest.mark.filterwarnings("ignore:Heartbeat of storage"),
+]
 FIXED = {"n_steps": 16, "n_epochs": 1, "batch_size": 16}
 TINY = {"num_envs": 2, "total_timesteps": 96, "num_seeds": 2, "n_evaluations": 3, "n_eval_episodes": 2}
 SPACE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "gamma": [0.9, 0.99]}
@@ -65,14 +70,16 @@ OTHER_NUMBERS = {
     "dqn": {"exploration_fraction": {"low": 0.1, "high": 0.5}, "target_update_interval": [1, 32]},
     "sac": {"tau": {"low": 0.001, "high": 0.08}},
 }
-ENV_IDS = {"maskable_ppo": "Taxi-v4", **dict.fromkeys(("crossq", "ddpg", "sac", "td3", "tqc"), "Pendulum-v1")}
+ENV_IDS = {name: "Pendulum-v1" for name, spec in ALGORITHMS.items() if spec.actions == "Box"} | {
+    "maskable_ppo": "Taxi-v4"
+}
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_trials_of_every_algorithm_share_a_program(algorithm):
-    fixed = OFF_POLICY if algorithm in OFF_POLICY_NAMES else ON_POLICY
+    fixed = OFF_POLICY if ALGORITHMS[algorithm].is_off_policy else ON_POLICY
     fixed = fixed | ({"noise_type": "normal"} if algorithm in ("td3", "ddpg") else {})
     fixed = fixed | ({"policy_kwargs": {"lstm_hidden_size": 4}} if algorithm == "recurrent_ppo" else {})
     space, env_id = NUMBERS | OTHER_NUMBERS.get(algorithm, {}), ENV_IDS.get(algorithm, "CartPole-v1")
@@ -97,7 +104,9 @@ def test_the_value_of_a_trial_is_the_median_of_its_seeds(tuned):
 
 
 def test_a_study_has_trials_of_one_kind(tuned):
-    with pytest.raises(UserError, match="is of other trials: total_timesteps was 96 and is 128; n_epochs was 1 and"):
+    with pytest.raises(
+        UserError, match="has trials with other settings: total_timesteps was 96 and is 128; n_epochs was 1 and"
+    ):
         tune(tuned, 4, total_timesteps=128, hyperparameters=FIXED | {"n_epochs": 2})
     assert len(tune(tuned, 2).trials) == 3  # which has enough
 
@@ -129,19 +138,27 @@ def test_after_ctrl_c_the_trial_is_queued_up_again(monkeypatch):
     assert study.trials[0].params == study.trials[1].params
 
 
-def test_a_worker_that_was_taken_for_dead_goes_on_with_another_trial(tmp_path, monkeypatch):
-    """As after SIGSTOP, when others have failed its trial."""
-    evaluate, study = module.Agents.evaluate, create(storage=open_storage(str(tmp_path / "study.log")))
-
-    def taken(self, n_episodes):
-        study._storage.set_trial_state_values(study.trials[0]._trial_id, TrialState.FAIL)
-        patch.setattr(module.Agents, "evaluate", evaluate)
-        return evaluate(self, n_episodes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module.Agents, "evaluate", taken)
-        tune(study, 1)
+def test_a_trial_of_a_dead_worker_is_run_again(tmp_path):
+    storage = open_storage(f"sqlite:///{tmp_path}/study.db")
+    study = create(storage=storage)
+    lost = study.ask(distributions(SPACE))
+    storage.record_heartbeat(lost._trial_id)
+    storage.grace_period = -1  # it is dead at once
+    tune(study, 1)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials[0].params == study.trials[1].params
+
+
+def test_plots_are_drawn_whatever_the_values(tmp_path):
+    objective = Objective("ppo", "CartPole-v1", FIXED, SPACE, 1, 1)
+    study, among = create(), distributions(SPACE)
+    written = [{"trials.csv"}, {"best.json", "history.png"}, {"importance.png"}]
+    for number, value in enumerate([None, 9.0, 9.0]):
+        state = TrialState.COMPLETE if value else TrialState.PRUNED
+        params = {"learning_rate": 1e-3, "gamma": 0.9}
+        study.add_trial(optuna.create_trial(state=state, value=value, params=params, distributions=among))
+        write(study, objective, tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == set().union(*written[: number + 1])
 
 
 @pytest.mark.parametrize(

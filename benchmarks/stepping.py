@@ -1,0 +1,263 @@
+"""How many environment steps a second: `VecEnv.step` from Python, and whole rollouts in one program, beside others.
+
+    python -m benchmarks.stepping [--parts vec_env compiled] [--lanes 8 1024] [--quick]
+
+vec_env: one call a step, NumPy in and out, of JaxVecEnv, SB3's VecEnvs and EnvPool, on CartPole-v1. compiled: one
+program scans over actions drawn beforehand, resets episodes that end, and keeps the whole trajectory, beside gymnax: in
+an environment of its own, .bench/gymnax, which a full run installs if it is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxenvs
+from benchmarks import common
+from benchmarks.common import Side
+from benchmarks.peers import client
+
+PARTS = ("vec_env", "compiled")
+ENV_ID = "CartPole-v1"
+ENVS = (ENV_ID, "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+LANES = {"vec_env": (8, 64, 1024, 4096), "compiled": (64, 1024, 8192, 65536)}
+MAX_TRAJECTORY_BYTES, MAX_STEPS = 100e6, 1000
+# Of VecEnvs, in one run of the slowest side. A run of a fast side takes them again and again, for at least so long: the
+# first steps after another side had its turn are slower than those of a program that does nothing else.
+STEPS = {8: 1000, 64: 300, 1024: 40, 4096: 15}
+SHORTEST_RUN_SECONDS = 0.25
+MOST_PROCESSES = 64
+
+OURS, MONITORED, BARE = "JaxVecEnv", "DummyVecEnv with Monitor", "DummyVecEnv"
+PROCESSES, POOL = "SubprocVecEnv with Monitor", "EnvPool adapter"
+
+NOTES = [
+    "every side gets the same actions, random and drawn beforehand; episodes that end are reset in all of them; the "
+    "sides take turns, after a warm-up, and figures are of the median run",
+    "vec_env: all but the bare DummyVecEnv tell the return and length of an episode that ended, as Monitor does; "
+    "SB3's make_vec_env gives what is called DummyVecEnv with Monitor here. EnvPool resets in the step after the end; "
+    "its adapter, a GymVecEnv, resets the ended lanes at once, as SB3 wants it",
+    "compiled: jaxenvs and gymnax start with episodes of random ages, the same in both, lest all lanes reach a time "
+    "limit at once; both are compiled with JAX's defaults; jaxenvs also counts the returns and lengths of episodes",
+]
+
+
+# --- From Python ------------------------------------------------------------------------------------------------
+
+
+def make_vec_envs(num_envs: int, envpool: ModuleType | None) -> dict[str, Any]:
+    """Those that there are."""
+    # Here, because the environment of gymnax has no PyTorch.
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    import bridge
+
+    venvs: dict[str, Any] = {
+        OURS: bridge.make_vec_env(ENV_ID, num_envs, seed=0),
+        MONITORED: make_vec_env(ENV_ID, num_envs, seed=0),
+        BARE: DummyVecEnv([lambda: gymnasium.make(ENV_ID)] * num_envs),
+    }
+    if num_envs <= MOST_PROCESSES:
+        venvs[PROCESSES] = make_vec_env(ENV_ID, num_envs, seed=0, vec_env_cls=SubprocVecEnv)
+    else:
+        print(f"\nskipped: {PROCESSES} with {num_envs} lanes, because each lane would be a process")
+    if envpool is not None:
+        threads = min(common.cores(), num_envs)
+        pool = envpool.make(ENV_ID, env_type="gymnasium", num_envs=num_envs, num_threads=threads, seed=0)
+        venvs[POOL] = bridge.GymVecEnv(pool)
+    return venvs
+
+
+def time_vec_envs(
+    report: common.Report, num_envs: int, steps: int, shortest: float, rounds: int, envpool: ModuleType | None
+) -> None:
+    """`VecEnv.step` and nothing else, in runs of at least `shortest` seconds."""
+    actions = np.random.default_rng(0).integers(0, 2, (steps, num_envs))
+
+    def side(venv: Any) -> Side:
+        def run(repeats: int) -> None:
+            for _ in range(repeats):
+                for action in actions:
+                    venv.step(action)
+
+        venv.reset()
+        run(1)
+        start = time.perf_counter()
+        run(1)
+        repeats = max(1, math.ceil(shortest / (time.perf_counter() - start)))
+        return Side(lambda: run(repeats), repeats * steps * num_envs)
+
+    with contextlib.ExitStack() as closing:
+        venvs = make_vec_envs(num_envs, envpool)
+        for venv in venvs.values():
+            closing.callback(venv.close)
+        timings = common.interleave({name: side(venv) for name, venv in venvs.items()}, rounds)
+    rows = [
+        {"lanes": num_envs, "vec_env": name} | timing.row() | {"us_per_call": 1e6 * num_envs / timing.steps_per_second}
+        for name, timing in timings.items()
+    ]
+    report.add("vec_env", rows)
+    if at_least := {8: 2, 1024: 20, 4096: 40}.get(num_envs):
+        for other in (MONITORED, BARE):
+            ratio = timings[OURS].steps_per_second / timings[other].steps_per_second
+            report.bar(f"VecEnv.step, {num_envs} lanes: {OURS} / {other}", ratio, at_least)
+
+
+# --- In one program ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Functional:
+    """A functional environment with `num_envs` lanes.
+
+    Attributes:
+      start: makes the first carry. Every call makes a new one, which may be donated.
+      step: from (carry, actions of one step) to (carry, (observation, reward, done)).
+    """
+
+    start: Callable[[], Any]
+    step: Callable[[Any, Any], tuple[Any, tuple[Any, ...]]]
+
+
+def jaxenvs_functional(env_id: str, num_envs: int) -> Functional:
+    """The jaxenvs side."""
+    venv = jaxenvs.make_vec(env_id, num_envs)
+
+    @jax.jit
+    def start() -> Any:
+        state, _ = venv.reset(jax.random.key(0))
+        return state.replace(lanes=dataclasses.replace(state.lanes, elapsed_steps=ages(env_id, num_envs)))
+
+    def step(state: Any, action: Any) -> Any:
+        state, timestep = venv.step(state, action)
+        return state, (timestep.observation, timestep.reward, timestep.done)
+
+    return Functional(start, step)
+
+
+def gymnax_functional(gymnax: ModuleType, env_id: str, num_envs: int) -> Functional:
+    """The gymnax side, in the way its documentation shows: one key for each lane and step, and its own auto-reset."""
+    env, params = gymnax.make(env_id)
+
+    @jax.jit
+    def start() -> Any:
+        key, reset_key = jax.random.split(jax.random.key(0))
+        _, state = jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(reset_key, num_envs), params)
+        return key, state.replace(time=ages(env_id, num_envs))
+
+    def step(carry: Any, action: Any) -> Any:
+        key, state = carry
+        key, step_key = jax.random.split(key)
+        step_all = jax.vmap(env.step, in_axes=(0, 0, 0, None))
+        observation, state, reward, *flags, _ = step_all(jax.random.split(step_key, num_envs), state, action, params)
+        return (key, state), (observation, reward, functools.reduce(jnp.logical_or, flags))
+
+    return Functional(start, step)
+
+
+def ages(env_id: str, num_envs: int) -> jax.Array:
+    """Steps that the episodes of all lanes have behind them as a run begins, int32."""
+    limit = jaxenvs.spec(env_id).max_episode_steps
+    return jnp.asarray(np.random.default_rng(1).integers(0, limit, num_envs, np.int32))
+
+
+def compiled(side: Functional, actions: np.ndarray) -> Side:
+    """One program that takes all the steps. Each run goes on where the one before stopped."""
+    program = jax.jit(lambda carry, actions: jax.lax.scan(side.step, carry, actions))
+    carry, on_device = side.start(), jnp.asarray(actions)
+
+    def run() -> Any:
+        nonlocal carry
+        carry, outputs = program(carry, on_device)
+        return outputs
+
+    return Side(run, actions.shape[0] * actions.shape[1])
+
+
+def draw_actions(env_id: str, num_steps: int, num_envs: int) -> np.ndarray:
+    """Random actions, (num_steps, num_envs, *shape of an action), int32 or float32."""
+    space, random = jaxenvs.make(env_id).action_space, np.random.default_rng(0)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return random.integers(0, space.n, (num_steps, num_envs), np.int32)
+    return random.uniform(space.low, space.high, (num_steps, num_envs, *space.shape)).astype(np.float32)
+
+
+def steps_that_fit(env_id: str, num_envs: int) -> int:
+    """So many that a trajectory stays small beside the memory of any machine."""
+    observation, action_and_reward, done = jaxenvs.make(env_id).observation_space, 8, 1
+    bytes_per_step = num_envs * (4 * int(np.prod(observation.shape)) + action_and_reward + done)
+    return int(min(MAX_STEPS, MAX_TRAJECTORY_BYTES // bytes_per_step))
+
+
+def time_compiled(
+    report: common.Report, env_id: str, num_envs: int, num_steps: int, rounds: int, gymnax: ModuleType | None
+) -> None:
+    """Random rollouts of `num_steps` steps in all lanes."""
+    actions = draw_actions(env_id, num_steps, num_envs)
+    functionals = {"jaxenvs": jaxenvs_functional(env_id, num_envs)}
+    if gymnax is not None:
+        functionals["gymnax"] = gymnax_functional(gymnax, env_id, num_envs)
+    timings = common.interleave({name: compiled(side, actions) for name, side in functionals.items()}, rounds)
+    report.add(
+        "compiled",
+        [{"env": env_id, "lanes": num_envs, "side": name} | timing.row() for name, timing in timings.items()],
+    )
+    if gymnax is not None and num_envs in (1024, 65536):
+        ratio = timings["jaxenvs"].steps_per_second / timings["gymnax"].steps_per_second
+        report.bar(f"{env_id}, {num_envs} lanes: jaxenvs / gymnax", ratio, 3 if env_id == ENV_ID else 2)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = common.Command(__doc__, parts=PARTS, rounds=9, quick_rounds=2)
+    parser.add_argument("--lanes", type=int, nargs="+", help=f"default {LANES}; quick: 8")
+    parser.add_argument("--envs", nargs="+", help=f"of the part `compiled`; default {ENVS}; quick: {ENV_ID}")
+    options = parser.options(argv)
+    quick, parts = options.quick, options.parts
+    envs = options.envs or ([ENV_ID] if quick else list(ENVS))
+
+    python = client.interpreter("gymnax", install=True) if "compiled" in parts and not quick else None
+    if python is not None and Path(sys.prefix).resolve() != python.parent.parent.resolve():
+        given = sys.argv[1:] if argv is None else argv
+        # The last one counts of an option that is given twice.
+        subprocess.run([python, "-m", "benchmarks.stepping", *given, "--parts", "compiled"], check=True)
+        parts, options.merge = [part for part in parts if part != "compiled"], True
+        if not parts:
+            return
+
+    settings = {"parts": " ".join(parts), "lanes": options.lanes, "rounds": options.rounds, "quick": quick}
+    report = common.Report("stepping", settings, NOTES)
+    if "vec_env" in parts:
+        # SubprocVecEnv's processes are forked from one that has imported what they need.
+        multiprocessing.set_forkserver_preload(["__main__", "stable_baselines3.common.vec_env"])
+        envpool = common.peer("envpool")
+        for num_envs in options.lanes or ([8] if quick else LANES["vec_env"]):
+            steps = 10 if quick else STEPS.get(num_envs, max(10, 40_000 // num_envs))
+            shortest = 0.0 if quick else SHORTEST_RUN_SECONDS
+            time_vec_envs(report, num_envs, steps, shortest, options.rounds, envpool)
+    if "compiled" in parts:
+        gymnax = common.peer("gymnax")
+        for env_id in envs:
+            for num_envs in options.lanes or ([8] if quick else LANES["compiled"]):
+                num_steps = min(50 if quick else MAX_STEPS, steps_that_fit(env_id, num_envs))
+                time_compiled(report, env_id, num_envs, num_steps, options.rounds, gymnax)
+    report.finish(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What DQN and QRDQN share: random actions by a schedule, and a target that follows by steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.type_aliases import Schedule
+
+from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
+from bridge.engine.acting import Actor
+
+
+class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
+    """Mixed into an SB3 algorithm for Discrete actions, before it."""
+
+    target_update_interval: int
+    exploration_rate: float
+    exploration_schedule: Schedule
+    _n_calls: int
+
+    def _count_step(self) -> None:
+        self._n_calls += 1
+        self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
+
+    def _exploration_rates(self, progress_remaining: np.ndarray) -> np.ndarray:
+        rates = np.array([self.exploration_schedule(each) for each in progress_remaining.tolist()])
+        rates[0] = self.exploration_rate
+        return rates
+
+    def _calls_of_interval(self) -> int:
+        return self._n_calls % max(self.target_update_interval // self.n_envs, 1)
+
+    def _on_step(self) -> None:
+        if (self._n_calls + 1) % max(self.target_update_interval // self.n_envs, 1):
+            return super()._on_step()
+        with self._session.torch_code():  # SB3's code updates the target network in PyTorch
+            super()._on_step()
+
+    def _optimizers(self) -> torch.optim.Optimizer:
+        return self.policy.optimizer
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """SB3's: all actions at once are random as often as `exploration_rate` says, unless `deterministic`.
+
+        Args:
+          observation, state, episode_start, deterministic: see CompiledAlgorithm.
+        """
+        if deterministic or np.random.rand() >= self.exploration_rate:  # noqa: NPY002
+            return self._predict(observation, state, episode_start, deterministic)
+        # As in SB3 the network, which may be the user's code, does not run.
+        is_batch = self.policy.is_vectorized_observation(observation)
+        first = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        lead = (len(first),) if is_batch else ()
+        random = np.array([self.action_space.sample() for _ in range(math.prod(lead))], np.int64).reshape(lead)
+        if isinstance(first, torch.Tensor):
+            return torch.as_tensor(random, device=first.device), state
+        if isinstance(first, jax.Array):
+            return jax.device_put(random.astype(np.int32), first.device), state
+        return random, state
+
+    def _predict_by_sb3(
+        self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
+    ) -> tuple[Any, Any]:
+        # SB3's own would explore once more.
+        return self.policy.predict(observation, state, episode_start, deterministic, **further)
+
+    def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+        if np.random.rand() < self.exploration_rate:  # noqa: NPY002
+            action = np.array([self.action_space.sample() for _ in range(n_envs)])
+            return action, action
+        last_obs: Any = self._last_obs  # None only before the first reset
+        _, action = actor.act(last_obs, None)
+        action = np.array(action, np.int64)
+        return action, action

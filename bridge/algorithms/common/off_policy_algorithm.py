@@ -1,0 +1,389 @@
+"""What off-policy algorithms share: acting, storing and updating as compiled programs, in the place of SB3's.
+
+On JAX environments all three are one compiled function, which runs until a callback needs to see a step. On any other
+environment acting is a compiled function, called in each step, and the updates that fall due together are another.
+Whenever user code runs, everything is where SB3 has it: see `bridge.engine.session`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
+from bridge.engine.acting import Actor
+from bridge.engine.compilation import keep_freed_memory
+from bridge.engine.off_policy import host_loop
+from bridge.engine.off_policy.program import most_steps, run_steps
+from bridge.engine.plan import Mode
+from bridge.engine.session import CallbackDoor
+from bridge.engine.showing import show_steps
+from bridge.engine.steps import Ran
+from bridge.engine.update import update_from_samples
+from bridge.engine.watching import Pace, quiet_steps
+from bridge.errors import NotCompilable
+from bridge.randomness import get_random_state
+from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer
+from bridge.sb3 import Infos
+from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
+from jaxenvs.learn.off_policy.driver import Progress
+from jaxenvs.learn.off_policy.settings import OffPolicySettings
+
+# So many gradient steps are one program on the host. More are several.
+MOST_TOGETHER = 128
+# Added to errors that become priorities, so that nothing is drawn never again.
+LEAST_PRIORITY = 1e-6
+
+
+class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPolicyAlgorithm):
+    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+
+    # Where the training is between two updates: a checkpoint in between goes on from there.
+    _iteration = 0
+    _step_of_iteration = 0
+    _update_is_due = False
+    # How many of a rollout were taken in programs before the host goes on with it; None if it begins there.
+    _steps_begun: int | None = None
+    _episodes_before_iteration = 0
+    # Whether SB3's `train` counts an update before it samples for it, rather than all of them at its end.
+    COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
+
+    # --- Each algorithm's own -----------------------------------------------------------------------------------
+
+    def _settings_now(self) -> OffPolicySettings:
+        """The settings of now, as the compiled engine takes them."""
+        raise NotImplementedError
+
+    def _shared_settings(self) -> dict[str, Any]:
+        n_steps = getattr(self.replay_buffer, "n_steps", 1)
+        gamma = self.gamma if n_steps == 1 else self.replay_buffer.gamma  # type: ignore[union-attr]
+        return {
+            "buffer_size": self.buffer_size,
+            "learning_starts": self.learning_starts,
+            "batch_size": self.batch_size,
+            "tau": float(self.tau),
+            "gamma": float(gamma),
+            "train_freq": self._frequency.frequency,
+            "gradient_steps": self.gradient_steps,
+            "n_steps": n_steps,
+            "hindsight": self.replay_buffer.hindsight if isinstance(self.replay_buffer, HerReplayBuffer) else None,
+            "action_noise": export_noise_if_known(self.action_noise, self.action_space.shape or ()),
+        }
+
+    @property
+    def _frequency(self) -> TrainFreq:
+        assert isinstance(self.train_freq, TrainFreq)  # which SB3's `_setup_model` makes of it
+        return self.train_freq
+
+    def _record(self, metrics: dict[str, float], num_before: int) -> None:
+        """Log the means of updates, as SB3's `train` does.
+
+        Args:
+          num_before: how many updates there were before these.
+        """
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        num_averaged = self._settings_now().num_averaged
+        for name, value in metrics.items():
+            if num_averaged(name, num_before, self._n_updates):
+                self.logger.record(f"train/{name}", np.float64(value))  # the type of SB3's means
+
+    def _calls_of_interval(self) -> int:
+        """How many steps each environment took, by which DQN counts; modulo whatever it counts to."""
+        return 0
+
+    def _exploration_rates(self, progress_remaining: np.ndarray) -> np.ndarray:
+        """The share of random actions in each of the next steps, given what remained before it."""
+        return np.zeros(progress_remaining.shape)
+
+    def _count_step(self) -> None:
+        """What SB3's `_on_step` counts and logs, but for the targets, which the program has updated."""
+
+    # --- In one program -----------------------------------------------------------------------------------------
+
+    def go_on_with(self, action_noise: ActionNoise | None) -> None:
+        """Let the next `learn` go on with an action noise as it is, which SB3's lets begin anew."""
+        self._noise_to_go_on_with = action_noise
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        noise = vars(self).pop("_noise_to_go_on_with", None)
+        given = super()._setup_learn(*args, **kwargs)
+        if noise is not None and self.num_timesteps:
+            self.action_noise = noise  # which SB3 lets begin anew
+        assert self.replay_buffer is not None
+        # A zip may have been saved before an update; and without what this learns from.
+        if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
+            self._begin_iteration()
+        return given
+
+    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+        if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
+            self._require_weights_known()  # before anybody waits for the first update
+        pace, goes_on = Pace(), True
+        try:
+            while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
+                if self._current_plan(self.env).mode is Mode.PROGRAM:
+                    goes_on = self._run_steps(door, log_interval, pace)
+                else:
+                    goes_on = self._iterate(door, log_interval)
+            if goes_on:
+                self._update_if_due()
+        except Exception:
+            self._begin_iteration()  # as in SB3, what it left undone stays so; after Ctrl-C nothing is lost
+            raise
+        self._begin_iteration()
+
+    def _update_if_due(self) -> None:
+        """The update for which a program waits until its next step."""
+        if not self._update_is_due:
+            return
+        plan = self._current_plan(self.env)
+        if plan.mode is not Mode.PROGRAM:  # any more
+            self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
+            self._update_is_due = False
+            return
+        signals = self._session.signals
+        with signals.waiting():
+            self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), begun=0)
+
+    def _iterate(self, door: CallbackDoor, log_interval: int | None, has_begun: bool = False) -> bool:
+        """One iteration of SB3's `learn`.
+
+        Args:
+          has_begun: whether the callback has been told that its rollout starts.
+        """
+        self._update_if_due()  # of a program, whose place this takes
+        # A mode that changes within an iteration takes the rest of it.
+        self._steps_begun = self._step_of_iteration if has_begun or self._step_of_iteration else None
+        self._begin_iteration()
+        assert self.env is not None
+        rollout = self.collect_rollouts(
+            self.env,
+            train_freq=self._frequency,
+            action_noise=self.action_noise,
+            callback=door.callback,
+            learning_starts=self.learning_starts,
+            replay_buffer=self.replay_buffer,
+            log_interval=log_interval,
+        )
+        if rollout.continue_training and self.num_timesteps > self.learning_starts:
+            gradient_steps = self.gradient_steps if self.gradient_steps >= 0 else rollout.episode_timesteps
+            if gradient_steps > 0:
+                self.train(batch_size=self.batch_size, gradient_steps=gradient_steps)
+        return rollout.continue_training
+
+    def _run_steps(self, door: CallbackDoor, log_interval: int | None, pace: Pace) -> bool:
+        """Run the compiled function until the callback needs to see a step, and show that. False if it says stop."""
+        train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
+        self._random_before_rollout = None  # which is of rollouts on the host
+        assert train_freq > 0, host_loop.COLLECTS_NOTHING
+        to_end, watched = train_freq - begun, door.sees_each_step
+        # Only a QuietCallback is told of a rollout that starts elsewhere than between two iterations.
+        if begun == 0 or not watched:
+            if door.sees_rollouts:
+                self._update_if_due()  # as SB3 does before a rollout starts
+            door.on_rollout_start()
+        plan = self._current_plan(self.env)
+        if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
+            return self._iterate(door, log_interval, has_begun=True)
+        if watched:
+            steps = to_end
+        else:
+            left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
+            # The iteration that reaches the end is finished, as by SB3.
+            steps = to_end + -(-left // train_freq) * train_freq
+            quiet = quiet_steps(door.callback, self.num_timesteps, num_envs, shows_ends=True)
+            steps = pace.next(min(steps, most_steps(num_envs), quiet + 1))
+        # A log looks at the step that ends an episode.
+        episodes = math.inf
+        if log_interval is not None and self.logger.output_formats:
+            episodes = abs(log_interval) - self._episode_num % abs(log_interval)
+        learning_starts, signals = self.learning_starts, self._session.signals
+        with signals.waiting():
+            with pace.running(steps):
+                ran = run_steps(self, plan, steps, episodes, watched, door.sees_steps)
+            self._record_trained(ran, begun)
+            goes_on = show_steps(self, door, log_interval, ran, watched, signals)
+        if not goes_on:
+            return False
+        if self._step_of_iteration == 0 or not watched:
+            door.on_rollout_end()
+        if self.learning_starts != learning_starts and self._step_of_iteration == 0:  # a callback has changed it
+            self._update_is_due = self.num_timesteps > self.learning_starts and self.gradient_steps != 0
+        return True
+
+    def _record_trained(self, ran: Ran, begun: int) -> None:
+        """Log the last update of a program, and leave its learning rate where SB3 leaves that.
+
+        Args:
+          begun: how many steps of the iteration there were before the program.
+        """
+        self._record_compile_time()
+        if ran.num_updated:
+            progress = self._current_progress_remaining
+            # Before which step of the program it was.
+            last_update = ran.count - 1 - (begun + ran.count - 1) % self._frequency.frequency
+            if last_update > 0:
+                num_timesteps = self.num_timesteps + last_update * self.n_envs
+                self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
+            self._update_learning_rate(self._optimizers())
+            self._current_progress_remaining = progress
+            self._record(ran.metrics, self._n_updates - ran.num_updated * self._settings_now().num_updates(self.n_envs))
+
+    def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
+        """What SB3's `train` gives to `_update_learning_rate`."""
+        learner = self._current_plan(self.env).learner
+        assert learner is not None
+        return list(learner.optimizers.values())
+
+    def _begin_iteration(self) -> None:
+        # What was drawn for one that was broken off is not to be drawn again.
+        self._iteration += self._step_of_iteration > 0
+        self._step_of_iteration, self._update_is_due = 0, False
+
+    def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
+        """Where the training is, for the driver; the state of the action noise; and the key."""
+        progress = Progress(
+            iteration=np.int32(self._iteration),
+            step=np.int32(self._step_of_iteration),
+            is_due=np.bool_(self._update_is_due),
+            # Beyond what an int32 holds only the order of steps counts, and that learning has started.
+            num_timesteps=np.int32(min(self.num_timesteps, 2**30)),
+            calls=np.int32(self._calls_of_interval()),
+        )
+        return progress, noise_state(self.action_noise, self.n_envs), self.key
+
+    def _leave_progress(self, progress: Progress, action_noise: np.ndarray | None) -> None:
+        self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
+        self._update_is_due = bool(progress.is_due)
+        leave_noise_state(self.action_noise, action_noise)
+
+    # --- On the host --------------------------------------------------------------------------------------------
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: Any,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
+        """SB3's, with acting as one program a step if the policy allows it."""
+        plan = self._current_plan(self.env)
+        begun, self._steps_begun = self._steps_begun, None
+        rest = replay_buffer, action_noise, learning_starts, log_interval
+        # With state-dependent exploration SB3 draws before it calls callbacks, which may save a checkpoint.
+        self._random_before_rollout = get_random_state() if self.use_sde else None
+        if plan.actor is None:
+            taken = begun or 0
+            left = train_freq._replace(frequency=train_freq.frequency - taken)
+            with self._session.user_code():  # callbacks run in SB3's loop
+                rollout = super().collect_rollouts(env, callback, left, *rest)
+            return rollout._replace(episode_timesteps=rollout.episode_timesteps + taken * env.num_envs)
+        plan.actor.refresh()
+        door = CallbackDoor(self._session, callback)
+        return host_loop.collect_rollouts(self, plan, env, door, train_freq, *rest, begun)
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        plan = self._session.plan
+        is_random = self.num_timesteps < learning_starts
+        if is_random or plan is None or plan.actor is None or self.use_sde or "predict" in plan.others:
+            return super()._sample_action(learning_starts, action_noise, n_envs)
+        if not self._session.on_device:
+            if not plan.acts_as_planned(self.policy):
+                return super()._sample_action(learning_starts, action_noise, n_envs)
+            plan.actor.refresh()
+        return self._act(plan.actor, action_noise, n_envs)
+
+    def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Actions as environments take them, and as they are stored."""
+        noise = actor.draw_noise(n_envs, 1, 1)
+        last_obs: Any = self._last_obs  # None only before the first reset
+        scaled, _ = actor.act(last_obs, noise if noise is None else noise[0])
+        scaled = scaled.reshape(-1, *self.action_space.shape)  # type: ignore[misc]
+        if action_noise is not None:
+            scaled = np.clip(scaled + action_noise(), -1, 1)
+        return self.policy.unscale_action(scaled), np.array(scaled)
+
+    def _store_transition(
+        self,
+        replay_buffer: Any,
+        buffer_action: np.ndarray,
+        new_obs: Any,
+        reward: np.ndarray,
+        dones: np.ndarray,
+        infos: Infos,
+    ) -> None:
+        plan = self._session.plan
+        if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.others:
+            return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        # SB3 copies the observation first, which our buffers and its own do again, and looks at each lane.
+        replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
+        self._last_original_obs, self._last_obs = self._last_obs, new_obs
+        return None
+
+    def _require_weights_known(self) -> None:
+        """
+        Raises:
+          NotCompilable: the buffer has priorities, and updates are SB3's, which know nothing of weights.
+        """
+        plan = self._current_plan(self.env)
+        if plan.learner is None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
+            raise NotCompilable(
+                "A PrioritizedReplayBuffer needs compiled updates, or a train of your own that knows weights: "
+                + " ".join(plan.reasons)
+            )
+
+    def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
+        """SB3's, as one program if the policy and its optimisers allow it."""
+        if batch_size is None:
+            batch_size = inspect.signature(super().train).parameters["batch_size"].default
+        plan, buffer = self._current_plan(self.env), self.replay_buffer
+        if plan.learner is None or buffer is None:
+            self._require_weights_known()
+            if self.engine == "auto" and self.device.type == "cpu":
+                keep_freed_memory()
+            with self._session.user_code():  # SB3's code, and hooks in the policy
+                return super().train(gradient_steps, batch_size)
+        self._update_learning_rate(self._optimizers())
+        num_before = self._n_updates
+        settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
+        # Where their number depends on how long an episode was, each number would be a program of its own.
+        is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
+        # Priorities are the errors of the batch before, and a buffer of the user's may look at the model.
+        prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
+        is_ours = prioritized is None and "replay_buffer" not in plan.others
+        most = MOST_TOGETHER if is_fixed and is_ours else 1
+        sums: dict[str, float] = {}
+        for first in range(0, gradient_steps, most):
+            samples: list[Any] = []
+            for _ in range(min(most, gradient_steps - first)):
+                self._n_updates += self.COUNTS_BEFORE_SAMPLING
+                samples.append(buffer.sample(batch_size, env=self._vec_normalize_env))
+            with self._session.signals.waiting():
+                before, after = num_before + first, num_before + first + len(samples)
+                self.key, metrics, errors = update_from_samples(
+                    plan, settings, before, samples, self.action_space, self.key, first, self._session.on_device
+                )
+            if prioritized is not None and errors is not None:
+                prioritized.update_priorities(samples[0].indices, errors[0] + LEAST_PRIORITY)
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + value * settings.num_averaged(name, before, after)
+        self._n_updates = num_before + gradient_steps
+        self._record_compile_time()
+        counts = {name: settings.num_averaged(name, num_before, self._n_updates) for name in sums}
+        self._record({name: total / max(counts[name], 1) for name, total in sums.items()}, num_before)
+        return None

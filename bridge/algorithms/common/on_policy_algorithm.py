@@ -1,0 +1,219 @@
+"""What bridge.PPO and bridge.A2C share: rollouts and updates as compiled programs, in the place of SB3's own.
+
+Between two programs everything is where SB3 has it: weights in the torch policy, the rollout in the rollout buffer,
+statistics in the wrappers, and moments in the optimiser as soon as anybody else's code may run (see Learner). So
+whatever looks there or changes something there, a callback, a subclass, `save`, finds and does what it would with SB3.
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import wait
+from typing import Any, ClassVar
+
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import explained_variance
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.engine.compilation import compile_meanwhile, keep_freed_memory
+from bridge.engine.on_policy import program
+from bridge.engine.on_policy.host_loop import HostRollout
+from bridge.engine.plan import Mode, Plan
+from bridge.engine.session import CallbackDoor
+from bridge.engine.showing import show_rollout
+from bridge.engine.update import rollout_update, update_from_rollout
+from bridge.engine.watching import Pace, quiet_steps
+from bridge.randomness import get_random_state
+from jaxenvs.learn import OnPolicySettings
+
+
+class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
+    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+
+    _locals_of_learn: ClassVar[dict[str, Any]] = {"iteration": 0}
+    # Those that a compiled rollout fills and a compiled update reads.
+    ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
+    # Whether the policy can be told which actions are legal, and whether it is told now.
+    MASKS: ClassVar[bool] = False
+    # Whether callbacks are shown the locals of a rollout's end, besides those of its last step.
+    SHOWS_ROLLOUT_END: ClassVar[bool] = True
+    _masks: bool = False
+    _compiling_for: Plan | None = None
+
+    # --- Each algorithm's own -----------------------------------------------------------------------------------
+
+    def _settings(self, progress: float, learning_rate: float) -> OnPolicySettings:
+        """The settings as the compiled engine takes them, at a `_current_progress_remaining`."""
+        raise NotImplementedError
+
+    def _shared_settings(self) -> dict[str, Any]:
+        return {
+            "n_steps": self.n_steps,
+            "gamma": self.gamma,
+            "gae_lambda": self.gae_lambda,
+            "ent_coef": self.ent_coef,
+            "vf_coef": self.vf_coef,
+            "max_grad_norm": self.max_grad_norm,
+            "sde_sample_freq": self._steps_of_same_noise(),
+        }
+
+    def _steps_of_same_noise(self) -> int:
+        """For how many steps the noise of actions stays the same: 1, but with state-dependent exploration."""
+        if not self.use_sde:
+            return 1
+        return self.sde_sample_freq if self.sde_sample_freq > 0 else self.n_steps
+
+    def _record(self, settings: Any, metrics: dict[str, float]) -> None:
+        """Log the metrics of an update with these settings, as SB3's `train` does."""
+        raise NotImplementedError
+
+    # --- In SB3's place -----------------------------------------------------------------------------------------
+
+    def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
+        iteration, pace = 0, Pace()
+        while self.num_timesteps < total_timesteps:
+            assert self.env is not None
+            until_log = math.inf if log_interval is None else abs(log_interval) - iteration % abs(log_interval)
+            plan = self._current_plan(self.env)
+            count = pace.next(self._quiet_iterations(plan, door.callback, total_timesteps, until_log))
+            log_at = iteration + count if until_log <= count else None
+            with pace.running(count):
+                if count and self._iterate(plan, door, total_timesteps, count, log_at):
+                    iteration += count
+                    continue
+            further = {"use_masking": self._masks} if self.MASKS else {}
+            if not self.collect_rollouts(
+                self.env, door.callback, self.rollout_buffer, n_rollout_steps=self.n_steps, **further
+            ):
+                break
+            iteration += 1
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            if until_log <= 1:
+                self.dump_logs(iteration)
+            self.train()
+
+    def _quiet_iterations(self, plan: Plan, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
+        """How many of the next iterations nobody looks into, neither a callback nor a log; 0: they do not run so."""
+        most = program.most_iterations(self, plan)
+        quiet = quiet_steps(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
+        left = -(-(total_timesteps - self.num_timesteps) // (self.n_steps * self.n_envs))
+        # The log of an iteration comes between its rollout and its update, so there is no other beside it.
+        unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
+        return int(min(quiet, left, unlogged, most))
+
+    def _iterate(self, plan: Plan, door: CallbackDoor, total_timesteps: int, count: int, log_at: int | None) -> bool:
+        """Run so many iterations. False, and nothing changed, if each has to run by itself.
+
+        Args:
+          log_at: the number of the last of them, if it is logged.
+        """
+        settings = self._settings_ahead(total_timesteps, count)
+        ran = program.run_iterations(self, plan, settings)
+        if ran is None:
+            return False
+        signals = self._session.signals
+        with signals.waiting():  # else what was learnt might be there, and its steps not
+            program.leave(self, plan, self.rollout_buffer, ran)
+            self._record_compile_time()
+            show_rollout(self, ran.chain, door, self.rollout_buffer, ran.steps, False, signals)
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            if log_at is not None:
+                self.dump_logs(log_at)
+            self._update_learning_rate(self.policy.optimizer)
+            self._record_updates(settings, ran.metrics)
+        return True
+
+    def _settings_ahead(self, total_timesteps: int, count: int) -> list[OnPolicySettings]:
+        """The settings of the next updates, as they will be at the progress of each."""
+        settings = []
+        for i in range(1, count + 1):
+            num_timesteps = self.num_timesteps + i * self.n_steps * self.n_envs
+            progress = 1.0 - float(num_timesteps) / float(total_timesteps)
+            settings.append(self._settings(progress, self.lr_schedule(progress)))
+        return settings
+
+    def _record_updates(self, all_settings: list[OnPolicySettings], all_metrics: list[dict[str, float]]) -> None:
+        """Log updates, the last of which learnt from what is in the rollout buffer."""
+        # On the host, where NaN is a number: it is what SB3 logs if the returns do not vary.
+        buffer = self.rollout_buffer
+        all_metrics[-1]["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+        for settings, metrics in zip(all_settings, all_metrics, strict=True):
+            self._record(settings, metrics)
+
+    def collect_rollouts(
+        self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    ) -> bool:
+        """SB3's, as one program if the policy and the environments allow it."""
+        # Here, and not before callbacks have begun: what these change counts.
+        plan = self._current_plan(env)
+        self._compile_update(plan)
+        self._random_before_rollout = None
+        door, same_noise = CallbackDoor(self._session, callback), self._steps_of_same_noise()
+        if plan.mode is Mode.ACTING and n_rollout_steps == rollout_buffer.buffer_size:
+            return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run()
+        if plan.mode is not Mode.PROGRAM:
+            # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
+            # checkpoint; what continues from there draws them again.
+            self._random_before_rollout = get_random_state() if self.use_sde else None
+            further = (self._masks,) if self.MASKS else ()
+            with self._session.user_code():  # callbacks run in SB3's loop
+                return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps, *further)
+        if self.policy.training:
+            self.policy.set_training_mode(False)
+        if door.sees_rollouts:
+            rollout_buffer.reset()
+        door.on_rollout_start()
+        plan = self._current_plan(env)
+        if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
+            return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run(has_begun=True)
+        watched, signals = door.sees_steps, self._session.signals
+        ran = program.run_rollout(self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=watched)
+        with signals.waiting():
+            program.leave(self, plan, rollout_buffer, ran)
+            self._record_compile_time()
+            goes_on = show_rollout(self, ran.chain, door, rollout_buffer, ran.steps, watched, signals)
+        return goes_on
+
+    def _compile_update(self, plan: Plan) -> None:
+        """Begin to compile the update, beside what the first rollout compiles or takes."""
+        # A buffer that SB3 has flattened has other shapes than the one that will be there; and schedules of others are
+        # asked as often as SB3 asks them.
+        is_ready = plan.learner is not None and not plan.others and not self.rollout_buffer.generator_ready
+        if self._compiling_for is not plan and is_ready:
+            self._compiling = compile_meanwhile(*self._update(plan, self._settings_now()))
+        self._compiling_for = plan
+
+    def _settings_now(self) -> OnPolicySettings:
+        # The rate is as SB3's `_update_learning_rate` left it, which callbacks may change.
+        return self._settings(self._current_progress_remaining, self.policy.optimizer.param_groups[0]["lr"])
+
+    def _update(self, plan: Plan, settings: OnPolicySettings) -> tuple[Any, ...]:
+        return rollout_update(plan, self.rollout_buffer, settings, self.key, self._n_updates)
+
+    def train(self) -> None:
+        """SB3's, as one program if the policy and its optimiser allow it."""
+        plan = self._current_plan(self.env)
+        if plan.learner is None or not self.rollout_buffer.full:
+            if self.engine == "auto" and self.device.type == "cpu":
+                keep_freed_memory()
+            with self._session.user_code():  # SB3's code, and hooks in the policy
+                return super().train()
+        # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
+        self._update_learning_rate(self.policy.optimizer)
+        if self._compiling is not None:
+            wait([self._compiling])
+            self._compiling = None
+        settings = self._settings_now()
+        with self._session.signals.waiting():
+            self.key, metrics = update_from_rollout(plan, self._session.on_device, *self._update(plan, settings))
+        self._record_compile_time()
+        self._record_updates([settings], [metrics])
+        return None
+
+    def _record_std(self) -> None:
+        log_std = getattr(self.policy, "log_std", None)
+        if log_std is not None:
+            self.logger.record("train/std", log_std.detach().exp().mean().item())

@@ -1,0 +1,68 @@
+"""The replay buffer of an off-policy algorithm: made, saved and loaded as bridge's, in the place of SB3's own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
+
+from bridge.algorithms.common.compiled_algorithm import SavePath
+from bridge.replay import HerReplayBuffer, ReplayBuffer
+from bridge.replay.data import portable
+from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
+
+
+class WithOurReplayBuffer(OffPolicyAlgorithm):
+    """Mixed into an SB3 algorithm, before it."""
+
+    engine: str
+
+    def _setup_model(self) -> None:
+        # Before SB3 makes one of its own; it still names the class, so that a zip says nothing of this package.
+        # A HerReplayBuffer without environments is refused, by SB3.
+        is_hindsight = self.replay_buffer_class is SB3sHerReplayBuffer
+        knows_class = self.replay_buffer_class in SB3S_BUFFERS and (self.env is not None or not is_hindsight)
+        if self.engine != "torch" and self.replay_buffer is None and knows_class:
+            arguments: dict[str, Any] = {}
+            ours: type[Any] = ReplayBuffer
+            if is_hindsight:
+                ours, arguments = HerReplayBuffer, {"env": self.env}
+            if self.replay_buffer_class is None and getattr(self, "n_steps", 1) > 1:
+                arguments = {"n_steps": self.n_steps, "gamma": self.gamma}
+            elif self.replay_buffer_class is not None and self.replay_buffer_class is NStepReplayBuffer:
+                parameters = inspect.signature(NStepReplayBuffer).parameters
+                arguments = {name: parameters[name].default for name in ("n_steps", "gamma")}
+            self.replay_buffer = ours(
+                self.buffer_size,
+                self.observation_space,
+                self.action_space,
+                device=self.device,
+                n_envs=self.n_envs,
+                optimize_memory_usage=self.optimize_memory_usage,
+                **{**arguments, **self.replay_buffer_kwargs},
+            )
+        super()._setup_model()
+
+    def save_replay_buffer(self, path: SavePath) -> None:
+        """Save the replay buffer as a pickle, as SB3's does. SB3 can load it where bridge is not installed."""
+        assert self.replay_buffer is not None, "The replay buffer is not defined"
+        portable.save(self.replay_buffer, path, self.verbose)
+
+    def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
+        """Load a replay buffer as SB3's does. One of SB3's own becomes one of bridge's that holds the same."""
+        if self.engine != "torch" and (saved := portable.load(path, self.verbose)) is not None:
+            if isinstance(saved, HerReplayBuffer):
+                assert self.env is not None, "You must pass an environment at load time when using `HerReplayBuffer`"
+                saved.set_env(self.env)
+                if truncate_last_traj:
+                    saved.truncate_last_trajectory()
+            saved.device = self.device
+            self.replay_buffer = saved
+            return
+        super().load_replay_buffer(path, truncate_last_traj)
+        assert self.replay_buffer is not None
+        if self.engine != "torch" and type(self.replay_buffer) in SB3S_BUFFERS:
+            ours: Any = HerReplayBuffer if type(self.replay_buffer) is SB3sHerReplayBuffer else ReplayBuffer
+            self.replay_buffer = ours.from_sb3(self.replay_buffer)

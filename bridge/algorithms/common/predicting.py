@@ -1,0 +1,264 @@
+"""`predict`: what a policy does, as one small program, and for tensors and JAX arrays without NumPy in between."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
+
+from bridge.contrib import is_recurrent
+from bridge.dlpack import to_jax, to_torch
+from bridge.engine.acting import Actor, draw_noise, is_where_jax_computes
+from bridge.engine.compilation import compile_meanwhile
+from bridge.engine.memory import Memory
+from bridge.engine.plan import is_slower_compiled
+from bridge.errors import NotCompilable
+from bridge.observations import map_parts
+from bridge.sb3 import Space
+from bridge.translate.exported_network import keeps_changing
+from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
+from bridge.translate.snapshot import Snapshot
+from bridge.vec_env.actions import as_sb3_gives
+from jaxenvs.compilation import is_usable, require_usable
+from jaxenvs.learn import Masked, Recalled
+from jaxenvs.learn.interfaces import Arrays, Observation
+
+# So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
+# long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
+# PyTorch gets the same actions again.
+CALLS_BEFORE_COMPILING = 100
+
+# What makes of a batch of observations, or of tensors, what the policy sees.
+See = Callable[[Any], Observation]
+
+
+class Predictor:
+    """`predict` of one policy.
+
+    Args:
+      compiles: whether by a program, where the policy has a translation.
+    """
+
+    def __init__(self, policy: BasePolicy, compiles: bool) -> None:
+        self._policy = policy
+        self._snapshot = Snapshot(policy, [acting_part(policy)])
+        self._actor = _actor_of(policy, self._snapshot) if compiles else None
+        self._calls: collections.Counter[Any] = collections.Counter()
+        self._compiling: dict[Any, Future[object]] = {}
+        self._compiled: set[Any] = set()
+        space = policy.observation_space
+        is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
+        self._flat_shape = space.shape if is_flat else None
+        self._is_recurrent = is_recurrent(policy)
+
+    def is_current(self, policy: BasePolicy) -> bool:
+        """Whether the policy still is this one, whatever its weights are."""
+        works = self._actor is None or is_usable()  # not after a fork
+        return works and policy is self._policy and self._snapshot.is_current(learns=False)
+
+    def predict(
+        self,
+        observation: Any,
+        deterministic: bool,
+        state: Any = None,
+        episode_start: Any = None,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any] | None:
+        """Actions for one observation or a batch, and the state; None if SB3's own code is to give them, or an error.
+
+        Args:
+          observation: as SB3 takes it; or tensors or JAX arrays, in the place of NumPy's, and the actions are such too,
+            on the same device.
+          state, episode_start: of recurrent policies, as sb3-contrib has them.
+          action_masks: of MaskablePPO's policies.
+
+        Raises:
+          ValueError: tensors or JAX arrays of another shape than the observation space's, or with NaN.
+        """
+        # Each microsecond is felt here: an environment's step takes ten.
+        if type(observation) is not np.ndarray:
+            leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
+            for array_type in (torch.Tensor, jax.Array):
+                if leaves and all(isinstance(leaf, array_type) for leaf in leaves):
+                    is_jax = array_type is jax.Array
+                    return self._predict_tensors(
+                        observation, is_jax, deterministic, state, self._seen(state, episode_start, action_masks)
+                    )
+            shapes: Any = tuple(getattr(leaf, "shape", None) for leaf in leaves)
+        else:
+            shapes = observation.shape
+        key = shapes, deterministic, action_masks is not None
+        seen = self._seen(state, episode_start, action_masks)
+        if key not in self._compiled and not self._compile(observation, key, seen):
+            return None
+        batch, is_batch = self._batch_of(observation)
+        program, *inputs = self._arguments(batch, deterministic, seen)
+        action, was_nan, memory = program(*inputs)
+        if np.asarray(was_nan):
+            return None
+        action = as_sb3_gives(action, self._policy.action_space)
+        return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
+
+    def _seen(self, state: Any, episode_start: Any, action_masks: Any) -> See:
+        """What makes of a batch of observations what the policy sees."""
+        if action_masks is not None:
+            return lambda batch: Masked(batch, np.asarray(action_masks, bool).reshape(_length(batch), -1))
+        if not self._is_recurrent:
+            return lambda batch: batch
+        policy: Any = self._policy
+        layers, _, size = policy.lstm_hidden_state_shape
+
+        def recalled(batch: Arrays) -> Recalled:
+            num = _length(batch)
+            given = [np.zeros((layers, num, size))] * 2 if state is None else state
+            memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
+            if len(memory[0]) != num:  # which a program would give to all
+                raise ValueError(f"state must be of the {num} environments of the observations, got {len(memory[0])}.")
+            # Of one observation also a bool, as Gymnasium's `terminated or truncated` is.
+            starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
+            return Recalled(batch, {"pi": memory, "vf": memory}, starts)
+
+        return recalled
+
+    @staticmethod
+    def _state_after(state: Any, memory: Memory | None) -> Any:
+        """The state that sb3-contrib gives; of what has no memory, the one that it got."""
+        return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
+
+    def _compile(self, observation: Any, key: tuple[Any, bool, bool], seen: See) -> bool:
+        """Whether the program for a key, shapes and what else matters, is at hand after this call, begun in time."""
+        _, deterministic, _ = key
+        self._calls[key] += 1
+        if self._calls[key] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
+            return False
+        if key not in self._compiling:
+            batch, _ = self._batch_of(observation)
+            state = torch.get_rng_state()
+            self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, seen))
+            torch.set_rng_state(state)  # as if no noise had been drawn
+        if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
+            return False
+        wait([self._compiling.pop(key)])
+        self._compiled.add(key)
+        return True
+
+    def _batch_of(self, observation: Any) -> tuple[Any, bool]:
+        """NumPy arrays with a leading axis, and whether they had it.
+
+        Raises:
+          ValueError: SB3's, of another shape.
+        """
+        shape = self._flat_shape
+        if shape is not None and type(observation) is np.ndarray:
+            if observation.shape == shape:
+                return observation[None], False
+            if observation.shape[1:] == shape:
+                return observation, True
+        batch, is_batch = self._policy.obs_to_tensor(observation)
+        return map_parts(lambda part: part.cpu().numpy(), batch), is_batch
+
+    def _can_act(self, deterministic: bool) -> bool:
+        return self._actor is not None and (deterministic or self._actor.network.exploration is None)
+
+    def _arguments(self, batch: Arrays, deterministic: bool, seen: See) -> tuple[Any, ...]:
+        """A program and what it takes."""
+        assert self._actor is not None
+        self._actor.refresh()
+        noise = None if deterministic else draw_noise(self._actor.network, (_length(batch),))
+        return self._actor.programs.predict, self._actor.params, self._actor.network.from_host(seen(batch)), noise
+
+    def _predict_tensors(
+        self, observation: Any, is_jax: bool, deterministic: bool, state: Any, seen: See
+    ) -> tuple[Any, Any]:
+        first = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        batch, is_batch = _as_batch(observation, self._policy.observation_space)
+        if self._can_act(deterministic):
+            batch = batch if is_jax else map_parts(_for_jax, batch)
+            program, *inputs = self._arguments(batch, deterministic, seen)
+            action, was_nan, memory = program(*inputs)
+            state = self._state_after(state, memory)
+            if was_nan:
+                raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
+            action = action if is_jax else to_torch(action)
+        else:
+            tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
+            action, state = self._by_pytorch(tensors, deterministic, state, seen(tensors))
+            action = to_jax(action.cpu()) if is_jax else action
+        if is_jax:
+            action = jax.device_put(action, first.device)
+        else:
+            is_index = isinstance(self._policy.action_space, spaces.Discrete | spaces.MultiDiscrete)
+            action = action.to(first.device, torch.int64 if is_index else torch.float32)
+        return (action if is_batch else action[0]), state
+
+    def _by_pytorch(self, batch: Any, deterministic: bool, state: Any, seen: Any) -> tuple[torch.Tensor, Any]:
+        policy, space = self._policy, self._policy.action_space
+        policy.set_training_mode(False)
+        with torch.no_grad():
+            further: dict[str, Any] = {"action_masks": seen.action_mask} if isinstance(seen, Masked) else {}
+            if isinstance(seen, Recalled):
+                memory = (torch.tensor(part.swapaxes(0, 1), device=policy.device) for part in seen.memory["pi"])
+                starts = torch.tensor(seen.episode_start, dtype=torch.float32, device=policy.device)
+                further = {"lstm_states": tuple(memory), "episode_starts": starts}
+            action = policy._predict(batch, deterministic=deterministic, **further)
+            if isinstance(seen, Recalled):
+                action, after = action
+                state = tuple(part.cpu().numpy() for part in after)
+            action = action.reshape(-1, *(space.shape or ()))
+        if not isinstance(space, spaces.Box):
+            return action, state
+        low, high = (torch.as_tensor(bound, device=action.device) for bound in (space.low, space.high))
+        if policy.squash_output:
+            return low + 0.5 * (action + 1) * (high - low), state
+        return torch.clamp(action, low, high), state
+
+
+def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
+    """None where the policy has no translation, or is slower compiled."""
+    try:
+        require_usable()
+        if is_slower_compiled(policy) or keeps_changing(policy):
+            return None
+        snapshot.require_whole()
+        network = export_acting(policy)
+        return Actor(network, acting_tensors(policy, network))
+    except (NotCompilable, RuntimeError):
+        return None
+
+
+def _length(batch: Arrays) -> int:
+    return len(jax.tree.leaves(batch)[0])
+
+
+def _for_jax(tensor: torch.Tensor) -> jax.Array | np.ndarray:
+    if tensor.dtype in (torch.int64, torch.uint64):  # which `to_jax` narrows
+        return tensor.cpu().numpy()
+    array: jax.Array = to_jax(tensor if is_where_jax_computes(tensor) else tensor.cpu())
+    return array
+
+
+def _as_batch(observation: Any, space: Space) -> tuple[Any, bool]:
+    """Tensors or JAX arrays with a leading axis and the channels of images first, and whether they had that axis."""
+    if isinstance(observation, dict):
+        if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():
+            raise ValueError(f"The observation must be of {space}, got a dict of {', '.join(map(repr, observation))}.")
+        parts = {name: _as_batch(part, space[name]) for name, part in observation.items()}
+        return {name: part for name, (part, _) in parts.items()}, all(is_batch for _, is_batch in parts.values())
+    shape, expected = tuple(observation.shape), tuple(space.shape or ())
+    channels_last = (*expected[1:], expected[0]) if len(expected) == 3 else expected
+    for wanted in (expected, channels_last):
+        if shape in (wanted, shape[:1] + wanted):
+            is_batch = len(shape) > len(wanted)
+            batch = observation if is_batch else observation[None]
+            if wanted is not expected:
+                batch = batch.permute(0, 3, 1, 2) if isinstance(batch, torch.Tensor) else batch.transpose(0, 3, 1, 2)
+            return batch, is_batch
+    raise ValueError(f"The observation must have the shape {expected}, or (n, *{expected}), got {shape}.")

@@ -1,0 +1,98 @@
+"""One row for each algorithm: all that the package, the command and the tables of tests know of it by its name.
+
+The rows stand together, not in the files of the algorithms, because a file that needs sb3-contrib cannot be imported
+without it, and its row must be known all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+from typing import Any
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from jaxenvs import learn
+
+SB3, CONTRIB = "stable_baselines3", "sb3_contrib"
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmSpec:
+    """What is known of an algorithm before its class is imported.
+
+    Attributes:
+      name: the name of its class, in `bridge` and in `library`.
+      command: its name in `jaxenvs train`.
+      module: the module that has its class.
+      settings: the class of jaxenvs.learn with its update.
+      library: the package that has the stock class. sb3-contrib is imported at the first use of the class.
+      actions: the one kind of action space that it has, "Box" or "Discrete"; None: it has all kinds.
+      policy_kind: what the names of its policies have before "Policy", as "Lstm" in MlpLstmPolicy.
+    """
+
+    name: str
+    command: str
+    module: str
+    settings: type[learn.Settings]
+    library: str = SB3
+    actions: str | None = None
+    policy_kind: str = ""
+
+    @property
+    def is_off_policy(self) -> bool:
+        """Whether it learns from a replay buffer."""
+        return issubclass(self.settings, learn.OffPolicySettings)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its library is there."""
+        return importlib.util.find_spec(self.library) is not None
+
+    @property
+    def cls(self) -> type[BaseAlgorithm]:
+        """Its class, imported now.
+
+        Raises:
+          ImportError: its library is not installed.
+        """
+        try:
+            importlib.import_module(self.library)
+        except ImportError as error:
+            needs = f"bridge.{self.name} needs sb3-contrib, and {error.name} is not installed"
+            raise ImportError(f'{needs}: pip install "jaxenvs[contrib]".') from error
+        found: type[BaseAlgorithm] = getattr(importlib.import_module(self.module), self.name)
+        return found
+
+    @property
+    def imported(self) -> tuple[Any, ...]:
+        """Its class and the stock class, as far as their modules have been imported."""
+        modules = (sys.modules.get(self.module), sys.modules.get(self.library))
+        return tuple(getattr(module, self.name) for module in modules if hasattr(module, self.name))
+
+
+_ROWS = (
+    AlgorithmSpec("A2C", "a2c", "bridge.algorithms.a2c", learn.A2C),
+    AlgorithmSpec("PPO", "ppo", "bridge.algorithms.ppo", learn.PPO),
+    AlgorithmSpec("MaskablePPO", "maskable_ppo", "bridge.algorithms.maskable_ppo", learn.MaskablePPO, CONTRIB),
+    AlgorithmSpec(
+        "RecurrentPPO",
+        "recurrent_ppo",
+        "bridge.algorithms.recurrent_ppo",
+        learn.RecurrentPPO,
+        CONTRIB,
+        policy_kind="Lstm",
+    ),
+    AlgorithmSpec("CrossQ", "crossq", "bridge.algorithms.crossq", learn.CrossQ, CONTRIB, "Box"),
+    AlgorithmSpec("DDPG", "ddpg", "bridge.algorithms.td3", learn.DDPG, SB3, "Box"),
+    AlgorithmSpec("DQN", "dqn", "bridge.algorithms.dqn", learn.DQN, SB3, "Discrete"),
+    AlgorithmSpec("QRDQN", "qrdqn", "bridge.algorithms.qrdqn", learn.QRDQN, CONTRIB, "Discrete"),
+    AlgorithmSpec("SAC", "sac", "bridge.algorithms.sac", learn.SAC, SB3, "Box"),
+    AlgorithmSpec("TD3", "td3", "bridge.algorithms.td3", learn.TD3, SB3, "Box"),
+    AlgorithmSpec("TQC", "tqc", "bridge.algorithms.tqc", learn.TQC, CONTRIB, "Box"),
+)
+# By the names of their classes, and by their names in the command.
+SPECS = {spec.name: spec for spec in _ROWS}
+ALGORITHMS = {spec.command: spec for spec in _ROWS}

@@ -1,0 +1,68 @@
+"""A training over the processes of several hosts: how one joins the others, and how it ends when they are gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from os import _exit
+
+import jax
+
+from jaxenvs.cli import UserError
+from jaxenvs.learn.devices import is_first_process
+
+# A process that sends no heartbeat for so long is lost, and JAX ends the others. JAX's own 100 are long to wait.
+HEARTBEAT_SECONDS = 10
+
+
+@contextlib.contextmanager
+def joined(coordinator: str | None, num_processes: int | None, process_id: int | None) -> Iterator[None]:
+    """Return a context in which this process is one of the processes of a training. JAX must not have run yet.
+
+    The first process prints; the others print errors alone. If another process is lost, this one ends with JAX's error.
+
+    Args:
+      coordinator, num_processes, process_id: `host:port` of the first process, how many there are, and which this one
+        is; None: as JAX finds them in the environment.
+
+    Raises:
+      UserError: it cannot join.
+    """
+    try:
+        jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"This process cannot join the others: {error} Under SLURM, Open MPI, Kubernetes or on TPUs --distributed "
+            "is enough; elsewhere give --coordinator HOST:PORT, --num-processes and --process-id, too."
+        ) from error
+    # After JAX, which takes it for a sign to save at a time that it will name, and goes on.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    with contextlib.ExitStack() as silence:
+        if not is_first_process():
+            nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            silence.enter_context(contextlib.redirect_stdout(nowhere))
+        try:
+            yield
+        except SystemExit:  # after Ctrl-C, of all processes alike
+            raise
+        except BaseException as error:
+            _leave(error)
+
+
+def _leave(error: BaseException) -> None:
+    """End at once: a usual end waits for all processes, and so for those that are gone."""
+    status = 1
+    if isinstance(error, UserError):
+        print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
+        status = 2
+    elif isinstance(error, KeyboardInterrupt):
+        status = 130
+    else:
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _exit(status)

@@ -1,0 +1,127 @@
+"""A training run of the command line: train or go on, save, evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import configure
+
+from bridge import NotCompilable
+from bridge.app.config import TrainingConfig
+from bridge.app.evaluation import describe, evaluate_model
+from bridge.app.files import CannotWrite, make_folder, writing
+from bridge.app.runs import (
+    CHECKPOINT,
+    CONFIG,
+    config_of_checkpoint,
+    make_env,
+    make_model,
+    read_checkpoint,
+    save_model,
+)
+from bridge.app.training.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
+from bridge.app.training.learning_curve import draw_learning_curve
+from jaxenvs.cli import UserError
+
+
+class Interrupted(Exception):
+    """Ctrl-C during training. What was learnt until then is saved."""
+
+    def __init__(self, num_timesteps: int, out: Path, can_resume: bool = True) -> None:
+        to_go_on = f" To go on: jaxenvs train --resume {out}" if can_resume else ""
+        super().__init__(f"Interrupted after {num_timesteps} steps; saved what was learnt in {out}.{to_go_on}")
+
+
+def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
+    """Train, and write model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
+    vec_normalize.pkl into the folder `out`; and now and then checkpoint.zip, from which a run that was stopped goes on.
+
+    Args:
+      resume: go on from the checkpoint in `out`; without one, begin anew.
+
+    Returns:
+      What an evaluation of the trained model came to, in a line.
+
+    Raises:
+      UserError: the environment or the algorithm does not accept the config, or nothing can be written; or it is to
+        resume on EnvPool.
+      Interrupted: by Ctrl-C during training; everything was written all the same.
+    """
+    is_native = config.backend == "native"
+    if resume and is_native:
+        raise UserError(f"{out} cannot be resumed: EnvPool does not give the state of its environments.")
+    resumes = resume and (out / CHECKPOINT).exists()
+    if resumes:
+        config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
+    env, episodes = make_env(config), Episodes()
+    if resumes:
+        model = read_checkpoint(out, config, env)
+        episodes.read(out, until=model.num_timesteps)
+    else:
+        model = make_model(config, env)
+    make_folder(out)
+    config.save(out / CONFIG)
+    try:
+        with Interrupt() as interrupt:
+            announce(config, out, model.num_timesteps)
+            if is_native:
+                print(
+                    "EnvPool does not give the state of its environments: there will be no checkpoint to resume from."
+                )
+            checkpoints = Checkpoints(config, out, episodes, interrupt)
+            _learn(model, config, out, episodes, checkpoints)
+            save_model(model, out)
+            episodes.write(out)
+            draw_learning_curve(config, out)
+    except CannotWrite as error:
+        kept = "" if is_native else f" Nothing before the last checkpoint is lost: jaxenvs train --resume {out}"
+        raise UserError(f"{error}{kept}") from error
+    if interrupt.came:
+        raise Interrupted(model.num_timesteps, out, can_resume=not is_native)
+    return describe(evaluate_model(config, model, env))
+
+
+def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
+    """Say what is trained.
+
+    Args:
+      num_timesteps: from where it goes on.
+    """
+    last = config.seed + config.num_seeds - 1
+    print(
+        f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
+        + (f" from {num_timesteps} on, " if num_timesteps else ", ")
+        + (f"seed {config.seed}" if config.num_seeds == 1 else f"seeds {config.seed} to {last} in one program")
+        + (f", over {config.devices} device{'s' * (config.devices > 1)}" if config.devices else "")
+        + f", into {out}",
+        flush=True,
+    )
+
+
+def _learn(
+    model: BaseAlgorithm, config: TrainingConfig, out: Path, episodes: Episodes, checkpoints: Checkpoints
+) -> None:
+    """Learn until the budget is spent or Ctrl-C comes.
+
+    Raises:
+      UserError: something cannot be compiled with engine="xla", or became NaN.
+      CannotWrite: into `out`.
+    """
+    remaining = config.total_timesteps - model.num_timesteps
+    if remaining <= 0:
+        return
+    try:
+        with writing(out), progress_bar(config.total_timesteps, model.num_timesteps) as bar:
+            model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
+            callbacks: list[BaseCallback] = [episodes, checkpoints, Progress(bar)]
+            model.learn(remaining, callback=callbacks, reset_num_timesteps=False)
+        checkpoints.write_last()
+    except Stopped:
+        pass  # a checkpoint is there
+    except NotCompilable as reason:
+        raise UserError(str(reason)) from reason
+    except ValueError as error:  # as of weights that became NaN
+        saved = f" The last checkpoint is in {out}." if (out / CHECKPOINT).exists() else ""
+        raise UserError(f"Ended after {model.num_timesteps} steps: {error}{saved}") from error

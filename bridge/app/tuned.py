@@ -1,0 +1,56 @@
+"""Settings that are known to work: tuned.toml, or a copy of it that a user has changed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from jaxenvs.cli import UserError
+
+# Algorithm -> environment -> settings.
+Tuned = dict[str, dict[str, dict[str, Any]]]
+
+FILE = Path(__file__).with_name("tuned.toml")
+# In the place of an environment's id: every game of Atari.
+GAMES = "Atari"
+
+
+def read(path: Path) -> Tuned:
+    """Read the settings of a file whose form is that of tuned.toml, which says it at its head.
+
+    Raises:
+      UserError: it cannot be read, or has another form.
+    """
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read settings from {path}: {error}.") from error
+    tuned: Tuned = {}
+    for algorithm, rows in tables.items():
+        for names, row in _tables(rows, algorithm, path).items():
+            settings = dict(row)
+            above = _above(tuned, settings.pop("like"), path) if "like" in settings else {}
+            for env_id in names.split(", "):
+                tuned.setdefault(algorithm, {})[env_id] = above | settings
+    return tuned
+
+
+def _tables(rows: Any, algorithm: str, path: Path) -> dict[str, dict[str, Any]]:
+    """
+    Raises:
+      UserError: there is something else than tables in it.
+    """
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+        raise UserError(f"{path} must have tables [algorithm.environment] only: see {FILE}. {algorithm} is another.")
+    return rows
+
+
+def _above(tuned: Tuned, name: Any, path: Path) -> dict[str, Any]:
+    algorithm, _, env_id = str(name).partition(".")
+    if env_id not in tuned.get(algorithm, {}):
+        raise UserError(f'like must name a table above, as "ppo.CartPole-v1", got {name!r} in {path}.')
+    return tuned[algorithm][env_id]
+
+
+TUNED = read(FILE)

@@ -1,5 +1,0 @@
-"""See `bridge.buffers.replay`."""
-
-from bridge.replay.data.storage import OnDevice
-
-__all__ = ["OnDevice"]

@@ -1,0 +1,206 @@
+"""The door between a training and user code: which copy of the weights is true, and whose code may run.
+
+    compiled functions           Session.user_code()            user code
+    weights and moments   ---->  written to PyTorch      ---->  callbacks, overridden methods, signal handlers,
+    as vectors            <----  compared and read anew  <----  `model.plan`, `save`, everything outside of `learn`
+
+An update may leave its results in vectors, which saves a copy in each direction. PyTorch then has old values, so no
+user code may run: it would read what is old, and what it writes would be lost. All user code is therefore called inside
+`Session.user_code`, and nothing else syncs. What cannot be wrapped, because it may be called from anywhere (overridden
+methods, loggers, schedules, noises, buffers, environments that may reach the model), keeps the session in the state
+TORCH for the whole training: see `Plan.others` and `bridge.engine.model_references`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from bridge.engine.model_references import why_reached
+from bridge.engine.plan import Plan, make_plan
+from bridge.engine.signals import Signals
+from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps
+from bridge.sb3 import Algorithm
+
+log = logging.getLogger("bridge")
+
+
+class State(enum.Enum):
+    """Which copy of the weights is true."""
+
+    TORCH = "PyTorch's. User code may have changed anything since the plan was made."
+    DEVICE = "The vectors. No user code has run since the plan was made or compared."
+
+
+class UserCode:
+    """The context of `Session.user_code`. A class, because it is entered in each step that a callback sees."""
+
+    __slots__ = ("_may_change_anything", "_session", "_was_training")
+
+    def __init__(self, session: Session, may_change_anything: bool) -> None:
+        self._session, self._may_change_anything = session, may_change_anything
+
+    def __enter__(self) -> None:
+        session = self._session
+        session._sync()
+        self._was_training, session._is_training = session._is_training, False
+
+    def __exit__(self, *_: object) -> None:
+        session = self._session
+        session._sync()
+        session._is_training = self._was_training
+        if self._may_change_anything:
+            session._knows_environments = False
+            session.signals.forget()
+
+
+class Session:
+    """What a model's training knows of itself, and the only door to user code.
+
+    Attributes:
+      plan: the last one that was made; None before the first.
+      signals: handlers, which are user code too.
+    """
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.signals = Signals(self.user_code)
+        self._state = State.TORCH
+        self._is_training = False
+        # Whether a callback sees every step. Vectors that are kept would then be written to PyTorch at once.
+        self._is_watched = False
+        # Whether no user code has run since the environments were looked through.
+        self._knows_environments = False
+        self._environments: str | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether no user code can have run since the plan was made, and none can until `user_code`.
+
+        An update may then leave its results in vectors, and nothing has to be compared.
+        """
+        return self._state is State.DEVICE
+
+    def user_code(self) -> UserCode:
+        """Run user code: PyTorch has all weights and moments before it, and all of them are read anew after it."""
+        return UserCode(self, may_change_anything=True)
+
+    def torch_code(self) -> UserCode:
+        """Run SB3's own code, which reads and writes PyTorch's tensors, and nothing else of the model."""
+        return UserCode(self, may_change_anything=False)
+
+    @contextmanager
+    def training(self, callback: BaseCallback) -> Iterator[None]:
+        """Run our own training loop, in which user code runs inside of `user_code` alone."""
+        was, self._knows_environments = (self._is_training, self._is_watched), False
+        self._is_training, self._is_watched = True, looks_at_each_step(callback)
+        try:
+            with self.signals.taken_over():
+                yield
+        finally:
+            self._is_training, self._is_watched = was
+            self._sync()
+
+    def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
+        """The plan, made anew if something that it depends on has changed."""
+        if self.on_device and self.plan is not None:
+            return self.plan
+        before = self.plan
+        if self.plan is None or not self.plan.is_current(algorithm, env):
+            self._sync()
+            self.plan = make_plan(algorithm, env)
+        plan = self.plan
+        # Where a callback sees every step nothing is kept in vectors, and where nothing is compiled there are none.
+        is_compiled = plan.actor is not None or plan.learner is not None
+        if is_compiled and not self._is_watched:
+            if not self._knows_environments:
+                self._environments, self._knows_environments = why_reached(env, algorithm), True
+            plan.environments = self._environments
+        if plan is not before and (before is None or str(plan) != str(before)):
+            log.log(logging.WARNING if plan.reasons else logging.INFO, "%s", plan)
+        if is_compiled and self._is_training and not (self._is_watched or plan.others or plan.environments):
+            self._state = State.DEVICE
+        return plan
+
+    def _sync(self) -> None:
+        """Write what an update has left in vectors to PyTorch, and trust nothing from here on."""
+        self._state = State.TORCH
+        learner = None if self.plan is None else self.plan.learner
+        if learner is not None and learner.keeps_vectors:
+            with self.signals.waiting():  # a handler would find one half old and the other new
+                learner.sync()
+
+
+class CallbackDoor:
+    """SB3's calls of a callback, each inside of `Session.user_code`, unless it is known to do nothing.
+
+    Attributes:
+      callback: the user's.
+    """
+
+    def __init__(self, session: Session, callback: BaseCallback) -> None:
+        self.callback = callback
+        self._session = session
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        with self._session.user_code():
+            return function(*arguments)
+
+    def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
+        self._call(self.callback.on_training_start, locals_, globals_)
+
+    def on_training_end(self) -> None:
+        self._call(self.callback.on_training_end)
+
+    def on_rollout_start(self) -> None:
+        if looks_at_rollouts(self.callback):
+            self._call(self.callback.on_rollout_start)
+
+    def on_rollout_end(self, shown: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+          shown: SB3's locals of that moment, as far as they have changed since the last step; None: nobody looks.
+        """
+        if shown is not None:
+            self._call(self.callback.update_locals, shown)
+        if looks_at_rollouts(self.callback):
+            self._call(self.callback.on_rollout_end)
+
+    def on_step(self, shown: dict[str, Any] | None = None, looks: bool | None = None) -> bool:
+        """
+        Args:
+          shown: SB3's locals of this step; None: the callback keeps those that it has.
+          looks: whether it may do anything in this step. If not given, it may if it is shown something.
+
+        Returns:
+          False if the training is to stop.
+        """
+        if not (shown is not None if looks is None else looks):
+            if shown is not None:
+                self.callback.update_locals(shown)
+            return self.callback.on_step()
+        with self._session.user_code():
+            if shown is not None:
+                self.callback.update_locals(shown)
+            return self.callback.on_step()
+
+    @property
+    def sees_steps(self) -> bool:
+        """Whether the callback may look at locals in some step."""
+        return looks_at_steps(self.callback)
+
+    @property
+    def sees_rollouts(self) -> bool:
+        """Whether it does something as rollouts begin or end."""
+        return looks_at_rollouts(self.callback)
+
+    @property
+    def sees_each_step(self) -> bool:
+        """Whether it may look at locals in every step."""
+        return looks_at_each_step(self.callback)

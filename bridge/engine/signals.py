@@ -1,0 +1,104 @@
+"""Python's signal handlers while a model trains."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class StandIn:
+    """Stands in the place of one signal handler. User code that saves it, and sets it again later, has that handler.
+
+    Attributes:
+      handler: the user's, or Python's own for Ctrl-C.
+    """
+
+    def __init__(self, signals: Signals, handler: Handler) -> None:
+        self._signals, self.handler = signals, handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._signals.handle(self.handler, number, frame)
+
+
+class Signals:
+    """Calls signal handlers as user code, and never between a compiled function and the keeping of its results.
+
+    Python calls handlers as soon as a call has returned, before its result is kept: what was donated to a compiled
+    function would be lost, and the steps that it took would not be counted. So handlers wait until `waiting` ends. That
+    goes for Ctrl-C, and for SIGTERM, SIGUSR1 or SIGALRM, with which clusters announce that a job is to end.
+
+    Args:
+      user_code: the context in which user code runs.
+    """
+
+    def __init__(self, user_code: Callable[[], AbstractContextManager[None]]) -> None:
+        self._user_code = user_code
+        self._stand_ins: dict[int, StandIn] = {}
+        self._pending: list[tuple[Handler, int, FrameType | None]] = []
+        self._depth, self._waits, self._is_scanned = 0, False, False
+
+    @contextmanager
+    def taken_over(self) -> Iterator[None]:
+        """Stand in the place of all handlers that are Python functions, and give them back afterwards."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread has handlers
+            yield
+            return
+        if self._depth == 0 or not self._is_scanned:
+            self._scan()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                for number, stand_in in self._stand_ins.items():
+                    now: object = signal.getsignal(number)
+                    if now is stand_in:  # else user code has set another one meanwhile
+                        signal.signal(number, stand_in.handler)
+                self._stand_ins.clear()
+
+    def _scan(self) -> None:
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if isinstance(handler, StandIn) and handler._signals is self:
+                self._stand_ins[number] = handler
+            elif callable(handler):
+                self._stand_ins[number] = stand_in = StandIn(self, handler)
+                signal.signal(number, stand_in)
+        self._is_scanned = True
+
+    def forget(self) -> None:
+        """User code has run, which may have set other handlers."""
+        self._is_scanned = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let handlers wait until this ends, or `release`."""
+        with self.taken_over():
+            was, self._waits = self._waits, True
+            try:
+                yield
+            finally:
+                self._waits = was
+                while self._pending and not was:
+                    self._call(*self._pending.pop(0))
+
+    def release(self) -> None:
+        """From here on, handlers are called at once; those that wait already wait until `waiting` ends."""
+        self._waits = False
+
+    def handle(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        """Call a handler, now or as soon as it need not wait."""
+        if self._waits:
+            self._pending.append((handler, number, frame))
+        else:
+            self._call(handler, number, frame)
+
+    def _call(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        with self._user_code():
+            handler(number, frame)

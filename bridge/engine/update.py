@@ -1,0 +1,197 @@
+"""The compiled update of all algorithms: what it learns from, and where its results go."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from jax.sharding import Mesh
+from stable_baselines3.common.buffers import RolloutBuffer
+
+from bridge.engine.compilation import to_host
+from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
+from bridge.engine.plan import Plan
+from bridge.engine.rollout_buffer import read_rollout
+from bridge.observations import map_parts
+from bridge.replay.store.samples import PrioritizedSamples
+from bridge.sb3 import Space
+from jaxenvs.compilation import compiler_options
+from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
+from jaxenvs.learn.devices import layouts, own_key, run_on
+from jaxenvs.learn.interfaces import OffPolicyNetworks, OnPolicyNetwork
+from jaxenvs.learn.off_policy.replay import TD_ERRORS
+
+
+@functools.lru_cache(maxsize=64)
+def update_program(
+    network: OnPolicyNetwork | OffPolicyNetworks,
+    optimizers: ExportedOptimizers,
+    in_order: bool,
+    *,
+    mesh: Mesh | None = None,
+) -> Callable[..., Any]:
+    """Return the compiled update of a network.
+
+    There is one for each network, because looking for it among static arguments would take as long as a small update.
+
+    Args:
+      network: without weights.
+      optimizers: by the names of parameters.
+      in_order: whether XLA runs one kernel after the other.
+      mesh: the devices, if the rollout's environments are divided over them.
+    """
+
+    def compute(
+        settings: OnPolicySettings | OffPolicySettings,
+        numbers: Numbers,
+        state: LearnerState,
+        data: Rollout | Transitions,
+        key_data: jax.Array,
+        first: jax.Array | None = None,
+    ) -> tuple[LearnerState, jax.Array, dict[str, jax.Array]]:
+        key, draw = jax.random.split(jax.random.wrap_key_data(key_data))
+        of_each = transformations(optimizers, numbers)
+        if isinstance(settings, OnPolicySettings):
+            assert isinstance(data, Rollout)
+            state, metrics = settings.update(
+                cast(OnPolicyNetwork, network), of_each, state, data, own_key(draw, settings.axis_name)
+            )
+            # Computed on the host, where the advantages and the values are, and where NaN is a number.
+            metrics.pop("explained_variance")
+        else:
+            assert isinstance(data, Transitions)
+            example, num = jax.tree.map(lambda leaf: leaf[0], data), data.reward.shape[0]
+            networks = cast(OffPolicyNetworks, network)
+            noise = settings.noise(networks, settings.acting_params(state), example, draw, num)
+            state, metrics = settings.updates(networks, of_each, state, data, noise, first=first)
+        return state, jax.random.key_data(key), metrics
+
+    def update(*given: Any) -> Any:
+        return run_on(mesh, compute, None if mesh is None else layouts(mesh)[1], *given)
+
+    return jax.jit(update, compiler_options=compiler_options(in_order=in_order))
+
+
+def read_learner(learner: Learner, num_updates: int) -> LearnerState:
+    """Return what updates change, as compiled functions take it."""
+    return LearnerState(*learner.vectors(), np.int32(num_updates))  # type: ignore[arg-type]
+
+
+def rollout_update(
+    plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray, num_updates: int
+) -> tuple[Any, ...]:
+    """Return the compiled update of an on-policy algorithm, and its arguments, from what is there now."""
+    learner = plan.learner
+    assert learner is not None
+    make = functools.partial(update_program, mesh=plan.mesh)
+    update = plan.update_program(make, not is_large(learner, buffer, settings))
+    return update, settings, learner.settings(), read_learner(learner, num_updates), read_rollout(buffer), key
+
+
+def update_from_rollout(
+    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Run a `rollout_update`, and write the results back.
+
+    Args:
+      keep: see `Learner.leave`.
+
+    Returns:
+      The next key, and the metrics but for the explained variance.
+
+    Raises:
+      ValueError: weights became NaN. Those from before the update are kept.
+    """
+    key, metrics, _ = _run(plan, keep, update, *arguments)
+    return key, metrics
+
+
+def update_from_samples(
+    plan: Plan,
+    settings: OffPolicySettings,
+    num_updates: int,
+    samples: Sequence[Any],
+    action_space: Space,
+    key: np.ndarray,
+    first: int,
+    keep: bool,
+) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
+    """Learn from samples of SB3's replay buffer, and write the results back.
+
+    Args:
+      settings: of now, with the learning rate of each network.
+      num_updates: how many there were before.
+      samples: of a batch for each gradient step.
+      key: its data.
+      first: the number of the first one among those after one collection.
+      keep: see `Learner.leave`.
+
+    Returns:
+      The next key, the means of the metrics, and of samples with weights the sizes of their temporal-difference
+      errors, (num_updates, batch_size).
+
+    Raises:
+      ValueError: parameters became NaN. Those from before are kept.
+      RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
+    """
+    learner = plan.learner
+    assert learner is not None
+    update = plan.update_program(update_program, not learner.is_large(samples[0].rewards.shape[0]))
+    assert plan.actor is not None
+    from_host = plan.actor.network.from_host
+    each = [_transitions(sample, action_space, settings.gamma, from_host) for sample in samples]
+    batches = jax.tree.map(lambda leaf, *rest: np.stack([leaf, *rest]) if rest else leaf[None], *each)
+    state = read_learner(learner, num_updates)
+    return _run(plan, keep, update, settings, learner.settings(), state, batches, key, np.int32(first))
+
+
+def _run(
+    plan: Plan, keep: bool, update: Callable[..., Any], *arguments: object
+) -> tuple[np.ndarray, dict[str, float], np.ndarray | None]:
+    state, key, metrics = update(*arguments)
+    metrics = to_host(metrics)
+    errors = metrics.pop(TD_ERRORS, None)
+    means = {name: value.item() for name, value in metrics.items()}
+    # Where a mean is NaN, the parameters of any network may be, and `keep` looks at those of what acts alone.
+    keep = keep and not any(value != value for value in means.values())
+    assert plan.learner is not None
+    try:
+        plan.learner.leave(state.params, state.targets, state.optimizer_states, keep)
+    except ValueError as error:
+        losses = ", ".join(f"{name} {value:.3g}" for name, value in means.items() if "loss" in name)
+        raise ValueError(f"{error} Its losses: {losses}.") from None
+    return np.array(key), means, errors
+
+
+def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
+    """Whether kernels of an update are large enough to run side by side."""
+    size = buffer.buffer_size * buffer.n_envs
+    return learner.is_large(min(getattr(settings, "batch_size", size), size))
+
+
+def _transitions(sample: Any, action_space: Space, gamma: float, from_host: Callable[[Any], Any]) -> Transitions:
+    """Return a sample of SB3's replay buffer as the compiled update takes it.
+
+    Args:
+      from_host: checks and converts observations.
+    """
+    discounts = getattr(sample, "discounts", None)
+    going_on = 1 - _array(sample.dones)[:, 0]
+    action = _array(sample.actions)
+    return Transitions(
+        observation=from_host(map_parts(_array, sample.observations)),
+        action=action[:, 0] if isinstance(action_space, spaces.Discrete) else action,
+        reward=_array(sample.rewards)[:, 0],
+        next_observation=from_host(map_parts(_array, sample.next_observations)),
+        discount=going_on * (np.float32(gamma) if discounts is None else _array(discounts)[:, 0]),
+        weight=_array(sample.weights) if isinstance(sample, PrioritizedSamples) else None,
+    )
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return tensor.cpu().numpy()

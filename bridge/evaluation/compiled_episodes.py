@@ -1,0 +1,131 @@
+"""The program of evaluate: episodes of a policy, of which each draws what it would draw alone."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
+from bridge.translate.policies import ExportedPolicy
+from bridge.vec_env.packing import Packed, Packing
+from bridge.wrappers import CompiledWrapper
+from bridge.wrappers.chain import step as step_chain
+from bridge.wrappers.vec_monitor import CompiledMonitor
+from jaxenvs import VectorEnv, VectorTimeStep
+from jaxenvs.compilation import compiler_options
+from jaxenvs.learn import Masked, Recalled
+from jaxenvs.wrappers.action_masker import action_masks
+
+Network = ExportedPolicy | ExportedActor
+# Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
+DRAWS_OF_POLICY = 2**32 - 1
+
+
+def _episodes(
+    network: Network,
+    deterministic: bool,
+    masks: bool,
+    wrapper_types: tuple[type[CompiledWrapper[Any]], ...],
+    packing: Packing,
+    venv: VectorEnv,
+    parameters: jax.Array,
+    begun: tuple[Packed, tuple[Any, ...], Any] | None,
+    seeds: jax.Array,
+    wanted: jax.Array,
+    max_steps: jax.Array,
+    exploration_rate: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,).
+
+    Args:
+      masks: whether the network is told which actions are legal.
+      wrapper_types: those of the Chain.
+      packing: of the state of the environments.
+      venv: these, which nobody resets.
+      begun: where environments and wrappers begin, and the first observation; without wrappers all begins here.
+      seeds: of the lanes.
+      exploration_rate: how often a Q network, if it is not deterministic, acts at random.
+    """
+    lane_keys = jax.vmap(jax.random.key)(seeds)
+    policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
+    named, recalls = network.unravel(parameters), hasattr(network, "recall")
+
+    # One lane at a time, so that what a lane draws does not depend on how many there are.
+    def act(observation: Any, key: jax.Array, step: jax.Array) -> tuple[jax.Array, Any]:
+        seen = jax.tree.map(lambda leaf: leaf[None], observation)
+        memory = network.recall(named, seen) if recalls else None  # type: ignore[union-attr]
+        action = _choose(network, deterministic, exploration_rate, network.distribution(named, seen), key, step)
+        return action, jax.tree.map(lambda leaf: leaf[0], memory)
+
+    def going_on(carry: Any) -> Any:
+        *_, running, step = carry
+        return jnp.any(running) & (step < max_steps)
+
+    def advance(carry: Any) -> Any:
+        state, wrapper_states, observation, memory, records, running, step = carry
+        seen = Masked(observation, action_masks(venv, state)) if masks else observation
+        if recalls:
+            seen = Recalled(observation, memory, jnp.broadcast_to(step == 0, running.shape))
+        action, memory = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
+        state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
+        wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
+        new = (*_totals(wrapper_types, timestep, outputs), timestep.terminated, timestep.truncated)
+        records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
+        return state, wrapper_states, seen.observation, memory, records, running & ~timestep.done, step + 1
+
+    if begun is None:
+        (state, timestep), wrapper_states = venv.reset(lane_keys), ()
+        observation = timestep.observation
+    else:
+        packed_state, wrapper_states, observation = begun
+        state = packing.unpack(packed_state)
+    nothing = (state.episode_return, state.episode_length, jnp.zeros_like(state.done), jnp.zeros_like(state.done))
+    memory = network.no_memory(named, venv.num_envs) if recalls else None  # type: ignore[union-attr]
+    start = (state, wrapper_states, observation, memory, nothing, wanted, jnp.zeros((), jnp.int32))
+    *_, (returns, lengths, terminated, truncated), running, _ = jax.lax.while_loop(going_on, advance, start)
+    return returns, lengths, terminated, truncated | running
+
+
+def _choose(
+    network: Network,
+    deterministic: bool,
+    exploration_rate: jax.Array,
+    distribution: Any,
+    key: jax.Array,
+    step: jax.Array,
+) -> jax.Array:
+    """The action of one lane, as its environment takes it.
+
+    Args:
+      distribution: of a batch of one.
+      key: of the lane; with the number of the step, what it draws from.
+    """
+    if isinstance(network, ExportedQNetwork) and not deterministic:
+        key, which = jax.random.split(jax.random.fold_in(key, step))
+        random = jax.random.randint(key, (1,), 0, network.head.size, jnp.int32)
+        explores = jax.random.uniform(which) < exploration_rate
+        return network.to_env(jnp.where(explores, random, distribution.mode()))[0]
+    if deterministic or isinstance(distribution, Deterministic):
+        return network.to_env(distribution.mode())[0]
+    if network.exploration is None:
+        key = jax.random.fold_in(key, step)
+    sample = distribution.sample(distribution.noise(key, 1)[0])
+    return network.to_env(sample)[0]
+
+
+def _totals(
+    wrapper_types: tuple[type[CompiledWrapper[Any]], ...], timestep: VectorTimeStep, outputs: tuple[Any, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Returns and lengths as the infos tell them: those of the outermost VecMonitor, if there is one."""
+    monitors = [output for kind, output in zip(wrapper_types, outputs) if kind is CompiledMonitor]
+    counted = monitors[-1] if monitors else timestep
+    return counted.episode_return.astype(timestep.episode_return.dtype), counted.episode_length
+
+
+@functools.cache
+def program() -> Any:
+    """Jitted once for the process, so that an evaluation like one before does not compile again."""
+    return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

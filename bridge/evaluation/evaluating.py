@@ -1,0 +1,345 @@
+"""evaluate: thousands of episodes of a Stable-Baselines3 policy at once, in one compiled program."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from typing import Any, TypeGuard
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage, is_vecenv_wrapped
+
+import jaxenvs
+from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
+from bridge.algorithms.specs import SPECS
+from bridge.contrib import is_maskable
+from bridge.engine.trust import inner_environments
+from bridge.environment_ids import is_jax_id
+from bridge.errors import NotCompilable
+from bridge.evaluation.compiled_episodes import Network, program
+from bridge.evaluation.on_host import run_episodes, with_statistics
+from bridge.originals import has_own_methods
+from bridge.sb3 import Space
+from bridge.translate.modules import read_parameters
+from bridge.translate.off_policy import acting_tensors, export_acting
+from bridge.translate.off_policy_networks import ExportedQNetwork
+from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.wrappers import Chain
+from bridge.wrappers.vec_normalize import CompiledNormalize
+from jaxenvs import AutoresetMode, Environment, TimeLimit, VectorEnv, Wrapper, arguments
+from jaxenvs.compilation import require_usable
+from jaxenvs.learn import ActionHead
+from jaxenvs.wrappers.action_masker import require_action_masks
+
+EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
+NO_LIMIT = 2**31 - 1
+# More takes days, or more memory than there is.
+MOST_EPISODES, MOST_LANES = 10**7, 2**20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What `n_episodes` episodes came to. `str` has the mean and the standard deviation of their returns.
+
+    Attributes:
+      returns: float (n_episodes,), the undiscounted sums of the rewards of the environment, before normalisation; or
+        as a VecMonitor around the environments counts them.
+      lengths: int (n_episodes,), in steps.
+      terminated: bool (n_episodes,), the environment ended the episode.
+      truncated: bool (n_episodes,), its TimeLimit did, or `max_steps`. An episode may be both.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
+        return float(self.returns.std())
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes"
+
+
+def evaluate(
+    model: BaseAlgorithm | BasePolicy,
+    env: str | Environment[Any] | VectorEnv | VecEnv | gymnasium.Env[Any, Any],
+    n_episodes: int,
+    *,
+    deterministic: bool = True,
+    seed: int = 0,
+    max_steps: int | None = None,
+    max_lanes: int = 4096,
+) -> Evaluation:
+    """Run whole episodes of a policy, many at once. Nothing of the model or of `env` changes.
+
+    Every episode that starts is counted, however long it gets, so that short ones weigh no more than long ones.
+
+    Observations are normalised by the statistics of the VecNormalize in `env`; if there is none, by those of the one
+    that the model trains in, `model.get_vec_normalize_env()`, if any. A model of `bridge` that was loaded without its
+    environments has none, but knows that it was trained on normalised observations, and a warning says so.
+
+    A Gymnasium environment, and any other VecEnv than a JaxVecEnv, is stepped on the host, by SB3's `evaluate_policy`
+    and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
+
+    Args:
+      model: PPO, A2C, RecurrentPPO, which remembers within episodes, DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG or another
+        SB3 algorithm with a policy of one of these, or MaskablePPO, which takes legal actions alone; bridge's or SB3's
+        own; or such a policy. On the host, any SB3 model.
+      env: an id of jaxenvs or Gymnasium, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
+        compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
+        the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
+        number.
+      n_episodes: how many.
+      deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
+        matrix for each episode; of a DQN or QRDQN model, at random as often as its `exploration_rate` says.
+      seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
+      max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
+      max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it. Within a
+        wrapper of your own there are as many at once as `env` has lanes.
+
+    Raises:
+      NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
+      TypeError: `model` or `env` is not one of these.
+      UnknownEnvironment: there is no such id.
+      ValueError: the policy is not for these spaces, or is MaskablePPO's and `env` tells no legal actions; nothing
+        limits the episodes, a number is not positive, or weights or statistics are NaN.
+    """
+    require_usable()
+    n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
+    max_lanes = arguments.positive_int("max_lanes", max_lanes, MOST_LANES)
+    if max_steps is not None:
+        max_steps = arguments.positive_int("max_steps", max_steps)
+    seed = arguments.integer("seed", seed, -(2**63), None, "an int")
+    arguments.boolean("deterministic", deterministic)
+    policy = _policy_of(model)
+    if isinstance(env, str) and env in gymnasium.registry and not is_jax_id(env):
+        env = gymnasium.make(env)
+    if _is_on_host(env):
+        return _on_host(model, env, n_episodes, deterministic, seed, max_steps)
+    try:
+        _require_known_predict(model)
+        network = export_acting(policy)
+        lanes, stack = _environments(env)
+        stack = _as_the_policy_sees(stack, model, policy)
+        chain = _chain(stack)
+    except NotCompilable as reason:
+        raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
+    _require_spaces(policy, network, stack, lanes.lane_env(0))
+    _require_ends(lanes.lane_env(0), max_steps)
+
+    # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
+    num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
+    return _at_once(model, policy, network, lanes, chain, num_lanes, n_episodes, deterministic, seed, max_steps)
+
+
+def _policy_of(model: Any) -> Any:
+    policy = model.policy if isinstance(model, BaseAlgorithm) else model
+    if not isinstance(policy, BasePolicy):
+        raise TypeError(f"model must be an SB3 algorithm or a policy of one, got a {type(model).__name__}.")
+    return policy
+
+
+def _on_host(
+    model: Any, env: Any, n_episodes: int, deterministic: bool, seed: int, max_steps: int | None
+) -> Evaluation:
+    if max_steps is not None:
+        raise ValueError(
+            f"max_steps cuts episodes of JAX environments alone, got {max_steps}. For others there is Gymnasium's "
+            "TimeLimit."
+        )
+    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
+    return Evaluation(*run_episodes(model, env, n_episodes, deterministic, seed, trained_in))
+
+
+def _at_once(
+    model: BaseAlgorithm | BasePolicy,
+    policy: BasePolicy,
+    network: Network,
+    lanes: VectorEnv,
+    chain: Chain,
+    num_lanes: int,
+    n_episodes: int,
+    deterministic: bool,
+    seed: int,
+    max_steps: int | None,
+) -> Evaluation:
+    """Run the episodes in the compiled program, `num_lanes` of them in each call.
+
+    Args:
+      network: the exported policy.
+      lanes: the environments, with the parameters that each has.
+      chain: what presents them to the policy.
+    """
+    parameters = read_parameters(acting_tensors(policy, network))
+    exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
+    _require_numbers(parameters, chain)
+    if masks := is_maskable(policy):
+        require_action_masks(chain.base.venv)
+    limit = np.int32(NO_LIMIT if max_steps is None else min(max_steps, NO_LIMIT))
+    parts = []
+    for first in range(0, n_episodes, num_lanes):
+        episode = first + np.arange(num_lanes)
+        first_seed = (seed + first) % 2**32
+        base, begun = chain.base.with_envs(_lanes(lanes, episode)), None
+        if chain.wrappers:  # which begin on the host, as SB3 has written their resets
+            base.seed(first_seed)
+            copies = chain.around(base)
+            observation = copies.reset()
+            around = Chain.of(copies)
+            begun = base.packed_state, around.state(), around.observation(observation)
+        venv = dataclasses.replace(base.venv, autoreset=AutoresetMode.DISABLED)
+        seeds = (first_seed + np.arange(num_lanes)).astype(np.uint32)
+        given = (venv, parameters, begun, seeds, episode < n_episodes, limit, np.float32(exploration_rate))
+        parts.append(program()(network, deterministic, masks, chain.types, base.programs.state, *given))
+    returns, lengths, terminated, truncated = (
+        np.concatenate([np.asarray(part) for part in column])[:n_episodes] for column in zip(*parts)
+    )
+    return Evaluation(returns.astype(float), lengths.astype(int), terminated, truncated)
+
+
+def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
+    """The environments, whose number does not matter, and the VecEnv that presents them to a policy."""
+    if isinstance(env, str):
+        env = jaxenvs.make(env)
+    if isinstance(env, VectorEnv):
+        return env, JaxVecEnv(VectorEnv(env.lane_env(0), 1))  # others may have other bounds, which do not matter
+    if isinstance(env, Environment):
+        env = JaxVecEnv(env)
+    if not isinstance(env, VecEnv):
+        raise TypeError(
+            "env must be an id of jaxenvs.registered(), a jaxenvs Environment or VectorEnv, a VecEnv or a Gymnasium "
+            f"environment, got a {type(env).__name__}."
+        )
+    return env.unwrapped.venv, env  # type: ignore[attr-defined]
+
+
+def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: BasePolicy) -> VecEnv:
+    """The environments with the channels of images first, behind the statistics that the model trains with."""
+    if not _fits(env.observation_space, policy.observation_space):
+        with contextlib.suppress(AssertionError):  # there is no image whose channels are last
+            env = VecTransposeImage(env)
+    trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
+    if is_vecenv_wrapped(env, VecNormalize):
+        trained_in = None
+    elif trained_in is None and getattr(model, "normalized_observations", False):
+        warnings.warn(
+            "The model was trained on observations normalised by a VecNormalize, and there is none here: give env in a "
+            "VecNormalize with the statistics of the training (VecNormalize.load).",
+            stacklevel=3,
+        )
+    if trained_in is not None and trained_in.norm_obs:
+        if type(trained_in) is not VecNormalize:
+            raise NotCompilable(f"{type(trained_in).__name__} may normalise in a way of its own.")
+        env = _normalized(env, trained_in)
+    return env
+
+
+def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:
+    """The environments behind statistics, around which are the wrappers that change what these are of."""
+    if not isinstance(env, VecEnvWrapper) or _shapes(env.observation_space) == _shapes(like.observation_space):
+        return with_statistics(env, like)
+    new = object.__new__(type(env))
+    vars(new).update(vars(env) | {"venv": _normalized(env.venv, like)})
+    return new
+
+
+def _shapes(space: Space) -> Any:
+    return {name: _shapes(part) for name, part in space.items()} if isinstance(space, spaces.Dict) else space.shape
+
+
+def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
+    return isinstance(env, gymnasium.Env) or (isinstance(env, VecEnv) and not isinstance(env.unwrapped, JaxVecEnv))
+
+
+def _chain(env: VecEnv) -> Chain:
+    own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
+    if own is not None:
+        raise NotCompilable(f"A method was put into the {type(own).__name__}.")
+    return Chain.of(env)
+
+
+def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
+    """One lane for each episode, with the parameters that it has, as a JaxVecEnv takes them."""
+    env = venv.env
+    if venv.env_axis == 0:
+        env = jax.tree.map(lambda leaf: leaf[episode % venv.num_envs], env)
+    return VectorEnv(env, len(episode), env_axis=venv.env_axis)
+
+
+def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
+    """Refuse actions that are not SB3's choice, nor bridge's."""
+    if not isinstance(model, BaseAlgorithm):
+        return
+    known = [BaseAlgorithm.predict, CompiledAlgorithm.predict]
+    known += [each.predict for spec in SPECS.values() for each in spec.imported]
+    if type(model).predict not in known or "predict" in vars(model):
+        raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
+
+
+def _require_ends(lane: Environment[Any], max_steps: int | None) -> None:
+    env = lane
+    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
+        env = env.env
+    if max_steps is None and not isinstance(env, TimeLimit):
+        raise ValueError(f"{type(lane).__name__} has no TimeLimit, so an episode may never end: give max_steps.")
+
+
+def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
+    """NaN would act as some action or other, and look like a result."""
+    if np.isnan(parameters).any():
+        raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
+    normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
+    if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
+        raise ValueError("The statistics of the VecNormalize are NaN.")
+
+
+def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Environment[Any]) -> None:
+    if not _fits(env.observation_space, policy.observation_space):
+        raise ValueError(
+            f"The policy is for observations of {policy.observation_space}, "
+            f"{type(lane.unwrapped).__name__} gives those of {env.observation_space}."
+        )
+    if not _takes(lane.action_space, network.head):
+        raise ValueError(
+            f"The policy gives actions of {policy.action_space}, "
+            f"{type(lane.unwrapped).__name__} takes those of {lane.action_space}."
+        )
+
+
+def _fits(given: Space, expected: Space) -> bool:
+    """Whether a policy for `expected` can see observations of `given`. Bounds do not matter to it."""
+    if isinstance(given, spaces.Dict) and isinstance(expected, spaces.Dict):
+        return all(name in given.spaces and _fits(given[name], part) for name, part in expected.items())
+    if isinstance(given, spaces.Box) and isinstance(expected, spaces.Box):
+        return given.shape == expected.shape
+    return bool(given == expected)
+
+
+def _takes(space: Space, head: ActionHead) -> bool:
+    """Whether the actions of a policy are members of `space`."""
+    try:
+        own = ActionHead.of(space)
+    except ValueError:
+        return False
+    inside = all(low <= at for low, at in zip(own.low, head.low)) and all(
+        high >= at for high, at in zip(own.high, head.high)
+    )
+    # The dtype does not matter: actions are cast to that of the environment.
+    owns = (
+        dataclasses.replace(each, low=head.low, high=head.high, dtype=head.dtype) for each in (own, own.in_choices())
+    )
+    return inside and head in owns

@@ -1,0 +1,70 @@
+"""Functions that make one Gymnasium environment each, here or in another process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from bridge.environment_ids import gymnasium_spec
+from jaxenvs import Environment
+from jaxenvs.arguments import shown
+
+# Functions below are sent to other processes by value, so they may name no function of this package: that would be sent
+# by its name, and whoever looks it up imports JAX and PyTorch.
+
+
+def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """The function that makes one environment, with the parameters `kwargs`.
+
+    Raises:
+      TypeError: `env_id` is neither an id nor a class or function.
+    """
+    if not isinstance(env_id, str):
+        if not callable(env_id) or isinstance(env_id, Environment):
+            raise TypeError(
+                "env_id must be an id of Gymnasium, or a class or function that makes a Gymnasium environment, got "
+                f"{shown(env_id)}."
+            )
+        return functools.partial(env_id, **kwargs)
+    spec = gymnasium_spec(env_id)  # in another process the id may not be registered
+
+    def make() -> gymnasium.Env[Any, Any]:
+        try:
+            return gymnasium.make(spec, **{"render_mode": "rgb_array", **kwargs})
+        except TypeError:
+            return gymnasium.make(spec, **kwargs)
+
+    return make
+
+
+def env_fn(
+    make: Callable[[], gymnasium.Env[Any, Any]],
+    seed: int | None,
+    monitor_kwargs: dict[str, Any],
+    wrapper_class: Callable[..., Any] | None,
+    wrapper_kwargs: dict[str, Any],
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """The function that makes the environment of a lane, in its Monitor and wrapper.
+
+    Args:
+      monitor_kwargs: with nothing in it there is no Monitor.
+    """
+
+    def make_lane(**changes: Any) -> gymnasium.Env[Any, Any]:
+        env = make()
+        if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
+            raise TypeError(f"env_id must make a Gymnasium environment with its spaces, got {env!r}.")
+        if seed is not None:
+            env.action_space.seed(seed)
+        if monitor_kwargs:
+            from stable_baselines3.common.monitor import Monitor
+
+            env = Monitor(env, **{**monitor_kwargs, **changes})
+        return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
+
+    # In a worker that is started again, a Monitor goes on with the file of the one before.
+    make_lane.again = functools.partial(make_lane, override_existing=False)  # type: ignore[attr-defined]
+    return make_lane

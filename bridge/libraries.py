@@ -1,0 +1,32 @@
+"""Which packages are libraries, and which hold code of the user."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+
+# Packages besides the standard library whose objects and classes are not the user's.
+LIBRARIES = {"torch", "numpy", "jax", "jaxlib", "optax", "gymnasium", "stable_baselines3", "sb3_contrib"}
+LIBRARIES |= {"bridge", "jaxenvs", "typing_extensions"}
+
+INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+def is_library(package: str) -> bool:
+    """Whether a package is one of those or the standard library's."""
+    return package in LIBRARIES or is_standard(package)
+
+
+def is_standard(package: str) -> bool:
+    """Whether a package is the standard library's."""
+    if package not in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(package), "__file__", None)  # users have a package called `test` too
+    return file is None or file.startswith(_STANDARD)
+
+
+def root_of(value: object) -> str:
+    """Return the package of a class or a function."""
+    module = getattr(value, "__module__", None)
+    return module.partition(".")[0] if isinstance(module, str) else ""

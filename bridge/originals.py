@@ -1,0 +1,108 @@
+"""Which methods of classes were replaced: notebooks often put a method of their own into a class of SB3 or bridge.
+
+A compiled function stands in for the methods that came with a class, so it must not run in the place of others.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from bridge.libraries import is_library
+
+# Attributes of each class remembered, as they were when bridge was imported.
+_ATTRIBUTES: dict[type, dict[str, Any]] = {}
+# Names of the methods in a class that were not its own by then.
+_FOREIGN: dict[type, tuple[str, ...]] = {}
+# Methods that Python calls by itself, whatever a class had before.
+_ACCESS = frozenset(("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__call__"))
+
+
+def remember(*classes: type) -> None:
+    """Remember the methods of classes and of their bases, if that has not happened before."""
+    for cls in classes:
+        for base in cls.__mro__:
+            if base not in _ATTRIBUTES and base is not object:
+                _watched.cache_clear()
+                _ATTRIBUTES[base] = dict(vars(base))
+                _FOREIGN[base] = tuple(name for name, value in vars(base).items() if _is_foreign(value))
+
+
+def remember_packages(*packages: str) -> None:
+    """Remember all classes in the modules of packages, as far as these have been imported."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages and module is not None:  # it is None where an import is forbidden
+            remember(*(each for each in list(vars(module).values()) if _is_of(each, name)))
+
+
+def replaced(cls: type) -> tuple[str, ...]:
+    """Return the names of the methods that somebody has put into a class or its bases, among those remembered."""
+    now, then, is_foreign = _watched(cls)
+    # One comparison in C, as this is asked before many a step.
+    if now == then and not is_foreign:
+        return ()
+    return tuple(dict.fromkeys(name for base in known_bases((cls,)) for name in _replaced_in(base, cls)))
+
+
+def is_shadowed(cls: type, name: str) -> bool:
+    """Whether a method was replaced in a base of a class, while the class has another one of this name."""
+    resolved = inspect.getattr_static(cls, name, None)
+    return any(vars(base).get(name) is not resolved for base in known_bases((cls,)) if name in _replaced_in(base, cls))
+
+
+def has_own_methods(thing: object) -> bool:
+    """Whether somebody has put a method into an object or into its class: of an environment or a buffer, say."""
+    cls: type = type(thing)
+    return not routines(cls).isdisjoint(vars(thing)) or bool(replaced(cls))
+
+
+@functools.lru_cache(maxsize=256)
+def routines(cls: type) -> frozenset[str]:
+    """Return the names of the methods of a class."""
+    return frozenset(name for name in dir(cls) if inspect.isroutine(getattr(cls, name, None)))
+
+
+def known_bases(classes: Iterable[type]) -> tuple[type, ...]:
+    """Return the classes and bases whose methods are remembered."""
+    bases = dict.fromkeys(base for cls in classes for base in cls.__mro__)
+    return tuple(base for base in bases if base in _ATTRIBUTES)
+
+
+@functools.lru_cache(maxsize=256)
+def _watched(cls: type) -> tuple[list[Any], list[Any], bool]:
+    """What the known bases of a class have now, what they had, and whether any had foreign methods then."""
+    bases = known_bases((cls,))
+    return [vars(base) for base in bases], [_ATTRIBUTES[base] for base in bases], any(_FOREIGN[base] for base in bases)
+
+
+def _replaced_in(base: type, cls: type) -> list[str]:
+    now, then = vars(base), _ATTRIBUTES[base]
+    changed = [name for name in {*now, *then} if now.get(name) is not then.get(name)]
+    methods = [name for name in changed if _is_method(now.get(name)) or _is_method(then.get(name))]
+    if not methods:
+        then.clear()
+        then.update(now)  # Python adds `__annotations__` when somebody asks for them
+        return [*_FOREIGN[base]]
+    # A method of a new name is called by the code alone that has put it there.
+    known = {*then, *_ACCESS}.union(*(vars(each) for each in cls.__mro__ if each is not base))
+    return [*_FOREIGN[base], *sorted(known.intersection(methods))]
+
+
+def _is_method(value: object) -> bool:
+    return callable(value) or hasattr(type(value), "__get__")
+
+
+def _is_foreign(value: object) -> bool:
+    """Whether a method comes from another package than those that belong together here."""
+    for each in (getattr(value, "__func__", None), getattr(value, "fget", None), value):
+        namespace = getattr(each, "__globals__", None)
+        if isinstance(namespace, dict) and isinstance(name := namespace.get("__name__"), str):
+            return not (name.startswith("namedtuple_") or is_library(name.partition(".")[0]))
+    return False
+
+
+def _is_of(value: object, module: str) -> bool:
+    return isinstance(value, type) and value.__module__ == module

@@ -1,0 +1,257 @@
+"""Views: array-likes that compute the rows that are asked for, and write through, as SB3's arrays are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+
+class View(NDArrayOperatorsMixin):
+    """Array-like with the shape and dtype of an array that is stored in another form.
+
+    Indexing follows NumPy: integers, slices and `...` give a view, which reads and writes what is stored now; an index
+    array gives a copy. Functions and methods of NumPy get a read-only copy of all of it, so nothing that is written is
+    lost without an error.
+    """
+
+    def __init__(self, outline: np.ndarray) -> None:
+        """
+        Args:
+          outline: an array of this shape and dtype that takes no memory, see `outline`.
+        """
+        self._outline = outline
+
+    def _read(self, index: Any) -> Any:
+        """Return what `array[index]` would be, in memory that may be the store's."""
+        raise NotImplementedError
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        if not all(_is_basic(key) for key in (index if isinstance(index, tuple) else (index,))):
+            return self._read(index)
+        part = self._outline[index]  # raises the IndexError of an array
+        return _Part(self, index, part) if isinstance(part, np.ndarray) and part.ndim else self._read(index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array: np.ndarray = np.asarray(self._read(...), dtype)
+        if copy:
+            return array.copy()
+        array = array.view()
+        array.flags.writeable = False
+        return array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: tuple[Any, ...] = (), **kwargs: Any) -> Any:
+        inputs = tuple(np.asarray(each) if isinstance(each, View) else each for each in inputs)
+        if not any(isinstance(each, View) for each in out):
+            return getattr(ufunc, method)(*inputs, **kwargs, **({"out": out} if out else {}))
+        # Computed as into an array, so that what cannot be cast is refused, and then written.
+        arrays = tuple(np.array(each) if isinstance(each, View) else each for each in out)
+        getattr(ufunc, method)(*inputs, out=arrays, **kwargs)
+        for each, array in zip(out, arrays):
+            if isinstance(each, View):
+                each[...] = array
+        return out[0] if len(out) == 1 else out
+
+    def __getattr__(self, name: str) -> Any:
+        # Shape, dtype and sizes cost nothing.
+        if name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize"):
+            return getattr(self._outline, name)
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(np.asarray(self), name)
+
+    def __len__(self) -> int:
+        return len(self._outline)
+
+    def __iter__(self) -> Any:
+        return (self[row] for row in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return value in np.asarray(self)
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        # By which PyTorch makes a tensor at once, and not row by row. A copy, because tensors can be written.
+        return np.array(self).__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return np.empty(0).__dlpack_device__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return np.array(self).__reduce_ex__(protocol)
+
+
+class _Part(View):
+    """View of a part of another view."""
+
+    def __init__(self, whole: View, index: Any, outline: np.ndarray) -> None:
+        super().__init__(outline)
+        self._whole, self._index = whole, index
+
+    def _read(self, index: Any) -> Any:
+        return self._whole._read(self._index)[index]
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        part = np.array(self._whole._read(self._index))
+        part[index] = values
+        self._whole[self._index] = part
+
+
+class SlotView(View):
+    """View of values that are computed for slots, and written slot by slot."""
+
+    def __init__(
+        self, outline: np.ndarray, read: Callable[[np.ndarray], np.ndarray], write: Callable[[np.ndarray, Any], None]
+    ) -> None:
+        """
+        Args:
+          outline: (capacity, num_envs, *shape).
+          read: returns the values of slots, (num, *shape).
+          write: takes slots, each once, and their values.
+        """
+        super().__init__(outline)
+        self._read_slots, self._write_slots = read, write
+
+    def _block(self, index: Any) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
+        """Return slots, their values, and which of these `index` means."""
+        where = locate(index, *self._outline.shape[:2])
+        return where.slots, self._read_slots(where.slots).reshape(*where.lead, *self._outline.shape[2:]), where.index
+
+    def _read(self, index: Any) -> Any:
+        _, block, index = self._block(index)
+        return block[index]
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        slots, block, index = self._block(index)
+        block[index] = values
+        self._write_slots(slots, block.reshape(-1, *self._outline.shape[2:]))
+
+
+class ColumnView(View):
+    """View of an array, which tells before it is written in which slots."""
+
+    def __init__(self, column: Callable[[], np.ndarray], before: Callable[[np.ndarray], None]) -> None:
+        """
+        Args:
+          column: returns the array, (capacity, num_envs, *shape).
+          before: is called with the slots, each once, that are written next.
+        """
+        array = column()
+        super().__init__(outline(array.shape, array.dtype))
+        self._column, self._before = column, before
+
+    def _read(self, index: Any) -> Any:
+        return self._column()[index]
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        self._before(locate(index, *self._outline.shape[:2]).slots)
+        self._column()[index] = values
+
+
+class Views(dict[str, View]):
+    """Views of the parts of Dict observations. An array that is put in is written into the part of this name."""
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        replace(name, self[name], values)
+
+    update = MutableMapping.update  # which calls the above
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+def outline(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an array of zeros of a shape and dtype that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def replace(name: str, array: Any, values: Any) -> None:
+    """Write `values` in the place of all that a view or array holds.
+
+    Raises:
+      ValueError: they have another shape.
+    """
+    if tuple(np.shape(values)) != tuple(array.shape):
+        raise ValueError(f"{name} must have the shape {tuple(array.shape)}, got {tuple(np.shape(values))}.")
+    array[...] = values
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """The slots that an index of (capacity, num_envs, *shape) reads or writes, and some more.
+
+    Attributes:
+      slots: (num,), row * num_envs + lane, each once.
+      lead: in place of (capacity, num_envs), the leading axes of an array of these slots alone.
+      index: the index of that array that means the same.
+    """
+
+    slots: np.ndarray
+    lead: tuple[int, ...]
+    index: tuple[Any, ...]
+
+
+def locate(index: Any, capacity: int, num_envs: int) -> Where:
+    """Find the slots that an index means, without a look at the others.
+
+    Raises:
+      IndexError: a row or lane is out of range.
+    """
+    keys = index if isinstance(index, tuple) else (index,)
+    first, second = (*keys, None, None)[:2]
+    if _is_integers(first) and _is_integers(second):
+        slots, one = _unique(_within(first, capacity, 0) * num_envs + _within(second, num_envs, 1))
+        return Where(slots, (len(slots),), (one, *keys[2:]))
+    rest = keys[1:]
+    if _is_integers(first):
+        rows, first = _unique(_within(first, capacity, 0))
+    elif isinstance(first, slice):
+        rows, first = np.arange(*first.indices(capacity)), slice(None)
+    else:
+        rows, first, rest = np.arange(capacity), first, keys[1:]
+    slots = (rows[:, None] * num_envs + np.arange(num_envs)).reshape(-1)
+    return Where(slots, (len(rows), num_envs), (first, *rest) if keys else ())
+
+
+def _unique(numbers: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Return each once, and their indices; a number for a single one, by which an axis goes, as with NumPy."""
+    if numbers.ndim == 0:
+        return numbers.reshape(1), 0
+    unique, inverse = np.unique(numbers, return_inverse=True)
+    return unique, inverse.reshape(numbers.shape)
+
+
+def _within(key: Any, size: int, axis: int) -> np.ndarray:
+    numbers: np.ndarray = np.asarray(key, np.int64)
+    out = (numbers < -size) | (numbers >= size)
+    if out.any():
+        raise IndexError(f"index {numbers[out][0]} is out of bounds for axis {axis} with size {size}")
+    return numbers % size
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether NumPy gives a view for it."""
+    return key is None or key is ... or (isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool))
+
+
+def _is_integers(key: Any) -> bool:
+    if key is None or isinstance(key, (bool, slice, tuple)) or key is ...:
+        return False
+    return np.asarray(key).dtype.kind in "iu"

@@ -1,0 +1,95 @@
+"""What callers give to a JaxVecEnv, checked before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
+
+from jaxenvs import AutoresetMode, Environment, VectorEnv
+from jaxenvs.arguments import integer, positive_int
+from jaxenvs.learn import make_mesh
+from jaxenvs.learn.devices import require_divisible, require_mesh
+
+# What Python keeps of a lane besides its arrays: infos, seeds, options.
+BYTES_OF_A_LANE = 500
+
+
+def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:
+    """Return the VectorEnv that a JaxVecEnv steps.
+
+    Args:
+      env, num_envs: those of JaxVecEnv.
+
+    Raises:
+      TypeError, ValueError: `env` is no environment of jaxenvs, has another number, or does not reset as SB3 expects.
+    """
+    if isinstance(env, Environment):
+        return VectorEnv(env, 1 if num_envs is None else num_envs)
+    if not isinstance(env, VectorEnv):
+        raise TypeError(
+            f"env must be a jaxenvs Environment or VectorEnv, got {type(env).__name__}. "
+            "For an id, use bridge.make_vec_env; for Gymnasium environments, SB3's own make_vec_env."
+        )
+    if num_envs not in (None, env.num_envs):
+        raise ValueError(f"num_envs is {num_envs!r}, but the VectorEnv has {env.num_envs}.")
+    if env.autoreset is not AutoresetMode.SAME_STEP:
+        raise ValueError(f"Stable-Baselines3 expects auto-reset SAME_STEP, got a VectorEnv with {env.autoreset}.")
+    return env
+
+
+def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
+    """The lanes that SB3's `indices` mean: None is all, an int one, from the end if it is negative.
+
+    Raises:
+      ValueError: it is none of None, an int and an iterable of ints; or there is no such lane.
+    """
+    if indices is None:
+        return list(range(num_envs))
+    several = isinstance(indices, list | tuple | range | set) or (isinstance(indices, np.ndarray) and indices.ndim)
+    lanes = indices if several else [indices]
+    return [integer("indices", lane, -num_envs, num_envs - 1) % num_envs for lane in lanes]  # type: ignore[union-attr]
+
+
+def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
+    """The devices among which lanes are divided; None if they are not.
+
+    Args:
+      devices: how many, or a mesh of them.
+
+    Raises:
+      TypeError, ValueError: there are not so many, they cannot have equal parts, or some are of other processes, where
+        nobody steps.
+    """
+    if devices is None:
+        return None
+    mesh = require_mesh(devices) if isinstance(devices, Mesh) else make_mesh(positive_int("devices", devices))
+    require_divisible("num_envs", num_envs, mesh.size)
+    if mesh.is_multi_process:
+        raise ValueError("devices must be those of one process; over several, train with learn.train(..., mesh=).")
+    return mesh
+
+
+def require_memory(num_envs: int, arrays: Any) -> None:
+    """Refuse more environments than this machine could ever hold.
+
+    Args:
+      arrays: what all lanes keep, as `jax.ShapeDtypeStruct`s.
+
+    Raises:
+      ValueError: so many environments could never fit into this machine.
+    """
+    needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # not every system tells
+        there = 2**40
+    if 0 < there < needed:
+        raise ValueError(
+            f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, and this machine has "
+            f"{there / 2**30:,.0f} GiB."
+        )

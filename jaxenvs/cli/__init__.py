@@ -1,0 +1,301 @@
+"""The `jaxenvs` command: list, doctor and bench, and the way to train, tune, evaluate and record: `bridge.app`'s.
+
+Nothing here needs PyTorch, so that the first three work without it, and begin at once.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import gymnasium
+import numpy as np
+import tyro
+
+import jaxenvs
+import jaxenvs.foreign
+from jaxenvs import Environment
+from jaxenvs.foreign.library import require_library
+from jaxenvs.registry import LIBRARIES
+
+DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version` says which version this is.
+
+For example: jaxenvs train ppo CartPole-v1
+"""
+CHECKOUT = Path(__file__).parent.parent.parent
+ENDED_BY_SIGPIPE = 141  # as a shell has it
+# The commands of `bridge.app.cli`, and what their help begins with.
+OF_BRIDGE = {
+    "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
+    "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
+    "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
+    "record": "Film the agent of a run, as GIF or MP4.",
+}
+# What these need, as it is imported; the extra `sb3`. Looked for, not imported: that takes seconds.
+PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
+TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
+
+Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
+Modules = Annotated[
+    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
+]
+
+
+class UserError(Exception):
+    """A mistake in what the user asked for, or something that their machine does not have. One line says which."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the `jaxenvs` command.
+
+    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
+    what it prints.
+    """
+    status = 0
+    try:
+        try:
+            _run(sys.argv[1:] if argv is None else argv)
+        except UserError as error:
+            print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)
+            status = 2
+        except KeyboardInterrupt:
+            status = 130
+        finally:
+            for stream in _open_streams():
+                stream.flush()
+    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
+        for stream in _open_streams():
+            try:
+                stream.flush()
+            except BrokenPipeError:  # Python still has something to write there, as it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        status = ENDED_BY_SIGPIPE
+    if status:
+        sys.exit(status)
+
+
+def _open_streams() -> list[TextIO]:
+    """Of stdout and stderr those that were not closed before Python began, as `>&-` does."""
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+
+def _run(argv: list[str]) -> None:
+    if argv[:1] == ["--version"]:
+        print(f"jaxenvs {jaxenvs.__version__}")
+        return
+    name = argv[0] if argv else ""
+    helps = OF_BRIDGE | {name: (command.__doc__ or "").partition("\n")[0] for name, command in OWN.items()}
+    commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
+    if name in OF_BRIDGE:
+        _require_sb3(name)
+        # The one place where jaxenvs imports bridge, which stands on it: one command has all of them.
+        commands |= importlib.import_module("bridge.app.cli").COMMANDS
+    elif name in OWN:
+        commands |= OWN
+    tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=DESCRIPTION, args=argv)
+
+
+def _stand_in(help: str) -> Callable[[], None]:
+    """A command for the list of all of them, which never runs."""
+
+    def command() -> None: ...
+
+    command.__doc__ = help
+    return command
+
+
+def _require_sb3(command: str) -> None:
+    """Refuse a command of bridge without what bridge needs.
+
+    Raises:
+      UserError: a package that the command needs is not installed.
+    """
+    packages, extra = (TUNE_PACKAGES, "tune") if command == "tune" else (PACKAGES, "sb3")
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        needed = "Optuna, PyTorch" if command == "tune" else "PyTorch"
+        raise UserError(
+            f"jaxenvs {command} needs {needed} and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
+            f'pip install "jaxenvs[{extra}]".'
+        )
+
+
+def list_environments(modules: Modules = ()) -> None:
+    """Print the registered environments, or the ids of those of other libraries.
+
+    For example: jaxenvs list gymnax
+
+    Args:
+      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
+        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed. Or envpool, and a
+        part of an id: envpool Cheetah
+    """
+    if modules[:1] == ("envpool",):
+        _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])
+        return
+    if libraries := [name for name in modules if name in LIBRARIES]:
+        for library in libraries:
+            print(*library_ids(library), sep="\n")
+        modules = tuple(name for name in modules if name not in LIBRARIES)
+        if not modules:
+            return
+    for module in modules:
+        import_module(module)
+    rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
+    for env_id in jaxenvs.registered():
+        spec = jaxenvs.spec(env_id)
+        limits = ("-" if limit is None else f"{limit:g}" for limit in (spec.max_episode_steps, spec.reward_threshold))
+        try:
+            env = make_environment(env_id, {})
+            rows.append((env_id, _describe(env.observation_space), _describe(env.action_space), *limits))
+        except UserError as error:
+            rows.append((env_id, "-", "-", *limits))
+            print(error, file=sys.stderr)
+    _print_table(rows)
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def doctor() -> None:
+    """Print what there is on this machine, and what of Stable-Baselines3 is compiled on it, to paste into an issue.
+
+    For example: jaxenvs doctor
+    """
+    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # of a room above this one
+
+
+def bench(names: Names = ()) -> None:
+    """Run benchmarks, side by side with other libraries. From a source checkout only.
+
+    For example: jaxenvs bench training
+
+    Args:
+      names: Scripts of the folder benchmarks/, as training. All of them if not given.
+    """
+    paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
+    scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
+    if not scripts:
+        raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
+    for name in names:
+        if name not in scripts:
+            raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
+    for name in names or scripts:
+        # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
+
+
+OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doctor, "bench": bench}
+
+
+def _describe(space: gymnasium.Space[Any]) -> str:
+    """The space in one short line: bounds only if they are the same everywhere."""
+    if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
+        return f"Box({space.shape}, {space.dtype})"
+    return " ".join(str(space).split())
+
+
+# --- Environments as the command names them: an id, or module:id, whose module registers it -------------------
+
+
+def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
+    """`jaxenvs.make`, with the module of the id looked for in the current directory too.
+
+    Raises:
+      UserError: the module cannot be imported, it does not register the id, or does not accept `env_kwargs`.
+    """
+    module, _, _ = env_id.rpartition(":")
+    if module:
+        import_module(module)
+    try:
+        env = jaxenvs.make(env_id, **env_kwargs)
+        _ = env.observation_space, env.action_space
+        return env
+    except jaxenvs.UnknownEnvironment as error:
+        raise UserError(f"{module} was imported. {error}" if module else str(error)) from error
+    except Exception as error:  # of whatever kind: the constructor may be the user's
+        given = f" with {env_kwargs}" if env_kwargs else ""
+        raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
+
+
+def library_ids(library: str) -> list[str]:
+    """The ids of another library's environments.
+
+    Raises:
+      UserError: the library is not installed.
+    """
+    try:
+        return jaxenvs.foreign.ids(library)
+    except ImportError as error:
+        raise UserError(str(error)) from error
+
+
+def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
+    """The ids of EnvPool that have one of these parts, in upper or lower case, `*` and `?` as a shell has them; the
+    family of each, and the name that its reference has for it: Gymnasium, or ale-py.
+
+    Raises:
+      UserError: EnvPool is not installed, or has no such id.
+    """
+    try:
+        envpool = require_library("envpool")
+    except ImportError as error:
+        raise UserError(str(error)) from error
+    registry = envpool.registration.registry
+    patterns = [f"*{part.lower()}*" for part in parts] or ["*"]
+    rows = []
+    for env_id in sorted(envpool.list_all_envs()):
+        if any(fnmatch.fnmatchcase(env_id.lower(), pattern) for pattern in patterns):
+            family = registry.specs[env_id][0].removeprefix("envpool.")
+            known = f"ALE/{env_id}" if family == "atari" else env_id if env_id in gymnasium.registry else ""
+            rows.append((env_id, family, known))
+    if not rows:
+        raise UserError(
+            f"EnvPool has no id with {' or '.join(parts)} in it: `jaxenvs list envpool` prints all of them."
+        )
+    return rows
+
+
+def import_module(name: str) -> None:
+    """Import a module of the user's, which registers environments.
+
+    Raises:
+      UserError: there is no such module, or it raises.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does; the command's own folder is there instead
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(f"No module {name!r}, neither in {here} nor installed.") from error
+        raise UserError(f"The module {name!r} cannot be imported: {_described(error)}") from error
+
+
+def has_time_limit(env_id: str, env_kwargs: dict[str, Any]) -> bool:
+    """Whether `make` puts a limit on an episode."""
+    limit = env_kwargs.get("max_episode_steps")
+    return (jaxenvs.spec(env_id).max_episode_steps if limit is None else limit) not in (None, -1)
+
+
+def _described(error: Exception) -> str:
+    """The error in one line, with the place in the user's code where it was raised."""
+    said = f"{type(error).__name__}: {error}"
+    own = os.path.dirname(jaxenvs.__file__)
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", own))]
+    outside = [frame for frame in places if "site-packages" not in frame.filename and "importlib" not in frame.filename]
+    return f"{said} ({outside[-1].filename}, line {outside[-1].lineno})" if outside else said

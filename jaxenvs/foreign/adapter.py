@@ -1,0 +1,334 @@
+"""What all adapters of other libraries' environments share: one contract on top of what a library's functions return.
+
+An adapter is a subclass of `ForeignEnvironment` with `_reset` and `_step`, made by `adapt`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.arguments import is_array, is_real, no_parameter, shown, type_name
+from jaxenvs.arrays import is_key
+from jaxenvs.environment import Environment, TimeStep, environment, static, struct
+from jaxenvs.spaces import struct_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Foreign:
+    """An environment of another library, and what was found out of it when it was adapted.
+
+    Equal to itself alone: what a library makes need be neither hashable nor comparable, and as a static field it has to
+    be both. Environments that share this share compiled programs.
+
+    Attributes:
+      env: the library's object.
+      observation_space, action_space: Gymnasium's. The dtypes of observations and actions are theirs.
+      constants: what an adapter needs besides, and does not trace.
+      state, info: `jax.ShapeDtypeStruct` of what a step returns: one strong dtype a leaf.
+    """
+
+    env: Any
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    constants: Any = None
+    state: Any = None
+    info: Any = None
+
+
+@struct
+class ForeignState:
+    """The state of a ForeignEnvironment.
+
+    The key of step number i is `fold_in(key, i)`: a carried key would be split in every step, wanted or not.
+
+    Attributes:
+      inner: the library's own.
+      key: of the episode's steps, where the library's step wants one; else None.
+      elapsed_steps: their number, int32 (), likewise.
+    """
+
+    inner: Any
+    key: jax.Array | None
+    elapsed_steps: jax.Array | None
+
+
+@environment
+class ForeignEnvironment(Environment[ForeignState]):
+    """An environment of another library under the contract of `Environment`. It never resets itself.
+
+    A subclass defines `_reset` and `_step`, in the library's own dtypes; here every leaf is given the one that a step
+    has. `reset(key)` passes the key on as it is, unless steps want keys: then it is split, the first half is passed
+    on, and the keys of the steps are folded from the second.
+
+    Attributes:
+      params: the library's numeric parameters by name. `replace`, `parameter` and `set_attr` know them as fields.
+      foreign: the library's environment.
+    """
+
+    params: dict[str, Any]
+    foreign: Foreign = static()
+
+    step_wants_key = False  # of the library's step; a constant of the class, no field
+
+    def _reset(self, key: jax.Array) -> tuple[Any, Any]:
+        """The library's state and the observation, in the structure of the observation space."""
+        raise NotImplementedError
+
+    def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
+        """The library's next state, and a TimeStep of whatever dtypes; what is no array in the info is dropped."""
+        raise NotImplementedError
+
+    def __check_init__(self) -> None:
+        for name, value in self.params.items():
+            for leaf in jax.tree.leaves(value) or [value]:
+                if not (is_real(leaf) or (isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == bool)):
+                    raise TypeError(
+                        f"{type(self).__name__}.{name} must be a real number or an array of them, got {shown(leaf)}."
+                    )
+                if isinstance(leaf, float | np.floating) and leaf != leaf:
+                    raise ValueError(f"{type(self).__name__}.{name} must not be NaN.")
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        return self.foreign.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        return self.foreign.action_space
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        return tuple(self.params)
+
+    def parameter(self, name: str) -> Any:
+        return self.params[name] if name in self.params else super().parameter(name)
+
+    def replace(self, **changes: Any) -> Self:
+        if unknown := [name for name in changes if name not in self.params]:
+            raise AttributeError(no_parameter(type(self).__name__, unknown[0], self.params))
+        return dataclasses.replace(self, params={**self.params, **changes})
+
+    def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
+        step_key = elapsed_steps = None
+        if self.step_wants_key:
+            key, step_key = jax.random.split(key)
+            elapsed_steps = jnp.zeros((), jnp.int32)
+        inner, observation = self._reset(key)
+        state = ForeignState(self._cast_state("reset", inner), step_key, elapsed_steps)
+        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.foreign.info)
+        return state, TimeStep.create(self._cast_observation("reset", observation), info=info)
+
+    def step(self, state: ForeignState, action: Any) -> tuple[ForeignState, TimeStep]:
+        key = elapsed_steps = None
+        if state.key is not None and state.elapsed_steps is not None:
+            key = jax.random.fold_in(state.key, state.elapsed_steps)
+            elapsed_steps = jnp.asarray(state.elapsed_steps + 1)
+        inner, timestep = self._step(state.inner, action, key)
+        state = ForeignState(self._cast_state("step", inner), state.key, elapsed_steps)
+        return state, TimeStep.create(
+            self._cast_observation("step", timestep.observation),
+            _scalar("reward", timestep.reward),
+            _scalar("terminated", timestep.terminated),
+            _scalar("truncated", timestep.truncated),
+            _cast("info of step", _arrays_of(timestep.info), self.foreign.info),
+        )
+
+    def _cast_state(self, function: str, inner: Any) -> Any:
+        return _cast(f"state of {function}", inner, self.foreign.state)
+
+    def _cast_observation(self, function: str, observation: Any) -> Any:
+        like = struct_of(self.foreign.observation_space)
+        return _cast(f"observation of {function}", observation, like, ravel_scalars=True)
+
+
+Adapter = TypeVar("Adapter", bound=ForeignEnvironment)
+
+
+def adapt(
+    cls: type[Adapter],
+    env: Any,
+    *,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    params: dict[str, Any] | None = None,
+    constants: Any = None,
+) -> Adapter:
+    """An adapter of a library's environment, whose reset and step are traced once to learn what they return.
+
+    Args:
+      params: numbers that are traced and can be changed.
+      constants: whatever else the adapter needs.
+
+    Raises:
+      TypeError, ValueError: what they return is no array, or is not what the contract has a place for; the message
+        names the leaf.
+    """
+    draft = cls(params or {}, Foreign(env, ravelled(observation_space), action_space, constants))
+
+    def first_step(params: Any, key: jax.Array, action: Any) -> Any:
+        traced = dataclasses.replace(draft, params=params)
+        inner, _ = traced._reset(key)
+        require_arrays("state of reset", inner)
+        inner, timestep = traced._step(inner, action, key if cls.step_wants_key else None)
+        require_arrays("state of step", inner)
+        for name in ("reward", "terminated", "truncated"):
+            _scalar(name, getattr(timestep, name))
+        return inner, _arrays_of(timestep.info)
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    inner, info = jax.eval_shape(first_step, draft.params, key, struct_of(action_space))
+    state, info = jax.tree.map(_strong, (inner, info))
+    foreign = dataclasses.replace(draft.foreign, state=state, info=info)
+    return dataclasses.replace(draft, foreign=foreign)
+
+
+# --- Spaces ---------------------------------------------------------------------------------------------------------
+
+
+def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
+    """A Box, unbounded where a library writes the largest number for infinity; of bools, a MultiBinary."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape) if shape else spaces.Discrete(2)
+    low, high = (np.array(np.broadcast_to(np.asarray(bound), shape)) for bound in (low, high))
+    if dtype.kind == "f":
+        low, high = low.astype(np.float64), high.astype(np.float64)
+        most = float(np.finfo(np.float32).max)
+        low, high = np.where(low <= -most, -np.inf, low), np.where(high >= most, np.inf, high)
+    return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype.type)
+
+
+def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
+    """The space of all arrays of a shape and dtype, for a library that tells no bounds."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return box(info.min, info.max, shape, dtype)
+    return box(-np.inf, np.inf, shape, dtype)
+
+
+def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
+    """`unbounded` for each leaf of an array or of dicts of them, as `jax.eval_shape` describes them."""
+    if isinstance(structs, Mapping):
+        return spaces.Dict({name: unbounded_of(part) for name, part in structs.items()})
+    return unbounded(structs.shape, structs.dtype)
+
+
+def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)  # type: ignore[no-untyped-call]
+
+
+def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """A space whose Boxes of shape () have the shape (1,): extractors of SB3 flatten from the second axis on."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: ravelled(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([ravelled(part) for part in space.spaces])
+    if isinstance(space, spaces.Box) and space.shape == ():
+        return spaces.Box(space.low.reshape(1), space.high.reshape(1), dtype=space.dtype.type)
+    return space
+
+
+def flat_dict(tree: Any, prefix: str = "") -> Any:
+    """Dicts within a dict as one dict, its names joined by "/": SB3 takes no Dict space within another."""
+    if not isinstance(tree, dict):
+        return tree
+    flat: dict[str, Any] = {}
+    for name, part in tree.items():
+        part = flat_dict(part)
+        flat.update(
+            {f"{name}/{inner}": leaf for inner, leaf in part.items()} if isinstance(part, dict) else {name: part}
+        )
+    return flat
+
+
+# --- Leaves ---------------------------------------------------------------------------------------------------------
+
+
+def on_host(tree: Any) -> Any:
+    """A pytree whose arrays are NumPy's, for a library that draws on the host; keys stay as they are."""
+    return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.asarray(leaf), tree)
+
+
+def stretched(picture: jax.Array, height: int, width: int) -> jax.Array:
+    """A picture (rows, columns, ...) in another size, each pixel of which is the nearest one."""
+    rows, columns = np.arange(height) * picture.shape[0] // height, np.arange(width) * picture.shape[1] // width
+    return picture[rows[:, None], columns]
+
+
+def require_arrays(what: str, tree: Any) -> None:
+    """Refuse a pytree that is not of arrays.
+
+    Raises:
+      TypeError: there is a leaf that is no array.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not is_array(leaf):
+            raise TypeError(f"The {what} must be of arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
+
+
+def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
+    """A tree with the dtypes of another; weak types are lost.
+
+    Args:
+      ravel_scalars: give numbers the shape (1,) where the other has it.
+
+    Raises:
+      TypeError, ValueError: the structures or the shapes differ.
+    """
+    expected, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves = dict(jax.tree_util.tree_leaves_with_path(tree))
+    if leaves.keys() != {path for path, _ in expected}:
+        names = {jax.tree_util.keystr(path) for path, _ in expected} ^ set(map(jax.tree_util.keystr, leaves))
+        raise TypeError(f"The {what} has other leaves than expected: {', '.join(sorted(names))}.")
+    found = []
+    for path, leaf in expected:
+        value = leaves[path]
+        if ravel_scalars and leaf.shape == (1,) and is_array(value) and jnp.shape(value) == ():
+            value = jnp.reshape(value, 1)
+        found.append(_cast_leaf(f"{what}{jax.tree_util.keystr(path)}", value, leaf))
+    return jax.tree.unflatten(structure, found)
+
+
+def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
+    if not is_array(leaf):
+        raise TypeError(f"The {what} must be an array, got {shown(leaf)}.")
+    if jnp.shape(leaf) != like.shape:
+        raise ValueError(f"The {what} must have shape {like.shape}, got {jnp.shape(leaf)}.")
+    if is_key(like):
+        return leaf  # type: ignore[no-any-return]
+    return jnp.asarray(leaf, like.dtype)
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """`value`, if it is one number.
+
+    Raises:
+      ValueError: it is not one number, as the rewards of several agents.
+    """
+    if not is_array(value) or jnp.shape(value) != ():
+        raise ValueError(f"The {name} must be one number, got {shown(value)}.")
+    return value
+
+
+def _arrays_of(info: Any) -> dict[str, Any]:
+    """What an info may hold: arrays and pytrees of them, and no keys."""
+    if not isinstance(info, dict):
+        raise TypeError(f"The info must be a dict, got {type_name(info)}.")
+    kept = {}
+    for name, part in info.items():
+        if isinstance(part, dict):
+            kept[str(name)] = _arrays_of(part)
+            continue
+        leaves = jax.tree.leaves(part)
+        if leaves and all(is_array(leaf) and not is_key(leaf) for leaf in leaves):
+            kept[str(name)] = part
+    return {name: part for name, part in kept.items() if jax.tree.leaves(part)}

@@ -1,0 +1,83 @@
+"""How the environments of another library are found and made: what the files of all libraries share."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import jax
+
+from jaxenvs.arguments import did_you_mean
+from jaxenvs.foreign.adapter import ForeignEnvironment
+from jaxenvs.registry import UnknownEnvironment
+
+Adapter = TypeVar("Adapter", bound=ForeignEnvironment)
+Build = TypeVar("Build", bound=Callable[..., Any])
+
+
+def shared(build: Build) -> Build:
+    """A function that gives back what it made of the same arguments before, where they are hashable.
+
+    A `Foreign` is equal to itself alone, so two environments of one id would have each its own programs compiled.
+    """
+    cached = functools.lru_cache(maxsize=64, typed=True)(lambda x64, *args, **kwargs: build(*args, **kwargs))
+
+    @functools.wraps(build)
+    def build_or_find(*args: Any, **kwargs: Any) -> Any:
+        try:
+            hash((args, tuple(kwargs.values())))
+        except TypeError:
+            return build(*args, **kwargs)
+        return cached(jax.config.jax_enable_x64, *args, **kwargs)  # type: ignore[attr-defined]
+
+    return build_or_find  # type: ignore[return-value]
+
+
+def require_library(library: str, extra: str | None = None) -> Any:
+    """The module of a library, imported now.
+
+    Args:
+      extra: that of jaxenvs which installs it, if it has another name.
+
+    Raises:
+      ImportError: it is not installed; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{library}.".startswith(f"{error.name}."):
+            raise  # it is there, and something that it needs is not
+        name = library.partition(".")[0]
+        raise ImportError(
+            f"The environments of {extra or name} need {name}, which is not installed: "
+            f'pip install "jaxenvs[{extra or library}]".'
+        ) from None
+
+
+def entry_points(
+    library: str, names: Callable[[], Iterable[str]], build: Callable[..., Adapter]
+) -> tuple[Callable[..., Adapter], Callable[[], list[str]]]:
+    """The functions `make` and `ids` of a library, which `jaxenvs.make` and `jaxenvs.foreign.ids` call.
+
+    `make(name, **arguments)` raises UnknownEnvironment for a name that the library does not have, and ImportError where
+    the library is not installed; so does `ids()`.
+
+    Args:
+      names: the names of the library's environments.
+      build: makes an adapter of a name and of what `jaxenvs.make` is given besides.
+    """
+
+    def ids() -> list[str]:
+        return sorted(names())
+
+    @functools.wraps(build)
+    def make(name: str, **arguments: Any) -> Adapter:
+        if name not in (known := ids()):
+            hint = did_you_mean(name, known, show=lambda near: f"{library}/{near}")
+            hint = hint or f"`jaxenvs list {library}` does."
+            raise UnknownEnvironment(f"{library} has no environment {name!r}. {hint}")
+        return build(name, **arguments)
+
+    return make, ids

@@ -1,0 +1,63 @@
+"""LearnerState: what the updates of all algorithms change, by the names of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxenvs.environment import struct
+from jaxenvs.learn.optimization import ravel
+
+# The name of the one network that on-policy algorithms train.
+POLICY = "policy"
+
+# The optimizer of each network, by its name. Without a learning rate, and on vectors.
+Optimizers = Mapping[str, optax.GradientTransformation]
+
+
+@struct
+class LearnerState:
+    """Parameters, their optimizers' states, and target networks, by the names of networks.
+
+    Attributes:
+      params: "policy" for on-policy algorithms; "q_net", "quantile_net", or "actor" and "critic" for off-policy
+        algorithms. Also "log_ent_coef", (1,), if the entropy coefficient is learned.
+      targets: "q_net_target" and so on, for the networks that have a target network. CrossQ has its running statistics
+        here: "actor_statistics", and "actor_steps", the number of batches that they are of. On-policy algorithms have
+        none.
+      optimizer_states: by the same names as `params`; their arrays are vectors, as `ravel` orders them.
+      num_updates: int32, as SB3 counts `_n_updates`: gradient steps, but the epochs of PPO.
+    """
+
+    params: dict[str, Any]
+    targets: dict[str, Any]
+    optimizer_states: dict[str, Any]
+    num_updates: jax.Array
+
+    @classmethod
+    def create(
+        cls, params: Mapping[str, Any], optimizers: Optimizers, targets: Mapping[str, Any] | None = None
+    ) -> LearnerState:
+        """Return the state before the first update.
+
+        Args:
+          params: the parameters of each network, by its name.
+          optimizers: by the same names.
+          targets: see the attribute.
+        """
+        states = {name: optimizers[name].init(ravel(params[name])[0]) for name in params}
+        return cls(dict(params), dict(targets or {}), states, jnp.zeros((), jnp.int32))
+
+    @property
+    def network_params(self) -> Any:
+        """The parameters as `network.init` makes them: those of the policy alone, or of each network by its name."""
+        return self.params.get(POLICY, self.params)
+
+    @property
+    def optimizer_state(self) -> Any:
+        """The state of the optimizer of an on-policy algorithm, under the name that it had in 0.2.0."""
+        return self.optimizer_states[POLICY]

@@ -1,0 +1,117 @@
+"""The loop of every training: iterate until a limit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.learn import progress_bar
+from jaxenvs.learn.progress_bar import Bar
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """What is repeated.
+
+    Attributes:
+      iterate: one iteration: from the carry, its number in this run, and what it draws, to the next carry and a record.
+      draw: what an iteration draws, given its number in this run. It follows from the number alone, so that several
+        iterations may draw at once. None: `iterate` gets None.
+      num_at_once: so many iterations draw at once.
+    """
+
+    iterate: Callable[[Any, jax.Array, Any], tuple[Any, Any]]
+    draw: Callable[[jax.Array], Any] | None = None
+    num_at_once: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Until when to iterate.
+
+    Attributes:
+      count: at most so many iterations. An int is part of the compiled function, which has a gradient unless the loop
+        draws; with an array all counts share one compiled function. None: any number.
+      goes_on: whether to go on from a carry. None: always.
+      at_least_once: whether the first iteration takes place whatever `goes_on` says.
+    """
+
+    count: int | jax.Array | None = None
+    goes_on: Callable[[Any], Any] | None = None
+    at_least_once: bool = False
+
+
+def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Bar | None = None) -> tuple[Any, Any]:
+    """Iterate until a limit. However a training is cut into runs, its bits are the same.
+
+    Args:
+      keep: for the records of how many iterations there is room. None: they are not kept.
+      bar: a progress bar that the loop moves. It needs `limits.count` alone, an int above 0, and records of metrics.
+
+    Returns:
+      The last carry, and the records, one after the other; None if none is kept.
+    """
+    at_once, count = loop.num_at_once, limits.count
+    if isinstance(count, int) and keep == count and loop.draw is None and limits.goes_on is None and bar is None:
+        numbers = jnp.arange(count, dtype=jnp.int32)  # the same as below, but an iteration is traced once
+        return jax.lax.scan(lambda carry, number: loop.iterate(carry, number, None), carry, numbers)
+    first = jnp.zeros((), jnp.int32)
+    state: Any = carry, None
+    if keep is not None:
+        drawn = None if loop.draw is None else jax.eval_shape(loop.draw, first)
+        state = carry, zeros(jax.eval_shape(loop.iterate, carry, first, drawn)[1], max(keep, 1))
+
+    def iterate(number: jax.Array, state: Any, drawn: Any = None) -> Any:
+        carry, record = loop.iterate(state[0], number, drawn)
+        return carry, None if keep is None else put(state[1], number, record)
+
+    def iterate_chunk(index: jax.Array, state: Any) -> Any:
+        """The iterations that draw at once."""
+        assert loop.draw is not None
+        first = index * at_once
+        end = first + at_once if count is None else jnp.minimum(first + at_once, count)
+        all_drawn = jax.vmap(loop.draw)(first + jnp.arange(at_once, dtype=jnp.int32))
+
+        def iterate_drawn(number: jax.Array, state: Any) -> Any:
+            return iterate(number, state, jax.tree.map(lambda leaf: leaf[number - first], all_drawn))
+
+        return _repeat(first, end, iterate_drawn, state, limits)
+
+    body: Callable[[jax.Array, Any], Any] = iterate if loop.draw is None else iterate_chunk
+    if bar is not None:
+        assert isinstance(count, int)
+        carry, records = progress_bar.fori_loop(count, body, state, bar, at_once)
+    else:
+        carry, records = _repeat(0, None if count is None else -(-count // at_once), body, state, limits)
+    return carry, jax.tree.map(lambda rows: rows[:0], records) if keep == 0 else records
+
+
+def _repeat(begin: Any, end: Any, body: Callable[[jax.Array, Any], Any], state: Any, limits: Limits) -> Any:
+    """`jax.lax.fori_loop`, that may end earlier, and need not have an end."""
+    if limits.goes_on is None:
+        return jax.lax.fori_loop(begin, end, body, state)
+
+    def goes_on(both: tuple[jax.Array, Any]) -> Any:
+        number, (carry, _) = both
+        assert limits.goes_on is not None
+        is_on = limits.goes_on(carry)
+        if limits.at_least_once:
+            is_on |= number == 0
+        return is_on if end is None else is_on & (number < end)
+
+    both = jnp.asarray(begin, jnp.int32), state
+    return jax.lax.while_loop(goes_on, lambda both: (both[0] + 1, body(*both)), both)[1]
+
+
+def zeros(tree: Any, *lead: int) -> Any:
+    """Return arrays of 0 for shapes, with further leading axes."""
+    return jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), tree)
+
+
+def put(rows: Any, number: jax.Array, row: Any) -> Any:
+    """Return rows with another one in the place of this number."""
+    return jax.tree.map(lambda many, one: many.at[number].set(one), rows, row)

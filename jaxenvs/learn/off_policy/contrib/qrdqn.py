@@ -1,0 +1,111 @@
+"""Quantile-regression DQN (Dabney et al. 2018, https://arxiv.org/abs/1710.10044), as sb3-contrib's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxenvs.environment import Environment, struct
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.learner_state import Optimizers
+from jaxenvs.learn.networks import ActionHead, Activation
+from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss
+from jaxenvs.learn.off_policy.dqn import DQN
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, Params, Perceptron, QNetwork, spaces_of
+from jaxenvs.learn.off_policy.replay import Transitions
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantileNetwork(QNetwork):
+    """Quantiles of the returns of all actions, (batch, n_quantiles, n)."""
+
+    n_quantiles: int
+
+    def apply(self, params: Params, observation: Arrays) -> jax.Array:
+        numbers = super().apply(params, observation)
+        return numbers.reshape(len(numbers), self.n_quantiles, -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class QRDQNPolicy(OffPolicyPolicy):
+    """A network of quantiles for Discrete actions.
+
+    Attributes:
+      quantile_net: the quantiles of the returns of all actions.
+    """
+
+    quantile_net: QuantileNetwork
+    head: ActionHead
+
+    @classmethod
+    def of(
+        cls,
+        env: Environment[Any],
+        net_arch: tuple[int, ...] = (64, 64),
+        activation: Activation = jax.nn.relu,
+        n_quantiles: int = 200,
+    ) -> Self:
+        """For the spaces of an environment.
+
+        Raises:
+          ValueError: actions are not Discrete.
+        """
+        extractor, head = spaces_of(cls.__name__, env, "discrete")
+        sizes = (extractor.size, *net_arch, n_quantiles * head.size)
+        return cls(QuantileNetwork(extractor, Perceptron("quantile_net", sizes, activation), n_quantiles), head)
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        return {"quantile_net": self.quantile_net.init(key)}
+
+
+@struct
+class QRDQN(DQN):
+    """DQN of quantiles (Dabney et al. 2018, https://arxiv.org/abs/1710.10044).
+
+    Its settings are DQN's. Gradients are not scaled down where `max_grad_norm` is None.
+    """
+
+    POLICY: ClassVar[type[OffPolicyPolicy]] = QRDQNPolicy
+    NETWORKS: ClassVar[tuple[str, ...]] = ("quantile_net",)
+    TARGETS: ClassVar[tuple[str, ...]] = ("quantile_net",)
+
+    learning_rate: Any = 5e-5
+    exploration_fraction: Any = 0.005
+    exploration_final_eps: Any = 0.01
+    max_grad_norm: Any = None
+
+    def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
+        """See OffPolicySettings. Adam has the paper's epsilon."""
+        return super().optimizers(optax.scale_by_adam(eps=0.01 / self.batch_size) if optimizer is None else optimizer)
+
+    def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
+        """See DQN: the means of the quantiles."""
+        quantiles: jax.Array = policy.quantile_net.apply(params["quantile_net"], observation)
+        return quantiles.mean(1)
+
+    def _loss_of(
+        self, policy: Any, targets: Mapping[str, Any], batch: Transitions
+    ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+        """See DQN."""
+
+        def chosen(quantiles: jax.Array, action: jax.Array) -> jax.Array:
+            """Those of one action, (n_quantiles, batch)."""
+            # A comparison with every action rather than an index, whose gradient would be a scatter.
+            is_chosen = action[:, None, None].astype(jnp.int32) == jnp.arange(quantiles.shape[2], dtype=jnp.int32)
+            return jnp.sum(jnp.where(is_chosen, quantiles, 0), axis=2).T
+
+        following = policy.quantile_net.apply(targets["quantile_net_target"], batch.next_observation)
+        following = chosen(following, jnp.argmax(following.mean(1), axis=1))
+        target = batch.reward + batch.discount * following
+
+        def loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
+            quantiles = chosen(policy.quantile_net.apply(params, batch.observation), batch.action)
+            losses = quantile_huber_loss(quantiles, target) * len(quantiles)  # their sum over the quantiles
+            return jnp.mean(batch.weighted(losses)), quantiles.mean(0) - target.mean(0)
+
+        return loss_of

@@ -1,0 +1,84 @@
+"""Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269), as sb3-contrib's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs import arguments
+from jaxenvs.environment import Environment, static, struct
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.networks import Activation
+from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss, without_largest
+from jaxenvs.learn.off_policy.policies import ActorCriticPolicy, ContinuousCritic, OffPolicyPolicy, Params, SACPolicy
+from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.sac import SAC
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantileCritic(ContinuousCritic):
+    """Quantiles of the returns after observations and actions in [-1, 1]: (n_critics, n_quantiles, batch)."""
+
+    def apply(self, params: Params, observation: Arrays, action: jax.Array) -> jax.Array:
+        return jnp.stack([numbers.T for numbers in self.outputs(params, observation, action)])
+
+
+class TQCPolicy(ActorCriticPolicy):
+    """SAC's actor, and critics that give quantiles."""
+
+    @classmethod
+    def of(
+        cls,
+        env: Environment[Any],
+        net_arch: tuple[int, ...] | Mapping[str, tuple[int, ...]] = (256, 256),
+        activation: Activation = jax.nn.relu,
+        n_critics: int = 2,
+        n_quantiles: int = 25,
+    ) -> Self:
+        """See SACPolicy.of."""
+        like = SACPolicy.of(env, net_arch, activation, n_critics)
+        networks = [dataclasses.replace(each, sizes=(*each.sizes[:-1], n_quantiles)) for each in like.critic.q_networks]
+        return cls(like.actor, QuantileCritic(like.critic.extractor, tuple(networks)), like.head)
+
+
+@struct
+class TQC(SAC):
+    """Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269).
+
+    Its settings are SAC's, and:
+
+    Attributes:
+      top_quantiles_to_drop_per_net: of the quantiles of all critics together, so many times their number of the
+        largest have no part in targets.
+    """
+
+    POLICY: ClassVar[type[OffPolicyPolicy]] = TQCPolicy
+
+    top_quantiles_to_drop_per_net: int = static(default=2)
+
+    def check(self) -> None:
+        """See Settings."""
+        super().check()
+        arguments.non_negative_int("top_quantiles_to_drop_per_net", self.top_quantiles_to_drop_per_net)
+
+    # See SAC. Here critics say (n_critics, n_quantiles, batch).
+
+    def _value(self, values: jax.Array) -> jax.Array:
+        return values.mean((0, 1))
+
+    def _next_value(self, values: jax.Array) -> jax.Array:
+        n_critics, n_quantiles, batch = values.shape
+        if self.top_quantiles_to_drop_per_net >= n_quantiles:
+            raise ValueError(
+                f"top_quantiles_to_drop_per_net must be less than the {n_quantiles} quantiles of a critic, got "
+                f"{self.top_quantiles_to_drop_per_net}."
+            )
+        return without_largest(values.reshape(-1, batch), n_critics * self.top_quantiles_to_drop_per_net)
+
+    def _critic_loss(self, values: jax.Array, target: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
+        losses = quantile_huber_loss(values, target)  # (n_critics, batch)
+        return jnp.mean(batch.weighted(losses)), values.mean(1) - target.mean(0)

@@ -1,0 +1,259 @@
+"""Collecting: a policy acts in environments for some steps, and what an on-policy algorithm learns from comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from jaxenvs.environment import struct
+from jaxenvs.learn import devices
+from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork
+from jaxenvs.learn.lstm import Recalled
+from jaxenvs.learn.networks import Masked
+from jaxenvs.learn.training_state import CollectorState
+from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
+from jaxenvs.wrappers.action_masker import action_masks
+
+# One step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy sees it
+# (normalised, say), and whatever else the caller wants of every step.
+Step = Callable[[Any, jax.Array], tuple[Any, VectorTimeStep, Any]]
+
+# From so many bytes an observation is large: then its network is dear, and so is the memory of a second copy.
+LARGE_OBSERVATION = 1024
+# Values are computed in chunks of no more rows, and no more bytes of observations, than this.
+MOST_ROWS, MOST_BYTES = 16384, 2**25
+
+
+@struct
+class Rollout:
+    """What an update learns from. Every leaf has the leading axes (n_steps, num_envs).
+
+    Attributes:
+      observation, action: what the policy saw and did.
+      log_prob, value: what it thought of that.
+      reward: as the policy sees it; where an episode was truncated, with the discounted value of its last observation
+        added.
+      advantage, returns: as `advantages` gives them, and their sum with the values.
+    """
+
+    observation: Observation
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    advantage: jax.Array
+    returns: jax.Array
+
+    def layout(self, lanes: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
+        """See Divisible."""
+        return PartitionSpec(None, *lanes)  # type: ignore[no-untyped-call]
+
+    def of_one_device(self, mesh: Mesh) -> Rollout:
+        """See Divisible."""
+        return self
+
+
+def collect(
+    network: OnPolicyNetwork,
+    params: Any,
+    step: Step,
+    start: CollectorState,
+    key: jax.Array,
+    n_steps: int,
+    *,
+    gamma: Any,
+    gae_lambda: Any,
+    gae_gamma: Any = None,
+    sde_sample_freq: int = 1,
+) -> tuple[CollectorState, Rollout, Any]:
+    """Act for `n_steps` steps in every environment.
+
+    Args:
+      network: from parameters and observations to a distribution over actions and values.
+      params: of the network.
+      step: from the state of the environments and a batch of actions to the state, the VectorTimeStep as the policy
+        sees it, and whatever else is wanted of each step.
+      start: what the call before returned, or `CollectorState(state, timestep.observation)` after a reset.
+      key: a typed key, for the actions.
+      n_steps: of each environment; static.
+      gamma, gae_lambda: discount, and the lambda of generalized advantage estimation.
+      gae_gamma: the discount of the advantages, where it is another than that of the values behind a truncation.
+      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+
+    Returns:
+      Where to go on; the rollout; and what `step` gave besides, stacked. In a jitted function, what you do not use is
+      not computed.
+    """
+    in_the_loop = _values_are_known_early(start.observation)
+
+    def values(observation: Observation) -> jax.Array:
+        value: jax.Array = network.apply(params, observation)[1]
+        return value
+
+    def act(state: CollectorState, noise: jax.Array) -> tuple[CollectorState, Any]:
+        distribution, value = network.apply(params, state.observation)
+        action = distribution.sample(noise)
+        env_state, timestep, outputs = step(state.env_state, network.to_env(action))
+        truncated = timestep.truncated & ~timestep.terminated
+        observation, final_observation = _seen_next(network, params, state.observation, timestep)
+        if in_the_loop:
+            bootstrap = _values_behind(network, params, truncated, final_observation, value)
+            seen: Any = (distribution.log_prob(action), value, bootstrap)
+        else:
+            seen = (distribution, truncated, final_observation)
+        kept = (state.observation, action, timestep.reward, timestep.done, seen, outputs)
+        return CollectorState(env_state, observation), kept
+
+    start = dataclasses.replace(start, observation=_as_the_network_gives(start.observation, params))
+    noise = _noise(network, params, start.observation, key, n_steps, sde_sample_freq)
+    end, (observation, action, reward, done, seen, outputs) = jax.lax.scan(act, start, noise)
+    if in_the_loop:
+        log_prob, value, bootstrap = seen
+    else:
+        distribution, truncated, final_observation = seen
+        log_prob = jax.vmap(lambda distribution, action: distribution.log_prob(action))(distribution, action)
+        value = in_chunks(values, observation)
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), final_observation)
+        bootstrap = _values_behind(network, params, truncated.reshape(-1), flat, value.reshape(-1))
+        bootstrap = bootstrap.reshape(value.shape)
+
+    reward = reward.astype(value.dtype) + gamma * bootstrap
+    discount = gamma if gae_gamma is None else gae_gamma
+    advantage = advantages(reward, value, done, values(end.observation), discount, gae_lambda)
+    return end, Rollout(observation, action, log_prob, value, reward, advantage, advantage + value), outputs
+
+
+def _values_are_known_early(observation: Observation) -> bool:
+    """Whether values come from the loop over the steps.
+
+    Values of small observations are cheapest for all steps at once. Those of large ones (images) come from the pass
+    that chooses the action, and those behind a truncation from the step that truncates, so that neither a second pass
+    nor a stack of last observations is needed. Not on a GPU, where a step cannot ask whether any episode was truncated
+    without waiting for the host.
+    """
+    leaves = jax.tree.leaves(observation)
+    row_bytes = sum(leaf.nbytes for leaf in leaves) // leaves[0].shape[0]
+    return bool(row_bytes >= LARGE_OBSERVATION and jax.default_backend() == "cpu")
+
+
+def _values_behind(
+    network: OnPolicyNetwork, params: Any, truncated: jax.Array, final_observation: Observation, like: jax.Array
+) -> jax.Array:
+    """The values of last observations where an episode was truncated, else 0. As rare as a restart."""
+    value: jax.Array = replace_lanes(
+        lambda params, last: network.apply(params, last)[1],
+        truncated,
+        jnp.zeros_like(like),
+        params,
+        final_observation,
+    )
+    return value
+
+
+def _as_the_network_gives(observation: Any, params: Any) -> Any:
+    """Cast what a recurrent network remembers before the first step to the dtype of what it remembers after it."""
+    if not isinstance(observation, Recalled):
+        return observation
+    dtype = jax.tree.leaves(params)[0].dtype
+    memory = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), observation.memory)
+    return dataclasses.replace(observation, memory=memory)
+
+
+def _seen_next(
+    network: Any, params: Any, seen: Observation, timestep: VectorTimeStep
+) -> tuple[Observation, Observation]:
+    """The next observations and the last ones before a reset; with what is remembered then, if anything is."""
+    if not isinstance(seen, Recalled):
+        return timestep.observation, timestep.final_observation
+    memory = network.recall(params, seen)
+    goes_on = jnp.zeros_like(timestep.done)
+    return Recalled(timestep.observation, memory, timestep.done), Recalled(timestep.final_observation, memory, goes_on)
+
+
+def masked_step(venv: VectorEnv, step: Step) -> Step:
+    """A step whose observations are Masked.
+
+    Args:
+      venv: environments with `action_masks`.
+      step: of them, of a pair whose first part is their state.
+    """
+
+    def masked(state: Any, action: jax.Array) -> tuple[Any, VectorTimeStep, Any]:
+        state, timestep, outputs = step(state, action)
+        # Of the last observation of an episode the value alone is asked, which does not depend on what is legal.
+        return state, timestep.replace(observation=masked_observation(venv, state, timestep.observation)), outputs
+
+    return masked
+
+
+def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Arrays) -> Masked:
+    """An observation with the masks of a state, as that of `masked_step`."""
+    return Masked(observation, action_masks(venv, state[0]))
+
+
+def _noise(
+    network: OnPolicyNetwork, params: Any, observation: Observation, key: jax.Array, n_steps: int, sde_sample_freq: int
+) -> jax.Array:
+    """The noise of every step of a rollout, in one draw."""
+    distribution, _ = jax.eval_shape(network.apply, params, observation)
+    noise: jax.Array = distribution.noise(key, -(-n_steps // sde_sample_freq))
+    return noise if sde_sample_freq == 1 else noise[jnp.arange(n_steps) // sde_sample_freq]
+
+
+def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
+    """What `rows` gives for inputs with the leading axes (n_steps, num_envs), in as few chunks as memory allows.
+
+    Args:
+      rows: from inputs with one leading axis to arrays with that axis, a row for a row.
+    """
+    n_steps, num_envs = jax.tree.leaves(inputs)[0].shape[:2]
+    row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs)) // (n_steps * num_envs)
+    most = max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)) // num_envs)
+    steps = max(size for size in range(1, n_steps + 1) if n_steps % size == 0 and (size <= most or size == 1))
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, steps * num_envs, *leaf.shape[2:]), inputs)
+    # One chunk stays outside of a loop, where XLA compiles it better.
+    results = rows(jax.tree.map(lambda leaf: leaf[0], chunks)) if steps == n_steps else jax.lax.map(rows, chunks)
+    lead = 1 if steps == n_steps else 2
+    return jax.tree.map(lambda leaf: leaf.reshape(n_steps, num_envs, *leaf.shape[lead:]), results)
+
+
+def advantages(
+    reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Any, gae_lambda: Any
+) -> jax.Array:
+    """Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
+
+    Args:
+      reward, value, done: (n_steps, num_envs). The reward of a truncated step must hold the value of what would have
+        followed; beyond an end nothing is looked at.
+      last_value: (num_envs,), of the observation after the last step.
+      gamma, gae_lambda: the discount of one step, and the weight of longer returns, 0 to 1.
+
+    Returns:
+      (n_steps, num_envs).
+    """
+    going_on = 1 - done.astype(value.dtype)
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    delta = reward + gamma * next_value * going_on - value
+
+    def accumulate(following: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        delta, decay = step
+        advantage = delta + decay * following
+        return advantage, advantage
+
+    decay = gamma * gae_lambda * going_on
+    return jax.lax.scan(accumulate, jnp.zeros_like(last_value), (delta, decay), reverse=True, unroll=8)[1]
+
+
+def explained_variance(rollout: Rollout, axis_name: str | None = None) -> jax.Array:
+    """The share of the returns' variance that the values foretold; 0 if the returns do not vary.
+
+    Never NaN, which `jax_debug_nans` would take for a fault.
+    """
+    variance = devices.var(rollout.returns, None, axis_name)
+    share = 1 - devices.var(rollout.returns - rollout.value, None, axis_name) / jnp.where(variance == 0, 1, variance)
+    return jnp.where(variance == 0, 0, share)

@@ -1,0 +1,124 @@
+"""What SB3 checks, prints and logs, which bridge's algorithms do in its place."""
+
+import gymnasium
+import numpy as np
+import pytest
+import sb3_contrib
+import stable_baselines3
+import torch
+from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
+
+import bridge
+from tests.bridge.algorithms.test_off_policy_on_host import Walk
+
+SETTINGS = {
+    "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
+    "A2C": {"n_steps": 8},
+    "RecurrentPPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
+    **{name: {"learning_starts": 12, "buffer_size": 50, "batch_size": 4} for name in ("DQN", "SAC", "TD3", "QRDQN")},
+}
+
+
+def make(name, library, env=None, **settings):
+    if env is None:
+        env = Walk("discrete" if name in ("DQN", "QRDQN") else "box")
+    policy = "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy"
+    cls = getattr(library, name, None) or getattr(sb3_contrib, name)
+    small = {"lstm_hidden_size": 4} if name == "RecurrentPPO" else {}
+    settings = {"policy_kwargs": {"net_arch": [4], **small}, "seed": 0, "device": "cpu", **settings}
+    return cls(policy, env, **SETTINGS[name], **settings)
+
+
+@pytest.mark.parametrize("env", [Walk, lambda: bridge.make_vec_env("Pendulum-v1")], ids=["Gymnasium", "JAX"])
+@pytest.mark.parametrize("train_freq", [0, (0, "episode")])
+def test_to_collect_nothing_is_sb3s_error(env, train_freq):
+    for library in (stable_baselines3, bridge):
+        model = library.TD3("MlpPolicy", env(), train_freq=train_freq, learning_starts=2, buffer_size=10)
+        with pytest.raises(AssertionError, match="Should at least collect one step or episode"):
+            model.learn(4)
+
+
+class WithLists(VecEnvWrapper):
+    """Gives dones as a list of bools, and rewards as a list of floats."""
+
+    def reset(self):
+        return self.venv.reset()
+
+    def step_wait(self):
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, rewards.tolist(), dones.tolist(), infos
+
+
+@pytest.mark.parametrize("name", ["DQN", "TD3"])
+def test_dones_may_be_a_list_as_in_sb3(name):
+    buffers_ = []
+    for library in (stable_baselines3, bridge):
+        env = WithLists(DummyVecEnv([lambda: Walk("discrete" if name == "DQN" else "box")]))
+        model = getattr(library, name)("MlpPolicy", env, learning_starts=100, buffer_size=40, seed=0, device="cpu")
+        model.learn(30)
+        buffers_.append(model.replay_buffer)
+    theirs, ours = buffers_
+    assert ours.dones[:30].any()
+    for part in ("observations", "actions", "rewards", "dones"):
+        np.testing.assert_array_equal(getattr(ours, part)[:30], getattr(theirs, part)[:30])
+
+
+@pytest.mark.parametrize(
+    "env", [Walk, lambda: DummyVecEnv([Walk]), lambda: Walk(observation="image"), lambda: "Acrobot-v1"]
+)
+def test_how_an_environment_is_wrapped_is_printed_as_by_sb3(env, capsys):
+    printed = []
+    for library in (stable_baselines3, bridge):
+        library.PPO("MlpPolicy", env(), verbose=1, n_steps=8, batch_size=8, device="cpu")
+        printed.append(capsys.readouterr().out.splitlines())
+    theirs, ours = printed
+    if env() == "Acrobot-v1":  # a JaxVecEnv, which is not wrapped, and is made before SB3 says which device it uses
+        theirs = [line for line in reversed(theirs) if "Wrapping" not in line]
+    assert ours == theirs
+
+
+class Kept(KVWriter):
+    """Keeps what was logged."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, key_values, key_excluded, step=0):
+        self.rows.append(dict(key_values))
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_logged_has_sb3s_types_and_the_first_log_knows_what_was_compiled(name):
+    types = []
+    for library in (stable_baselines3, bridge):
+        model, kept = make(name, library), Kept()
+        model.set_logger(Logger(None, [kept]))
+        model.learn(48, log_interval=1)
+        if library is bridge:
+            assert model.plan.actor is not None
+            assert kept.rows[0]["time/compile_s"] >= 0
+        merged = {key: type(value) for row in kept.rows for key, value in row.items()}
+        types.append({key: kind for key, kind in merged.items() if key != "time/compile_s"})
+    assert types[0] == types[1]
+    assert any(key.startswith("train/") for key in types[0])
+
+
+def test_without_compiled_functions_the_log_is_sb3s():
+    model, kept = make("A2C", bridge, engine="torch"), Kept()
+    model.set_logger(Logger(None, [kept]))
+    model.learn(16, log_interval=1)
+    assert "time/compile_s" not in kept.rows[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.5, "centered": True}])
+def test_the_state_of_rmsprop_has_its_keys_in_pytorchs_order(settings):
+    orders = []
+    for library in (stable_baselines3, bridge):
+        own = {"optimizer_class": torch.optim.RMSprop, "optimizer_kwargs": settings, "net_arch": [4]}
+        model = make("A2C", library, gymnasium.make("Pendulum-v1"), use_rms_prop=False, policy_kwargs=own).learn(8)
+        orders.append([list(state) for state in model.policy.optimizer.state.values()])
+    assert orders[0] == orders[1]

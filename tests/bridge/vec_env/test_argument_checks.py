@@ -1,0 +1,286 @@
+"""What a JaxVecEnv and make_vec_env refuse: at once, in one sentence, and without having changed anything."""
+
+import functools
+import types
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecMonitor
+
+import jaxenvs
+from bridge import JaxVecEnv, make_vec_env
+from bridge.vec_env.argument_checks import require_memory
+from jaxenvs import CartPole, Environment, Pendulum, VectorEnv, environment, static
+from jaxenvs.arguments import as_numbers
+from tests.environments import Counter
+
+
+def counter(**parameters):
+    return JaxVecEnv(Counter(**parameters), 3, 0)
+
+
+# --- How many, and which --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, float("nan"), "8", None, 2**40, 2**31 - 1], ids=repr)
+@pytest.mark.parametrize("make", [functools.partial(make_vec_env, "CartPole-v1"), lambda n: JaxVecEnv(CartPole(), n)])
+def test_a_number_of_environments_that_is_none_or_cannot_be_is_refused_at_once(make, number):
+    if number is None and not isinstance(make, functools.partial):
+        pytest.skip("None is one environment")
+    with pytest.raises(ValueError, match=r"(n_envs|num_envs) (must be a positive int|= \d+ environments need .* GiB)"):
+        make(number)
+
+
+@pytest.mark.parametrize("pages", [-1, AttributeError(), ValueError()], ids=repr)
+def test_where_the_system_does_not_tell_its_memory_some_environments_fit(pages, monkeypatch):
+    def sysconf(name):
+        if isinstance(pages, Exception):
+            raise pages
+        return pages if name == "SC_PHYS_PAGES" else 4096
+
+    monkeypatch.setattr("bridge.vec_env.argument_checks.os.sysconf", sysconf)
+    require_memory(8, ())
+
+
+@pytest.mark.parametrize("seed", [1.5, float("nan"), "abc", [1], True, -1])
+def test_a_seed_that_is_none_is_refused(seed):
+    calls = (counter().seed, lambda seed: JaxVecEnv(Counter(), 3, seed), lambda seed: make_vec_env(Counter, 3, seed))
+    for call in calls:
+        with pytest.raises(ValueError, match="seed must be a non-negative int, got"):
+            call(seed)
+    with pytest.raises(ValueError, match="start_index must be a non-negative int, got"):
+        make_vec_env(Counter, 3, seed=0, start_index=seed)
+
+
+def test_a_seed_may_be_an_int_of_numpy():
+    assert counter().seed(np.int64(7)) == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "indices", [5, -4, [0, 3], 1.5, "all", [True, False, True], np.array([True, False, True]), np.zeros(()), {}, [None]]
+)
+def test_lanes_that_are_none_are_refused(indices):
+    venv = counter()
+    for call in (
+        lambda: venv.get_attr("length", indices),
+        lambda: venv.set_attr("length", 3, indices),
+        lambda: venv.env_method("replace", indices=indices),
+        lambda: venv.env_is_wrapped(gymnasium.Wrapper, indices),
+    ):
+        with pytest.raises(ValueError, match="indices must be an int from -3 to 2, got"):
+            call()
+    assert venv.get_attr("length") == [5] * 3
+
+
+def test_no_lanes_are_lanes_too():
+    venv = counter()
+    assert venv.get_attr("length", []) == venv.env_method("replace", indices=[]) == []
+    venv.set_attr("length", 3, np.array([], int))
+    assert venv.get_attr("length") == [5] * 3
+
+
+# --- Calls ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda venv: venv.reset(0), TypeError, "reset takes no arguments.*call seed before it"),
+        (lambda venv: venv.reset(seed=0), TypeError, "reset takes no arguments"),
+        (lambda venv: venv.step_torch(np.zeros(3, int)), TypeError, "must be a torch.Tensor, got ndarray"),
+        (lambda venv: venv.step_torch([0, 0, 0]), TypeError, "must be a torch.Tensor, got list"),
+        (lambda venv: venv.step([[0], [0, 1], 0]), ValueError, r"actions must have shape \(3,\)"),
+        (lambda venv: venv.step({}), ValueError, r"actions must have shape \(3,\)"),
+    ],
+)
+def test_calls_that_mean_nothing_are_refused(call, error, message):
+    venv = counter()
+    venv.reset()
+    with pytest.raises(error, match=message):
+        call(venv)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"env_id": None}, TypeError, "env_id must be an id.*got None"),
+        ({"env_id": 5}, TypeError, "env_id must be an id.*got 5"),
+        ({"env_id": dict}, TypeError, "env_id must be an id.*got <class 'dict'>"),
+        ({"wrapper_class": gymnasium.Wrapper}, TypeError, "wrapper_class must be a jaxenvs Wrapper"),
+        ({"wrapper_class": "TimeLimit"}, TypeError, "wrapper_class must be a jaxenvs Wrapper"),
+        ({"monitor_kwargs": {"allow_early_resets": True}}, TypeError, "info_keywords, got 'allow_early_resets'"),
+    ],
+)
+def test_make_vec_env_names_what_it_cannot_take(arguments, error, message):
+    with pytest.raises(error, match=message):
+        make_vec_env(**{"env_id": Counter, "n_envs": 3} | arguments)
+
+
+def test_monitor_kwargs_are_used_without_a_folder():
+    venv = make_vec_env(Counter, 3, monitor_kwargs={"info_keywords": ("count",)})
+    assert isinstance(venv, VecMonitor)
+    venv.reset()
+    infos = [venv.step(np.zeros(3, int))[3] for _ in range(5)][-1]
+    assert [info["episode"]["count"] for info in infos] == [5] * 3
+
+
+# --- Environments that break the contract ---------------------------------------------------------------------------
+
+
+@environment
+class Broken(Counter):
+    fault: str = static(default="")
+
+    def step(self, state, action):
+        state, timestep = super().step(state, action)
+        changes = {
+            "observation shape": {"observation": jnp.zeros(3)},
+            "observation dtype": {"observation": jnp.zeros(2, jnp.int32)},
+            "reward": {"reward": timestep.reward[None]},
+            "structure": {"info": {}},
+        }
+        return state, timestep.replace(**changes[self.fault])
+
+
+@pytest.mark.parametrize("fault", ["observation shape", "observation dtype", "reward", "structure"])
+def test_an_environment_whose_step_gives_another_thing_than_its_reset_is_refused_where_it_is_made(fault):
+    with pytest.raises(TypeError, match="reset and step must return the same structure and dtypes"):
+        JaxVecEnv(Broken(fault=fault), 3)
+
+
+# --- Spaces ---------------------------------------------------------------------------------------------------------
+
+
+def pendulum():
+    return JaxVecEnv(Pendulum(), 2, 0)
+
+
+def test_what_would_change_the_action_space_is_refused():
+    venv = pendulum()
+    for indices in (None, 1):
+        with pytest.raises(ValueError, match=r"max_torque = 4.0 would make .* Box\(-4.0.*must stay Box\(-2"):
+            venv.set_attr("max_torque", 4.0, indices)
+    other = JaxVecEnv(Pendulum(max_torque=4.0), 2, 0)
+    other.reset()
+    with pytest.raises(ValueError, match="state would make the action space"):
+        venv.set_state(other.get_state())
+    assert venv.get_attr("max_torque") == [2.0, 2.0]
+
+
+def test_bounds_of_observations_change_with_the_parameter_of_all_lanes():
+    venv = pendulum()
+    venv.set_attr("max_speed", 5.0)
+    assert venv.observation_space == spaces.Box(np.float32([-1, -1, -5]), np.float32([1, 1, 5]))
+    venv.set_attr("gravity", 5.0, 0)
+    venv.set_attr("max_speed", 6.0, [0, 1])
+    assert venv.observation_space.high[2] == 6
+
+
+def test_lanes_with_observation_spaces_of_their_own_are_refused():
+    venv = pendulum()
+    with pytest.raises(ValueError, match=r"max_speed = 5.0 would make the .* of some lanes Box.*change all"):
+        venv.set_attr("max_speed", 5.0, 1)
+    assert venv.get_attr("max_speed") == [8.0, 8.0]
+    batch = Pendulum(**{name: np.full(2, getattr(Pendulum(), name)) for name in Pendulum().parameter_names})
+    for name, kind in (("max_speed", "observation"), ("max_torque", "action")):
+        differing = batch.replace(**{name: np.array([1.0, 2.0])})
+        with pytest.raises(ValueError, match=f"one {kind} space for all lanes, but that of lane 0 is .* lane 1 is"):
+            JaxVecEnv(VectorEnv(differing, 2, env_axis=0))
+
+
+@pytest.mark.parametrize("value", [np.nan, 2**31, -(2**31) - 1, True, None, "5", [5], [[1], [1, 2]], 5.5])
+def test_a_parameter_that_does_not_fit_is_refused(value):
+    venv = counter()
+    with pytest.raises(ValueError, match="length must"):
+        venv.set_attr("length", value)
+    assert venv.get_attr("length") == [5] * 3
+
+
+def test_a_state_of_bfloat16_may_hold_nan():
+    numbers = np.array([1, np.nan, np.inf]).astype(jnp.bfloat16)
+    kept = as_numbers("state", numbers, (3,), jnp.bfloat16)
+    np.testing.assert_array_equal(kept.view(np.uint16), numbers.view(np.uint16))
+
+
+# --- The state ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    venv = make_vec_env("CartPole-v1", 3, seed=0)
+    venv.reset()
+    return venv
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parameters.max_steps": 2**33 + 1}, r"state\['parameters.max_steps'\] must fit into int32, got 8589934593"),
+        ({"parameters.max_steps": 1.5}, r"state\['parameters.max_steps'\] must be int32"),
+        ({"parameters.max_steps": -5}, "max_steps must be a positive int"),
+        ({"parameters.env.gravity": np.nan}, r"state\['parameters.env.gravity'\] must not be NaN"),
+        ({"parameters.env.gravity": 1e300}, r"state\['parameters.env.gravity'\] must fit into float32"),
+        ({"parameters.env.gravity": None}, r"state\['parameters.env.gravity'\] must be float32.*got None"),
+        ({"env_axis": 1}, r"state\['env_axis'\] must be -1 or 0, got 1"),
+        ({"env_axis": -2}, r"state\['env_axis'\] must be -1 or 0, got -2"),
+        ({"env_axis": 0.5}, r"state\['env_axis'\] must be int64"),
+        ({"env_axis": None}, r"state\['env_axis'\] must be int64"),
+        ({"env_axis": 0}, r"state\['parameters.* must be float32 with shape \(3,\)"),
+        ({"more": 1, "besides": 2}, "state must be what get_state gave, got more, besides besides"),
+        ({"environment": None}, "state is of the environment None, expected TimeLimit"),
+        ({"state.done": np.zeros(3)}, r"state\['state.done'\] must be bool"),
+        ({"state.episode": np.full(3, -1)}, r"state\['state.episode'\] must be uint32"),
+    ],
+)
+def test_a_state_that_get_state_did_not_write_is_refused(change, message, cartpole):
+    before = cartpole.get_state()
+    with pytest.raises(ValueError, match=message):
+        cartpole.set_state(before | change)
+    np.testing.assert_equal(cartpole.get_state(), before)
+
+
+def test_a_state_that_lacks_something_is_refused(cartpole):
+    before = cartpole.get_state()
+    for name in before:
+        with pytest.raises(ValueError, match=f"state has no {name}"):
+            cartpole.set_state({key: value for key, value in before.items() if key != name})
+    for nothing in (None, 5, [], "state"):
+        with pytest.raises(TypeError, match="state must be a dict of arrays"):
+            cartpole.set_state(nothing)
+    np.testing.assert_equal(cartpole.get_state(), before)
+
+
+class Scheme:
+    """Has no repr of its own."""
+
+
+@environment
+class Static(Counter):
+    scheme: object = static(default=None)
+    function: object = static(default=None)
+
+
+def test_the_address_of_a_static_field_is_not_part_of_a_state():
+    def of_this_process():
+        function = types.FunctionType((lambda: 0).__code__, {}, "function")  # another object at another place
+        return JaxVecEnv(Static(scheme=Scheme(), function=(function, functools.partial(function, 1))), 3, 0)
+
+    ours, theirs = of_this_process(), of_this_process()
+    ours.reset()
+    theirs.reset()
+    state = ours.get_state()
+    assert "Scheme" in str(state["environment"])
+    assert " at 0x" not in str(state["environment"])
+    theirs.set_state(state)
+    np.testing.assert_equal(theirs.get_state(), state)
+    old = str(state["environment"]).replace("object>", "object at 0x7f0a>")  # as version 0.2.0 wrote it
+    theirs.set_state(state | {"environment": old})
+
+
+def test_unknown_environments_are_refused_by_their_type():
+    for env in (None, "CartPole-v1", CartPole, jaxenvs, gymnasium.make("CartPole-v1"), Environment):
+        with pytest.raises(TypeError, match="env must be a jaxenvs"):
+            JaxVecEnv(env, 3)
