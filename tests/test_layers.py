@@ -21,7 +21,6 @@ FLOORS = [
         "jaxenvs.drawing",
         "jaxenvs.physics2d",
         "jaxenvs.files",
-        "jaxenvs.film",
     ],
     ["jaxenvs.checks"],
     ["jaxenvs.vector"],
