@@ -23,9 +23,9 @@ from bridge.translate.off_policy_networks import Deterministic, ExportedActor, E
 from bridge.translate.policies import ExportedPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout
-from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.lstm import Memory
+from jaxenvs.learn.networks.distributions import Distribution
+from jaxenvs.learn.networks.lstm import Memory
 from jaxenvs.learn.on_policy.collecting import advantages, in_chunks
 
 

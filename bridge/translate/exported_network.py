@@ -22,7 +22,7 @@ from bridge.sb3 import Space
 from bridge.translate.modules import ExportedModule, export_module
 from bridge.translate.tracing import Computation, first_line, require_unreplaced
 from jaxenvs.learn import Masked, Recalled
-from jaxenvs.learn.networks import ActionHead
+from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # JAX without x64 keeps 32 bits of these: 2**33 + 5 would become 5.
 WIDE_INTEGERS = frozenset({np.dtype(np.int64), np.dtype(np.uint64)})

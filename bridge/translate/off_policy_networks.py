@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from bridge.translate.exported_network import Exploration, ExportedNetwork, Params
 from jaxenvs.environment import struct
-from jaxenvs.learn.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.networks import ActionHead
+from jaxenvs.learn.networks.actor_critic import ActionHead
+from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
 
 # With what the names of the parameters of a features extractor begin.

@@ -32,7 +32,7 @@ from bridge.translate.off_policy_networks import (
     ExportedSACActor,
     ExportedTD3Actor,
 )
-from jaxenvs.learn.networks import ActionHead
+from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # What is translated, so that no class may have its own.
 Q_NETWORK = ("forward", "_predict", "extract_features")

@@ -14,7 +14,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.convolution import conv
-from jaxenvs.learn.networks import times_transposed
+from jaxenvs.learn.networks.actor_critic import times_transposed
 from jaxenvs.learn.off_policy.batch_renorm import renormalize
 
 Pair = int | tuple[int, int]

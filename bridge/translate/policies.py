@@ -29,9 +29,9 @@ from bridge.translate.exported_network import (
     shapes_given,
 )
 from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
-from jaxenvs.learn.distributions import Distribution, StateDependentGaussian
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.networks import ActionHead, Masked
+from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
+from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
 
 __all__ = ["ExportedPolicy", "export_policy", "require_sb3s_predict", "require_trainable"]
 

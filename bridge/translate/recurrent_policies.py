@@ -14,7 +14,7 @@ from bridge.errors import NotCompilable
 from bridge.translate.exported_network import Encoded, Params, Parts, export_parts
 from bridge.translate.modules import ExportedModule, export_module
 from bridge.translate.policies import ExportedPolicy
-from jaxenvs.learn.lstm import Memory, Recalled, latents, no_memory, remember
+from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ExportedRecurrentPolicy(ExportedPolicy):
       behind: from what the LSTMs give to what an ExportedPolicy's module gives.
       lstms: the names of their parameters.
       layers, size: of each LSTM.
-      critic: one of `jaxenvs.learn.lstm.CRITICS`.
+      critic: one of `jaxenvs.learn.networks.lstm.CRITICS`.
     """
 
     behind: ExportedModule

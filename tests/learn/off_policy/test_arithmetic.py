@@ -30,7 +30,7 @@ from jaxenvs.learn import (
     TQCPolicy,
     Transitions,
 )
-from jaxenvs.learn.networks import linear
+from jaxenvs.learn.networks.actor_critic import linear
 from jaxenvs.learn.off_policy.policies import Perceptron
 from jaxenvs.learn.optimization import ravel
 from tests.environments import Counter

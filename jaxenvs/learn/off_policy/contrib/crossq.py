@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.distributions import SquashedGaussian
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
-from jaxenvs.learn.networks import Activation, linear
+from jaxenvs.learn.networks.actor_critic import Activation, linear
+from jaxenvs.learn.networks.distributions import SquashedGaussian
 from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics, renormalize
 from jaxenvs.learn.off_policy.policies import (
     ActorCriticPolicy,

@@ -14,8 +14,14 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxenvs.environment import Environment, struct
-from jaxenvs.learn.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
 from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork
+from jaxenvs.learn.networks.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+)
 from jaxenvs.spaces import flatten
 
 

@@ -7,9 +7,9 @@ import math
 
 import jax
 
-from jaxenvs.learn.distributions import Distribution
-from jaxenvs.learn.lstm import CRITICS, Memory, Recalled, latents, no_memory, remember
-from jaxenvs.learn.networks import ActorCritic, linear
+from jaxenvs.learn.networks.actor_critic import ActorCritic, linear
+from jaxenvs.learn.networks.distributions import Distribution
+from jaxenvs.learn.networks.lstm import CRITICS, Memory, Recalled, latents, no_memory, remember
 
 
 @dataclasses.dataclass(frozen=True)

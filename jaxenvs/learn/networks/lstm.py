@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.networks import times_transposed
+from jaxenvs.learn.networks.actor_critic import times_transposed
 
 # Hidden states and cell states, each (batch, layers, size).
 Memory = tuple[jax.Array, jax.Array]
