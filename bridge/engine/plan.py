@@ -41,7 +41,7 @@ from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.vec_normalize import own_statistics
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn.learner_state import POLICY
-from jaxenvs.learn.off_policy.hindsight import require_goals
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 

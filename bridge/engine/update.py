@@ -24,7 +24,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
 from jaxenvs.learn.interfaces import OffPolicyNetworks, OnPolicyNetwork
-from jaxenvs.learn.off_policy.replay import TD_ERRORS
+from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 
 @functools.lru_cache(maxsize=64)

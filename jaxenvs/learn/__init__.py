@@ -19,13 +19,13 @@ from jaxenvs.learn.off_policy.contrib.crossq import CrossQ, CrossQPolicy
 from jaxenvs.learn.off_policy.contrib.qrdqn import QRDQN, QRDQNPolicy
 from jaxenvs.learn.off_policy.contrib.tqc import TQC, TQCPolicy
 from jaxenvs.learn.off_policy.dqn import DQN
-from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
-from jaxenvs.learn.off_policy.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.sac import SAC
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import Hindsight
+from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.td3 import DDPG, TD3
 from jaxenvs.learn.on_policy.a2c import A2C
 from jaxenvs.learn.on_policy.collecting import Rollout, advantages, collect

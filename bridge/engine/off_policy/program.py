@@ -24,9 +24,9 @@ from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Lanes, layout_behind, layouts, run_on
 from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy import driver
-from jaxenvs.learn.off_policy.hindsight import require_goals
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536

@@ -17,8 +17,8 @@ from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.distributions import StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @struct

@@ -25,8 +25,8 @@ from jaxenvs.learn.off_policy.policies import (
     SquashedActor,
 )
 from jaxenvs.learn.off_policy.policies import init_linear as new_linear
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.sac import SAC
+from jaxenvs.learn.off_policy.store.replay import Transitions
 from jaxenvs.learn.optimization import split
 
 # Parameters of a renormalisation, and the bounds of `renormalize`.

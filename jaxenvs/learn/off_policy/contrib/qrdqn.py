@@ -17,7 +17,7 @@ from jaxenvs.learn.networks.actor_critic import ActionHead, Activation
 from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss
 from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, Params, Perceptron, QNetwork, spaces_of
-from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
-from jaxenvs.learn.off_policy.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.hindsight import Episodes
 from jaxenvs.learn.sweep import sweep
 
 
@@ -47,7 +47,7 @@ def test_of_a_ring_without_a_whole_episode_nothing_is_learned():
     assert int(after.learner.num_updates) == 20 - 11  # of episodes of 12 steps each
 
 
-@pytest.mark.thorough  # sweeps: tests/learn/test_sweep.py; of hindsight, by train_seeds, test_hindsight.py of bridge
+@pytest.mark.thorough  # sweeps: tests/learn/test_sweep.py; of hindsight, by train_seeds, tests/bridge/algorithms
 def test_a_sweep_of_seeds_is_each_of_their_trainings():
     begun = training(4, hindsight=learn.Hindsight(), learning_starts=20).replace(total_timesteps=200)
     keys = jax.random.split(jax.random.key(0), 2)

@@ -19,7 +19,7 @@ from jaxenvs.environment import static, struct
 from jaxenvs.learn.interfaces import Store
 
 if TYPE_CHECKING:
-    from jaxenvs.learn.off_policy.replay import Transitions
+    from jaxenvs.learn.off_policy.store.replay import Transitions
 
 STRATEGIES = ("future", "final", "episode")
 GOALS = ("achieved_goal", "desired_goal")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 ARRAYS = {
     "numpy": (lambda values: np.asarray(values, np.int32), lambda values: np.asarray(values, bool)),

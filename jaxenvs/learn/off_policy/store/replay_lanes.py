@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxenvs.learn.off_policy import replay_tags
-from jaxenvs.learn.off_policy.hindsight import Episodes
-from jaxenvs.learn.off_policy.replay import Replay, room_for_ends
+from jaxenvs.learn.off_policy.store import replay_tags
+from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.replay import Replay, room_for_ends
 
 
 def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Replay:

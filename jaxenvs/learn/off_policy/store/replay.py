@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from jaxenvs import arguments
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.off_policy import replay_tags
-from jaxenvs.learn.off_policy.hindsight import Episodes
+from jaxenvs.learn.off_policy.store import replay_tags
+from jaxenvs.learn.off_policy.store.hindsight import Episodes
 
 # Last observations of episodes have a row for each slot as long as all of them take no more bytes.
 END_BYTES = 2**24
