@@ -13,7 +13,7 @@ from bridge.translate.modules import unravel
 from bridge.translate.off_policy_networks import ExportedCritic, ExportedSACActor
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian
-from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics
+from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics
 
 
 class ExportedCrossQActor(ExportedSACActor):

@@ -15,7 +15,7 @@ from torch import nn
 from bridge.errors import NotCompilable
 from bridge.translate.convolution import conv
 from jaxenvs.learn.networks.actor_critic import times_transposed
-from jaxenvs.learn.off_policy.batch_renorm import renormalize
+from jaxenvs.learn.off_policy.contrib.batch_renorm import renormalize
 
 Pair = int | tuple[int, int]
 

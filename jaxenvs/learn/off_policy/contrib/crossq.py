@@ -15,7 +15,7 @@ from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.networks.actor_critic import Activation, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
-from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics, renormalize
+from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics, renormalize
 from jaxenvs.learn.off_policy.policies import (
     ActorCriticPolicy,
     ContinuousCritic,

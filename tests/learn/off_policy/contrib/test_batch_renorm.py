@@ -7,7 +7,7 @@ import pytest
 import torch
 from sb3_contrib.common.torch_layers import BatchRenorm1d
 
-from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics, renormalize
+from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics, renormalize
 
 WIDTH, BATCH, WARMUP = 4, 16, 2
 NUMBERS = (0.3, 0.001, WARMUP, 3.0, 5.0)
