@@ -33,7 +33,7 @@ from bridge.translate.off_policy import (
 )
 from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
-from bridge.translate.snapshot import Snapshot
+from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
 from bridge.wrappers.vec_check_nan import CompiledCheckNan

@@ -29,7 +29,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoReco
 from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
 from bridge.replay.store.replay_buffer import is_known
 from bridge.sb3 import SB3S_BUFFERS
-from bridge.translate.known_objects import is_outside
+from bridge.translate.user_modules.known_objects import is_outside
 from bridge.wrappers.chain import is_compiled
 
 Class = TypeVar("Class", bound=type)

@@ -15,7 +15,6 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
-from bridge.translate.side_effects import describe, on_trial, reach_of
 from bridge.translate.tracing import (
     Computation,
     Interpreter,
@@ -25,6 +24,7 @@ from bridge.translate.tracing import (
     require_unreplaced,
     translate,
 )
+from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
 from jaxenvs.learn.optimization import split
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")

@@ -16,7 +16,7 @@ import bridge
 from bridge.translate import exported_network
 from bridge.translate.exported_network import MOST_COMPUTATIONS, keeps_changing
 from bridge.translate.policies import export_policy
-from bridge.translate.snapshot import Snapshot
+from bridge.translate.user_modules.snapshot import Snapshot
 from tests.bridge.translate.networks import Extractor, batch, extractor
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.known_objects import CONTAINERS
-from bridge.translate.places import MISSING, Place, generator_place, global_generators
-from bridge.translate.reach import Reach
+from bridge.translate.user_modules.known_objects import CONTAINERS
+from bridge.translate.user_modules.places import MISSING, Place, generator_place, global_generators
+from bridge.translate.user_modules.reach import Reach
 
 PRIMITIVES = (int, float, complex, str, bytes, bool, type(None))
 

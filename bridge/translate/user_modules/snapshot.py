@@ -14,9 +14,9 @@ from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
 from bridge.originals import known_bases
-from bridge.translate.known_objects import CONTAINERS
 from bridge.translate.modules import BACKWARD_HOOKS, FORWARD_HOOKS
-from bridge.translate.reach import Reach
+from bridge.translate.user_modules.known_objects import CONTAINERS
+from bridge.translate.user_modules.reach import Reach
 
 
 class Snapshot:

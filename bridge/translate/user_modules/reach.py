@@ -25,8 +25,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from bridge.libraries import INSTALLED, is_library, is_standard, root_of
-from bridge.translate.bytecode import COMPUTED_NAMES, computes_names, global_names, names_in
-from bridge.translate.known_objects import (
+from bridge.translate.user_modules.bytecode import COMPUTED_NAMES, computes_names, global_names, names_in
+from bridge.translate.user_modules.known_objects import (
     BESIDE,
     CALCULATE,
     CONSTANTS,
@@ -44,7 +44,7 @@ from bridge.translate.known_objects import (
     may_draw,
     slots_of,
 )
-from bridge.translate.places import (
+from bridge.translate.user_modules.places import (
     GENERATORS,
     Place,
     array_place,

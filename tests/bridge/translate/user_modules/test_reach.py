@@ -19,10 +19,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 import bridge
 from bridge.errors import NotCompilable
 from bridge.translate.policies import export_policy, require_trainable
-from bridge.translate.snapshot import Snapshot
-from tests.bridge.translate import reaching
+from bridge.translate.user_modules.snapshot import Snapshot
 from tests.bridge.translate.networks import extractor, forward_of, make
-from tests.bridge.translate.reaching import CHANGES, DRAWS_NUMBERS, SOURCES, UNKNOWN, drawing, extractor_of
+from tests.bridge.translate.user_modules import reaching
+from tests.bridge.translate.user_modules.reaching import CHANGES, DRAWS_NUMBERS, SOURCES, UNKNOWN, drawing, extractor_of
 
 
 def generators(*others):
