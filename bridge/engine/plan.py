@@ -31,8 +31,8 @@ from bridge.translate.off_policy import (
     learned_tensors,
     network_names,
 )
-from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.pytorch.optimizers import export_optimizer
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bridge.translate.exported_network import ExportedNetwork, Params
-from bridge.translate.modules import unravel
 from bridge.translate.off_policy_networks import ExportedCritic, ExportedSACActor
+from bridge.translate.pytorch.modules import unravel
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics

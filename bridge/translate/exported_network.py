@@ -19,8 +19,8 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
-from bridge.translate.modules import ExportedModule, export_module
-from bridge.translate.tracing import Computation, first_line, require_unreplaced
+from bridge.translate.pytorch.modules import ExportedModule, export_module
+from bridge.translate.pytorch.tracing import Computation, first_line, require_unreplaced
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
 

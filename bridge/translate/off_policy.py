@@ -18,7 +18,6 @@ from torch import nn
 from bridge.contrib import is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import ExportedNetwork, require_methods
-from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
 from bridge.translate.off_policy_networks import (
     EXTRACTOR,
     ExportedActor,
@@ -31,6 +30,7 @@ from bridge.translate.off_policy_networks import (
 )
 from bridge.translate.off_policy_parts import critic_of, q_network, sac_actor, td3_actor
 from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
+from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 
 # What of policies is translated, so that no class may have its own.
 PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "scale_action", "unscale_action")

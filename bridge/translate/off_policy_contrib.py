@@ -24,7 +24,7 @@ from bridge.translate.off_policy_networks import (
     ExportedSACPolicy,
 )
 from bridge.translate.off_policy_parts import Q_NETWORK, checked, critic_parts, head_of, sac_actor
-from bridge.translate.tracing import STATISTICS
+from bridge.translate.pytorch.tracing import STATISTICS
 
 
 def _quantile_network(network: QuantileNetwork) -> ExportedQuantileNetwork:

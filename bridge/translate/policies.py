@@ -28,7 +28,7 @@ from bridge.translate.exported_network import (
     require_methods,
     shapes_given,
 )
-from bridge.translate.modules import require_no_forward_hooks, require_same_gradients
+from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian

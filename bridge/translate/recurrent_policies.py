@@ -12,8 +12,8 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.exported_network import Encoded, Params, Parts, export_parts
-from bridge.translate.modules import ExportedModule, export_module
 from bridge.translate.policies import ExportedPolicy
+from bridge.translate.pytorch.modules import ExportedModule, export_module
 from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
 
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 import jaxenvs
 from bridge import make_vec_env
-from bridge.translate.optimizers import export_optimizer
+from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
 from jaxenvs.learn.on_policy.ppo import permutation

@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
 from bridge.originals import known_bases
-from bridge.translate.modules import BACKWARD_HOOKS, FORWARD_HOOKS
+from bridge.translate.pytorch.modules import BACKWARD_HOOKS, FORWARD_HOOKS
 from bridge.translate.user_modules.known_objects import CONTAINERS
 from bridge.translate.user_modules.reach import Reach
 

@@ -13,8 +13,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional as F
 
-from bridge.translate.modules import read_parameters
 from bridge.translate.policies import export_policy
+from bridge.translate.pytorch.modules import read_parameters
 
 BATCH = 5
 VECTOR = spaces.Box(-3.0, 3.0, (6,))

@@ -12,8 +12,8 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
-from bridge.translate.modules import read_parameters
 from bridge.translate.off_policy import own_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.translate.networks import BATCH, DICT, IMAGE, PAIR, SMALL_IMAGE, VECTOR, Extractor, ResidualCNN
 
 NATURE = {"features_extractor_class": policies.NatureCNN, "features_extractor_kwargs": {"features_dim": 8}}

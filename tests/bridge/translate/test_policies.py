@@ -11,8 +11,8 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, MultiInputActorCriticPolicy
 from torch import nn
 
-from bridge.translate.modules import read_parameters
 from bridge.translate.policies import export_policy
+from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.translate.networks import (
     DICT,
     IMAGE,

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters
-from bridge.translate.optimizers import export_optimizer
 from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.pytorch.modules import read_parameters
+from bridge.translate.pytorch.optimizers import export_optimizer
 from tests.bridge.translate.networks import (
     VECTOR,
     Extractor,

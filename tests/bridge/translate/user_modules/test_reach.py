@@ -259,7 +259,7 @@ def test_stock_policies_read_nothing():
 
 TABLE = """
 import bridge
-from bridge.translate import operations
+from bridge.translate.pytorch import operations
 before = dict(operations.MODULES)
 import bridge.translate.off_policy_contrib
 assert operations.MODULES == before

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bridge.translate import convolution
-from bridge.translate.convolution import conv
+from bridge.translate.pytorch import convolution
+from bridge.translate.pytorch.convolution import conv
 from tests.tiers import tiered
 
 # The shapes of x and of the weight, and the further arguments.

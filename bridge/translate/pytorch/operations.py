@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.convolution import conv
+from bridge.translate.pytorch.convolution import conv
 from jaxenvs.learn.networks.actor_critic import times_transposed
 from jaxenvs.learn.off_policy.contrib.batch_renorm import renormalize
 

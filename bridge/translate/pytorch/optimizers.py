@@ -16,7 +16,7 @@ from jax.tree_util import PyTreeDef
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from bridge.errors import NotCompilable
-from bridge.translate.modules import copy_into
+from bridge.translate.pytorch.modules import copy_into
 
 KINDS: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.Adam: "adam",

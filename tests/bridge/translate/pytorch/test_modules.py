@@ -12,9 +12,9 @@ from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
-from bridge.translate.modules import export_module, read_parameters, require_same_gradients, write_parameters
-from bridge.translate.optimizers import export_optimizer, read_optimizer
 from bridge.translate.policies import export_policy
+from bridge.translate.pytorch.modules import export_module, read_parameters, require_same_gradients, write_parameters
+from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer
 from tests.bridge.translate.networks import PAIR, VECTOR, make
 
 ACTIVATIONS = [

@@ -11,8 +11,8 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import export_optimizer, read_optimizer, write_optimizer
+from bridge.translate.pytorch.modules import read_parameters, write_parameters
+from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer, write_optimizer
 
 SHAPES = ((3, 4), (5,))
 SIZE = 17

@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.nn.modules import module as torch_module
 
 from bridge.errors import NotCompilable
-from bridge.translate.tracing import (
+from bridge.translate.pytorch.tracing import (
     Computation,
     Interpreter,
     first_line,

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from bridge.contrib import contrib_class
 from bridge.errors import NotCompilable
 from bridge.originals import replaced
-from bridge.translate.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
+from bridge.translate.pytorch.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
 from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
 
 
