@@ -23,15 +23,15 @@ from bridge.replay import HerReplayBuffer
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
-from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import (
+from bridge.translate.policies.exported_network import keeps_changing
+from bridge.translate.policies.off_policy import (
     acting_tensors,
     export_actor,
     export_off_policy,
     learned_tensors,
     network_names,
 )
-from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.optimizers import export_optimizer
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv

@@ -26,8 +26,8 @@ from bridge.evaluation.compiled_episodes import Network, program
 from bridge.evaluation.on_host import run_episodes, with_statistics
 from bridge.originals import has_own_methods
 from bridge.sb3 import Space
-from bridge.translate.off_policy import acting_tensors, export_acting
-from bridge.translate.off_policy_networks import ExportedQNetwork
+from bridge.translate.policies.off_policy import acting_tensors, export_acting
+from bridge.translate.policies.off_policy_networks import ExportedQNetwork
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain

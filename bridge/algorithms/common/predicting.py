@@ -23,8 +23,8 @@ from bridge.engine.plan import is_slower_compiled
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
 from bridge.sb3 import Space
-from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
+from bridge.translate.policies.exported_network import keeps_changing
+from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
 from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.compilation import is_usable, require_usable

@@ -18,7 +18,7 @@ from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
 from bridge.engine.trust import is_constant
 from bridge.engine.update import read_learner
 from bridge.sb3 import OffPolicy
-from bridge.translate.off_policy_networks import ExportedOffPolicy
+from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Lanes, layout_behind, layouts, run_on

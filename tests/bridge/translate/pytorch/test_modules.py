@@ -12,10 +12,10 @@ from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
-from bridge.translate.policies import export_policy
+from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import export_module, read_parameters, require_same_gradients, write_parameters
 from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer
-from tests.bridge.translate.networks import PAIR, VECTOR, make
+from tests.bridge.translate.policies.networks import PAIR, VECTOR, make
 
 ACTIVATIONS = [
     *(nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.PReLU(), nn.ELU(0.7), nn.CELU(0.7), nn.SELU(), nn.SiLU(), nn.Mish()),

@@ -14,7 +14,7 @@ import torch
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import nn
 
-from tests.bridge.translate.networks import Extractor
+from tests.bridge.translate.policies.networks import Extractor
 
 COUNT, SEEN, DRAWS, LOAD = 0, [], np.random.default_rng(0), np.load
 LIMITS = {"scale": np.ones(3)}

@@ -18,9 +18,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 import bridge
 from bridge.errors import NotCompilable
-from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.user_modules.snapshot import Snapshot
-from tests.bridge.translate.networks import extractor, forward_of, make
+from tests.bridge.translate.policies.networks import extractor, forward_of, make
 from tests.bridge.translate.user_modules import reaching
 from tests.bridge.translate.user_modules.reaching import CHANGES, DRAWS_NUMBERS, SOURCES, UNKNOWN, drawing, extractor_of
 
@@ -261,7 +261,7 @@ TABLE = """
 import bridge
 from bridge.translate.pytorch import operations
 before = dict(operations.MODULES)
-import bridge.translate.off_policy_contrib
+import bridge.translate.policies.off_policy_contrib
 assert operations.MODULES == before
 """
 

@@ -13,11 +13,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 
 import bridge
-from bridge.translate import exported_network
-from bridge.translate.exported_network import MOST_COMPUTATIONS, keeps_changing
-from bridge.translate.policies import export_policy
+from bridge.translate.policies import exported_network
+from bridge.translate.policies.exported_network import MOST_COMPUTATIONS, keeps_changing
+from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.user_modules.snapshot import Snapshot
-from tests.bridge.translate.networks import Extractor, batch, extractor
+from tests.bridge.translate.policies.networks import Extractor, batch, extractor
 
 
 class Configured(Extractor):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.exported_network import Exploration, ExportedNetwork, Params
+from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
 from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies import export_policy, require_trainable
+from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.translate.pytorch.optimizers import export_optimizer
-from tests.bridge.translate.networks import (
+from tests.bridge.translate.policies.networks import (
     VECTOR,
     Extractor,
     assert_same,

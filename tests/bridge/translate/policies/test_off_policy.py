@@ -21,10 +21,10 @@ from torch import nn
 
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
-from bridge.translate.off_policy import export_actor, export_off_policy, learned_tensors, own_parameters
-from bridge.translate.off_policy_networks import ExportedTD3Policy
-from tests.bridge.translate.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
-from tests.bridge.translate.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
+from bridge.translate.policies.off_policy import export_actor, export_off_policy, learned_tensors, own_parameters
+from bridge.translate.policies.off_policy_networks import ExportedTD3Policy
+from tests.bridge.translate.policies.networks import BATCH, VECTOR, Extractor, batch, forward_of, network_of
+from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
 from tests.tiers import tiered
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}

@@ -13,7 +13,7 @@ from torch import nn
 
 import bridge
 from bridge.engine.learner import Learner
-from bridge.translate.off_policy import export_off_policy, learned_tensors
+from bridge.translate.policies.off_policy import export_off_policy, learned_tensors
 from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import learn as pure
 from jaxenvs.learn import LearnerState

@@ -17,8 +17,8 @@ from torch import nn
 
 from bridge.contrib import is_maskable
 from bridge.errors import NotCompilable
-from bridge.translate.exported_network import ExportedNetwork, require_methods
-from bridge.translate.off_policy_networks import (
+from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
+from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
     ExportedActor,
     ExportedCritic,
@@ -28,8 +28,8 @@ from bridge.translate.off_policy_networks import (
     ExportedSACPolicy,
     ExportedTD3Policy,
 )
-from bridge.translate.off_policy_parts import critic_of, q_network, sac_actor, td3_actor
-from bridge.translate.policies import ExportedPolicy, export_policy, require_sb3s_predict
+from bridge.translate.policies.off_policy_parts import critic_of, q_network, sac_actor, td3_actor
+from bridge.translate.policies.on_policy import ExportedPolicy, export_policy, require_sb3s_predict
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 
 # What of policies is translated, so that no class may have its own.
@@ -61,7 +61,7 @@ class Kind:
 def _kinds() -> tuple[Kind, ...]:
     if sys.modules.get("sb3_contrib") is None:  # and there is no policy of its classes
         return KINDS
-    contrib: tuple[Kind, ...] = importlib.import_module("bridge.translate.off_policy_contrib").KINDS
+    contrib: tuple[Kind, ...] = importlib.import_module("bridge.translate.policies.off_policy_contrib").KINDS
     return KINDS + contrib
 
 

@@ -12,9 +12,18 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
-from bridge.translate.off_policy import own_parameters
+from bridge.translate.policies.off_policy import own_parameters
 from bridge.translate.pytorch.modules import read_parameters
-from tests.bridge.translate.networks import BATCH, DICT, IMAGE, PAIR, SMALL_IMAGE, VECTOR, Extractor, ResidualCNN
+from tests.bridge.translate.policies.networks import (
+    BATCH,
+    DICT,
+    IMAGE,
+    PAIR,
+    SMALL_IMAGE,
+    VECTOR,
+    Extractor,
+    ResidualCNN,
+)
 
 NATURE = {"features_extractor_class": policies.NatureCNN, "features_extractor_kwargs": {"features_dim": 8}}
 COMBINED = {"features_extractor_class": policies.CombinedExtractor, "features_extractor_kwargs": {"cnn_output_dim": 8}}

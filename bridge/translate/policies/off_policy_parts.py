@@ -15,7 +15,7 @@ from stable_baselines3.td3.policies import Actor as TD3Actor
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.exported_network import (
+from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
     ExportedNetwork,
@@ -26,7 +26,7 @@ from bridge.translate.exported_network import (
     require_methods,
     shapes_given,
 )
-from bridge.translate.off_policy_networks import (
+from bridge.translate.policies.off_policy_networks import (
     ExportedCritic,
     ExportedQNetwork,
     ExportedSACActor,

@@ -12,10 +12,17 @@ from sb3_contrib.tqc.policies import TQCPolicy
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.crossq_networks import ExportedCrossQActor, ExportedCrossQCritic
-from bridge.translate.exported_network import Encoded, ExportedNetwork, Parts, export_parts, require_methods
-from bridge.translate.off_policy import Kind, Tensors, export_actor_critic, q_learning, require_apart, soft_actor_critic
-from bridge.translate.off_policy_networks import (
+from bridge.translate.policies.crossq_networks import ExportedCrossQActor, ExportedCrossQCritic
+from bridge.translate.policies.exported_network import Encoded, ExportedNetwork, Parts, export_parts, require_methods
+from bridge.translate.policies.off_policy import (
+    Kind,
+    Tensors,
+    export_actor_critic,
+    q_learning,
+    require_apart,
+    soft_actor_critic,
+)
+from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
     ExportedQRDQNPolicy,
     ExportedQuantileCritic,
@@ -23,7 +30,7 @@ from bridge.translate.off_policy_networks import (
     ExportedSACActor,
     ExportedSACPolicy,
 )
-from bridge.translate.off_policy_parts import Q_NETWORK, checked, critic_parts, head_of, sac_actor
+from bridge.translate.policies.off_policy_parts import Q_NETWORK, checked, critic_parts, head_of, sac_actor
 from bridge.translate.pytorch.tracing import STATISTICS
 
 

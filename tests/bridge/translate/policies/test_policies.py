@@ -11,9 +11,9 @@ from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, MultiInputActorCriticPolicy
 from torch import nn
 
-from bridge.translate.policies import export_policy
+from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import read_parameters
-from tests.bridge.translate.networks import (
+from tests.bridge.translate.policies.networks import (
     DICT,
     IMAGE,
     PAIR,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.exported_network import ExportedNetwork, Params
-from bridge.translate.off_policy_networks import ExportedCritic, ExportedSACActor
+from bridge.translate.policies.exported_network import ExportedNetwork, Params
+from bridge.translate.policies.off_policy_networks import ExportedCritic, ExportedSACActor
 from bridge.translate.pytorch.modules import unravel
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian

@@ -16,7 +16,7 @@ from torch import nn
 
 from bridge.contrib import contrib_class, is_maskable, is_recurrent
 from bridge.errors import NotCompilable
-from bridge.translate.exported_network import (
+from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
     ExportedNetwork,
@@ -132,7 +132,9 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     """
     _require_known(policy)
     if is_recurrent(policy):
-        from bridge.translate.recurrent_policies import export_recurrent_policy  # which is a policy of this file's
+        from bridge.translate.policies.recurrent_policies import (
+            export_recurrent_policy,  # which is a policy of this file's
+        )
 
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
     encoding, module = export_parts(policy, _Networks(policy))

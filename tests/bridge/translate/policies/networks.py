@@ -13,7 +13,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 from torch.nn import functional as F
 
-from bridge.translate.policies import export_policy
+from bridge.translate.policies.on_policy import export_policy
 from bridge.translate.pytorch.modules import read_parameters
 
 BATCH = 5
