@@ -18,13 +18,13 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from bridge.dlpack import to_jax
 from bridge.errors import POLICY_IS_NAN
 from bridge.translate.policies.exported_network import Params
+from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import (
     Deterministic,
     ExportedActor,
     ExportedQNetwork,
     ExportedTD3Actor,
 )
-from bridge.translate.policies.on_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout

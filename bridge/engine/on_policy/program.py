@@ -21,7 +21,7 @@ from bridge.engine.rollout_buffer import write_rollout
 from bridge.engine.steps import End, Environments, Steps
 from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
-from bridge.translate.policies.on_policy import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.wrappers import Chain
 from bridge.wrappers.chain import in_dtypes_of

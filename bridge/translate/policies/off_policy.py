@@ -18,6 +18,7 @@ from torch import nn
 from bridge.contrib import is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
+from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
     ExportedActor,
@@ -29,7 +30,7 @@ from bridge.translate.policies.off_policy_networks import (
     ExportedTD3Policy,
 )
 from bridge.translate.policies.off_policy_parts import critic_of, q_network, sac_actor, td3_actor
-from bridge.translate.policies.on_policy import ExportedPolicy, export_policy, require_sb3s_predict
+from bridge.translate.policies.on_policy import export_policy, require_sb3s_predict
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 
 # What of policies is translated, so that no class may have its own.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
-import jax
 import torch
 from stable_baselines3.common import distributions
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -19,8 +16,6 @@ from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import (
     Encoded,
     Exploration,
-    ExportedNetwork,
-    Params,
     Parts,
     export_exploration,
     export_head,
@@ -28,12 +23,10 @@ from bridge.translate.policies.exported_network import (
     require_methods,
     shapes_given,
 )
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.recurrent_policies import export_recurrent_policy
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
-from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
-from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
-
-__all__ = ["ExportedPolicy", "export_policy", "require_sb3s_predict", "require_trainable"]
+from jaxenvs.learn.networks.actor_critic import ActionHead
 
 # What of ActorCriticPolicy is translated, so that no class may have its own: for acting, and for training.
 ACTING = (
@@ -59,71 +52,6 @@ MASKABLE_HEADS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportedPolicy(ExportedNetwork):
-    """A policy without its weights. Those of equal architecture are equal, and share compiled programs.
-
-    Its module goes from encoded observations to the actor's last hidden layer, the numbers for the head, and the value,
-    (batch, 1).
-
-    Attributes:
-      head: from numbers to a distribution over actions.
-      exploration: None, or that it is state-dependent.
-    """
-
-    head: ActionHead
-    exploration: Exploration | None
-
-    @property
-    def learnt_elsewhere(self) -> frozenset[str]:
-        """Names of parameters that get a gradient in another way than through the module."""
-        return frozenset()
-
-    @property
-    def depends_on_training(self) -> bool:
-        """Whether PyTorch computes something else in training mode."""
-        return self.module.depends_on_training
-
-    def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
-        """The distribution over actions and the values, (batch,), for a batch of observations.
-
-        Args:
-          params: by name, or as a vector. All is computed in their dtype.
-          observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
-            (batch, 1). It may be Masked.
-
-        Raises:
-          RuntimeError: the mask has another size than the actions.
-        """
-        if isinstance(observation, Masked):
-            distribution, value = self.apply(params, observation.observation)
-            try:
-                return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
-            except ValueError as error:
-                raise RuntimeError(str(error)) from None  # the class of sb3-contrib's error
-        params = self.named(params)
-        latent, numbers, value = self._outputs(params, observation)
-        value = jax.lax.squeeze(value, (1,))
-        if self.exploration is None:
-            return self.head.distribution(numbers, params.get("log_std")), value
-        settings = dataclasses.asdict(self.exploration)
-        return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
-
-    def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
-        """The actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
-        return self.numbers(params, observation)
-
-    def distribution(self, params: Params, observation: Observation) -> Distribution:
-        """The distribution over actions, as `apply` gives it."""
-        return self.apply(params, observation)[0]
-
-    def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of samples as actions of the environments, in their dtype; those of a Box clipped or unscaled."""
-        if self.exploration is None or not self.exploration.squash:
-            return self.head.to_env(action)
-        return self.head.unscale(action)
-
-
 def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     """A policy for acting and for values. `require_trainable` says whether an update may use it too.
 
@@ -132,10 +60,6 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
     """
     _require_known(policy)
     if is_recurrent(policy):
-        from bridge.translate.policies.recurrent_policies import (
-            export_recurrent_policy,  # which is a policy of this file's
-        )
-
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
     encoding, module = export_parts(policy, _Networks(policy))
     network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))

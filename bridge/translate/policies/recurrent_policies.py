@@ -12,7 +12,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import Encoded, Params, Parts, export_parts
-from bridge.translate.policies.on_policy import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import ExportedModule, export_module
 from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
 
