@@ -14,7 +14,7 @@ from torch import nn
 from bridge.errors import NotCompilable
 from bridge.translate.policies.crossq_networks import ExportedCrossQActor, ExportedCrossQCritic
 from bridge.translate.policies.exported_network import Encoded, ExportedNetwork, Parts, export_parts, require_methods
-from bridge.translate.policies.off_policy import (
+from bridge.translate.policies.off_policy_kinds import (
     Kind,
     Tensors,
     export_actor_critic,

@@ -1,6 +1,7 @@
 """Policies and networks of many kinds, and what they give in PyTorch and in JAX."""
 
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -189,3 +190,8 @@ def forward_of(function):
         (Extractor,),
         {"forward": function, "__init__": lambda self, space: Extractor.__init__(self, space, 6)},
     )
+
+
+def holds_torch(exported):
+    """Whether anything of PyTorch's is in what was exported; the folder bridge/translate/pytorch is not."""
+    return b"torch" in pickle.dumps(exported).replace(b"bridge.translate.pytorch", b"")

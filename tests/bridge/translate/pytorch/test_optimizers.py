@@ -1,7 +1,6 @@
 """PyTorch's optimisers in Optax: the same steps, and the same moments whoever took them."""
 
 import functools
-import pickle
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from bridge.errors import NotCompilable
 from bridge.translate.pytorch.modules import read_parameters, write_parameters
 from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer, write_optimizer
+from tests.bridge.translate.policies.networks import holds_torch
 
 SHAPES = ((3, 4), (5,))
 SIZE = 17
@@ -210,8 +210,7 @@ def test_optimizers_of_one_kind_are_equal_whatever_their_numbers():
     assert export_optimizer(one.optimizer) == export_optimizer(other.optimizer)
     assert hash(export_optimizer(one.optimizer)) == hash(export_optimizer(other.optimizer))
     assert export_optimizer(one.optimizer) != export_optimizer(Parameters("adam with decay").optimizer)
-    pickled = pickle.dumps(export_optimizer(one.optimizer))
-    assert b"torch" not in pickled.replace(b"bridge.translate.pytorch", b"")
+    assert not holds_torch(export_optimizer(one.optimizer))
 
 
 def test_trains_a_scalar():
