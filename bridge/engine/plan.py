@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from bridge.engine.acting import Actor, JudgingActor
 from bridge.engine.learner import Learner
-from bridge.engine.trust import inner_environments, of_others, replaced_in_sb3
+from bridge.engine.user_code.overrides import inner_environments, of_others, replaced_in_sb3
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer

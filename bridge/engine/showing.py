@@ -17,8 +17,8 @@ from bridge.engine.memory import read_memory, rows_of, to_states
 from bridge.engine.on_policy.host_loop import values_in_torch
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.session import CallbackDoor
-from bridge.engine.signals import Signals
 from bridge.engine.steps import Ran, Steps, Taken
+from bridge.engine.user_code.signals import Signals
 from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
 from bridge.vec_env.actions import as_sb3_gives
 from bridge.vec_env.infos import ended_infos, update_reset_infos

@@ -19,7 +19,7 @@ import jaxenvs
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.specs import SPECS
 from bridge.contrib import is_maskable
-from bridge.engine.trust import inner_environments
+from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
 from bridge.evaluation.compiled_episodes import Network, program

@@ -15,8 +15,8 @@ from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
-from bridge.engine.trust import is_constant
 from bridge.engine.update import read_learner
+from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
 from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options

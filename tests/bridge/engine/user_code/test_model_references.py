@@ -15,8 +15,8 @@ import pytest
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 import bridge
-from bridge.engine import model_references
-from bridge.engine.model_references import why_reached
+from bridge.engine.user_code import model_references
+from bridge.engine.user_code.model_references import why_reached
 from tests.bridge.algorithms.own_code_models import OFF_POLICY, HostCounter
 
 

@@ -15,7 +15,7 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
-from bridge.engine.trust import is_ours, of_others
+from bridge.engine.user_code.overrides import is_ours, of_others
 from bridge.engine.watching import looks_at_rollouts
 from tests.environments import Counter
 
