@@ -22,10 +22,10 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from bridge.engine.callbacks.callback_schedule import looks_at_each_step, looks_at_rollouts, looks_at_steps
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.user_code.model_references import why_reached
 from bridge.engine.user_code.signals import Signals
-from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps
 from bridge.sb3 import Algorithm
 
 log = logging.getLogger("bridge")

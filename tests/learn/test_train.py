@@ -220,7 +220,7 @@ def of_dicts():
     return Training(VectorEnv(env, 2), network, PPO(n_steps=8, batch_size=8), 32)
 
 
-@pytest.mark.thorough  # networks see them: the test before; rollouts and updates: tests/bridge/engine/test_callbacks.py
+@pytest.mark.thorough  # networks see them: the test before; the rest: tests/bridge/engine/callbacks
 def test_a_training_sees_dicts():
     result = jax.jit(train)(jax.random.key(0), of_dicts())
     assert np.isfinite(result.metrics["loss"]).all()

@@ -86,7 +86,7 @@ def is_ours(cls: type) -> bool:
 def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
     """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
 
-    Three kinds of the user's code are not among them, because others look after them: callbacks (`watching`),
+    Three kinds of the user's code are not among them, because others look after them: callbacks (`callback_schedule`),
     environments, which may reach the model (`Plan.environments`), and networks (`Snapshot`).
     """
     names = [*_own_methods(algorithm)]

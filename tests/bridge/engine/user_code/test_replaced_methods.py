@@ -15,8 +15,8 @@ from stable_baselines3.sac.policies import Actor
 from torch import nn
 
 import bridge
+from bridge.engine.callbacks.callback_schedule import looks_at_rollouts
 from bridge.engine.user_code.overrides import is_ours, of_others
-from bridge.engine.watching import looks_at_rollouts
 from tests.environments import Counter
 
 ON_POLICY = {"n_steps": 4, "batch_size": 8, "n_epochs": 1}

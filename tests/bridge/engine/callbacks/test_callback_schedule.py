@@ -11,7 +11,7 @@ from stable_baselines3.common.callbacks import (
     LogEveryNTimesteps,
 )
 
-from bridge.engine.watching import ACT_AT_STEPS, quiet_steps
+from bridge.engine.callbacks.callback_schedule import ACT_AT_STEPS, quiet_steps
 from tests.bridge.small_models import make_env
 
 NUM_ENVS = 4
