@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from bridge.engine.memory import Memory
+from bridge.engine.lstm_state import Memory
 from bridge.translate.policies.exported_network import export_encoding, from_host
 from jaxenvs.learn import Masked, Recalled, Rollout
 

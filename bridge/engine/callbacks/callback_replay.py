@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import obs_as_tensor
 
 from bridge.engine.acting import unscaled
-from bridge.engine.memory import read_memory, rows_of, to_states
+from bridge.engine.lstm_state import read_memory, rows_of, to_states
 from bridge.engine.on_policy.host_loop import values_in_torch
 from bridge.engine.rollout_buffer import read_rollout
 from bridge.engine.session import CallbackDoor

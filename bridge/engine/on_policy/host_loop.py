@@ -14,7 +14,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import JudgingActor, unscaled
-from bridge.engine.memory import Memory, of_states, read_memory, to_states
+from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import CallbackDoor

@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 
 from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
-from bridge.engine.memory import read_memory
+from bridge.engine.lstm_state import read_memory
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import write_rollout
 from bridge.engine.steps import End, Environments, Steps
