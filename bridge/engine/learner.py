@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import torch
 
-from bridge.engine.compilation import MOST_FROM_HEAP, keep_freed_memory, to_host
+from bridge.engine.runtime import MOST_FROM_HEAP, keep_freed_memory, to_host
 from bridge.translate.pytorch.modules import read_parameters, write_parameters
 from bridge.translate.pytorch.optimizers import (
     ExportedOptimizer,

@@ -24,10 +24,10 @@ from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
 from bridge.engine.acting import Actor
 from bridge.engine.callbacks.callback_replay import show_steps
 from bridge.engine.callbacks.callback_schedule import Pace, quiet_steps
-from bridge.engine.compilation import keep_freed_memory
 from bridge.engine.off_policy import host_loop
 from bridge.engine.off_policy.program import most_steps, run_steps
 from bridge.engine.plan import Mode
+from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.session import CallbackDoor
 from bridge.engine.steps import Ran
 from bridge.engine.update import update_from_samples

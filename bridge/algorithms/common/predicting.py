@@ -17,9 +17,9 @@ from stable_baselines3.common.preprocessing import is_image_space
 from bridge.contrib import is_recurrent
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, draw_noise, is_where_jax_computes
-from bridge.engine.compilation import compile_meanwhile
 from bridge.engine.lstm_state import Memory
 from bridge.engine.plan import is_slower_compiled
+from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
 from bridge.sb3 import Space

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
+from bridge.engine.runtime import to_host
 from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
 from bridge.engine.update import read_learner
 from bridge.engine.user_code.overrides import is_constant

@@ -1,4 +1,4 @@
-"""Programs and the host: compile times, compiling beside other work; results as NumPy arrays."""
+"""Around compiled functions: compile times, compiling in a thread, freed memory, results as NumPy arrays."""
 
 from __future__ import annotations
 
