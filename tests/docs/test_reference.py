@@ -1,6 +1,6 @@
 """Every public name has a docstring that names its arguments, an entry in docs/reference, and an example there.
 
-That the examples run is shown by tests/test_readme.py, as of every page.
+That the examples run is shown by tests/docs/test_readme.py, as of every page.
 """
 
 import ast
@@ -17,7 +17,7 @@ import pytest
 import bridge
 import jaxenvs
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
 OURS = ("bridge", "jaxenvs")
 PACKAGES = ("jaxenvs", "jaxenvs.learn", "jaxenvs.wrappers", "jaxenvs.foreign", "bridge")
 LATER = {"bridge": (*bridge.CONTRIB, "tune")}  # public too, but imported when they are asked for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = sorted((Path(__file__).parent.parent / "docs" / "coming-from").glob("*.md"))
+PAGES = sorted((Path(__file__).parent.parent.parent / "docs" / "coming-from").glob("*.md"))
 PACKAGES = {"Stable-Baselines3": "stable_baselines3", "gymnax": "gymnax", "EnvPool": "envpool"}
 NOT_RUN = ("Brax", "PureJaxRL", "CleanRL")  # of which the pages say so, and why
 THEIRS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import CHECKOUT, Installed
+from tests.packaging.installed import CHECKOUT, Installed
 
 PACKAGES = ("jaxenvs", "bridge")
 README = (CHECKOUT / "README.md").read_text()

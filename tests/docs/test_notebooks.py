@@ -10,7 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from docs import notebooks
-from tests.installed import CHECKOUT, CONSTRAINTS, Installed
+from tests.packaging.installed import CHECKOUT, CONSTRAINTS, Installed
 
 INSTALLS = (
     'from importlib.util import find_spec\n\nif find_spec("jaxenvs") is None:\n    %pip install -q "jaxenvs[sb3]"'

@@ -17,7 +17,7 @@ from bridge.app import cli as of_bridge
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_list_shows_every_environment(capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiers import tiered
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.rglob("*.py"))
 # What these do at length, others of them do, README.md's blocks and those of docs/, and tests of its parts.
 AT_LENGTH = (

@@ -17,7 +17,7 @@ from benchmarks.pages.behind import behind
 from benchmarks.pages.figures import FIGURES
 from tests.tiers import tiered
 
-CHECKOUT = Path(__file__).parent.parent
+CHECKOUT = Path(__file__).parent.parent.parent
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 # A block, and what it prints if that stands right behind it.

@@ -13,7 +13,7 @@ from mkdocs.exceptions import Abort
 
 from docs import hooks
 
-CHECKOUT = Path(__file__).parent.parent
+CHECKOUT = Path(__file__).parent.parent.parent
 
 
 def built(site, **changes):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKOUT = Path(__file__).parent.parent
+CHECKOUT = Path(__file__).parent.parent.parent
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 
 
