@@ -66,10 +66,10 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 # Every environment of other libraries: docs/environments/other-libraries.md, and EnvPool's: docs/environments/envpool.md.
 # And Ray's cluster: docs/cluster-environments.md.
 WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
-WITH_OTHERS += tests/test_coming_from.py
+WITH_OTHERS += tests/docs/test_coming_from.py
 WITH_OTHERS += tests/bridge/host_env/test_ray_cluster.py
 PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/foreign
-WITH_OTHERS += $(patsubst %,"tests/test_readme.py::test_the_code_of_a_page_runs[docs/%.md]",$(PAGES))
+WITH_OTHERS += $(patsubst %,"tests/docs/test_readme.py::test_the_code_of_a_page_runs[docs/%.md]",$(PAGES))
 test-foreign: .venv-foreign/.installed
 	.venv-foreign/bin/pytest $(WORKERS) tests/foreign $(WITH_OTHERS) -m ""
 

@@ -35,7 +35,7 @@ from bridge.originals import remember, remember_packages
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from bridge.results import plot_results
 from bridge.seeds import train_seeds
-from bridge.translate.operations import MODULES
+from bridge.translate.pytorch.operations import MODULES
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
 

@@ -23,8 +23,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
-from bridge.engine.memory import read_memory, to_states
-from bridge.engine.watching import QuietCallback
+from bridge.engine.callbacks.callback_schedule import QuietCallback
+from bridge.engine.lstm_state import read_memory, to_states
 from bridge.randomness import get_random_state, set_random_state
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import arguments

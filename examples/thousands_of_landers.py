@@ -14,7 +14,7 @@ import numpy as np
 import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
-from jaxenvs.film import write_gif
+from jaxenvs.drawing.film import write_gif
 
 NUM_LANDERS, THOUSANDS = (int(given) for given in [*sys.argv[1:], "64", "10"][:2])  # 2048 and 1000 for a fine one
 NUM_STEPS, STEPS_OF_A_FRAME = 400, 8

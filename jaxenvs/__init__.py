@@ -9,9 +9,9 @@ from gymnasium.vector import AutoresetMode
 
 from jaxenvs import spaces
 from jaxenvs.checks import check_env
+from jaxenvs.drawing.film import gif
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
 from jaxenvs.envs import SUITES
-from jaxenvs.film import gif
 from jaxenvs.registry import Spec, UnknownEnvironment, make, make_vec, register, registered, spec
 from jaxenvs.rollout import Trajectory, rollout
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep

@@ -22,7 +22,7 @@ import jax
 import pytest
 
 import jaxenvs
-from tests.installed import CHECKOUT, run
+from tests.packaging.installed import CHECKOUT, run
 
 # A shell's background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

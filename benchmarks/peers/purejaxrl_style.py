@@ -89,38 +89,14 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
         transition = Transition(runner.observation, action, _log_prob(logits, action), value, reward, done, info)
         return Runner(runner.learner, env_state, observation, key), transition
 
-    def advantages(transitions: Transition, last_value: jax.Array) -> jax.Array:
-        def accumulate(carry: tuple[jax.Array, jax.Array], now: Transition) -> Any:
-            advantage, next_value = carry
-            delta = now.reward + setting.gamma * next_value * (1 - now.done) - now.value
-            advantage = delta + setting.gamma * setting.gae_lambda * (1 - now.done) * advantage
-            return (advantage, now.value), advantage
-
-        start = (jnp.zeros_like(last_value), last_value)
-        return jax.lax.scan(accumulate, start, transitions, reverse=True, unroll=16)[1]
-
-    def loss(params: Any, batch: tuple[Transition, jax.Array, jax.Array]) -> Any:
-        old, advantage, target = batch
-        logits, value = network.apply(params, old.observation)
-        clipped_value = old.value + jnp.clip(value - old.value, -setting.clip_range, setting.clip_range)
-        value_loss = 0.5 * jnp.maximum((value - target) ** 2, (clipped_value - target) ** 2).mean()
-        ratio = jnp.exp(_log_prob(logits, old.action) - old.log_prob)
-        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        clipped_ratio = jnp.clip(ratio, 1 - setting.clip_range, 1 + setting.clip_range)
-        policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
-        log_probs = jax.nn.log_softmax(logits)
-        entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
-        total = policy_loss + setting.vf_coef * value_loss - setting.ent_coef * entropy
-        return total, (value_loss, policy_loss, entropy)
-
     def update(learner: TrainState, batch: Any) -> tuple[TrainState, Any]:
-        losses, gradient = jax.value_and_grad(loss, has_aux=True)(learner.params, batch)
+        losses, gradient = jax.value_and_grad(_loss, has_aux=True)(learner.params, network, setting, batch)
         return learner.apply_gradients(grads=gradient), losses
 
     def iterate(runner: Runner, _: None) -> tuple[Runner, dict[str, jax.Array]]:
         runner, transitions = jax.lax.scan(act, runner, None, setting.n_steps)
         _, last_value = network.apply(runner.learner.params, runner.observation)
-        advantage = advantages(transitions, last_value)
+        advantage = _advantages(setting, transitions, last_value)
         data = jax.tree.map(
             lambda leaf: leaf.reshape(setting.rollout, *leaf.shape[2:]),
             (transitions, advantage, advantage + transitions.value),
@@ -143,6 +119,32 @@ def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, st
         return jax.lax.scan(iterate, runner, None, iterations)
 
     return program_training(init, train, jax.random.PRNGKey(0), iterations, compiler_options)
+
+
+def _advantages(setting: Setting, transitions: Transition, last_value: jax.Array) -> jax.Array:
+    def accumulate(carry: tuple[jax.Array, jax.Array], now: Transition) -> Any:
+        advantage, next_value = carry
+        delta = now.reward + setting.gamma * next_value * (1 - now.done) - now.value
+        advantage = delta + setting.gamma * setting.gae_lambda * (1 - now.done) * advantage
+        return (advantage, now.value), advantage
+
+    start = (jnp.zeros_like(last_value), last_value)
+    return jax.lax.scan(accumulate, start, transitions, reverse=True, unroll=16)[1]
+
+
+def _loss(params: Any, network: ActorCritic, setting: Setting, batch: tuple[Transition, jax.Array, jax.Array]) -> Any:
+    old, advantage, target = batch
+    logits, value = network.apply(params, old.observation)
+    clipped_value = old.value + jnp.clip(value - old.value, -setting.clip_range, setting.clip_range)
+    value_loss = 0.5 * jnp.maximum((value - target) ** 2, (clipped_value - target) ** 2).mean()
+    ratio = jnp.exp(_log_prob(logits, old.action) - old.log_prob)
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    clipped_ratio = jnp.clip(ratio, 1 - setting.clip_range, 1 + setting.clip_range)
+    policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
+    log_probs = jax.nn.log_softmax(logits)
+    entropy = -(jnp.exp(log_probs) * log_probs).sum(-1).mean()
+    total = policy_loss + setting.vf_coef * value_loss - setting.ent_coef * entropy
+    return total, (value_loss, policy_loss, entropy)
 
 
 def _log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import sb3_contrib
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
-from bridge.engine.trust import compiled
+from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 

@@ -6,7 +6,7 @@ import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
-from bridge.engine.trust import compiled
+from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.ppo import CompiledPPO
 from bridge.engine.session import CallbackDoor
-from bridge.engine.trust import compiled
+from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 

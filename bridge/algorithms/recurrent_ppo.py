@@ -9,7 +9,7 @@ from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, Rec
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.ppo import CompiledPPO
-from bridge.engine.trust import compiled
+from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 

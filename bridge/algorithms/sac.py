@@ -8,7 +8,7 @@ import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
-from bridge.engine.trust import compiled
+from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
 

@@ -21,7 +21,7 @@ from bridge.app.runs import folders_of_models, load_model, read_run
 from bridge.contrib import is_maskable
 from jaxenvs import VectorEnv, cli
 from jaxenvs.cli import UserError
-from jaxenvs.film import real_time, write_gif
+from jaxenvs.drawing.film import real_time, write_gif
 from jaxenvs.gym import GymnasiumEnv
 from jaxenvs.wrappers.action_masker import with_action_masks
 

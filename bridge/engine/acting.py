@@ -17,15 +17,20 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from bridge.dlpack import to_jax
 from bridge.errors import POLICY_IS_NAN
-from bridge.translate.exported_network import Params
-from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork, ExportedTD3Actor
-from bridge.translate.policies import ExportedPolicy
+from bridge.translate.policies.exported_network import Params
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.off_policy_networks import (
+    Deterministic,
+    ExportedActor,
+    ExportedQNetwork,
+    ExportedTD3Actor,
+)
+from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Recalled, Rollout
-from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.lstm import Memory
+from jaxenvs.learn.networks.distributions import Distribution
+from jaxenvs.learn.networks.lstm import Memory
 from jaxenvs.learn.on_policy.collecting import advantages, in_chunks
 
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import torch
 
-from bridge.engine.compilation import MOST_FROM_HEAP, keep_freed_memory, to_host
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import (
+from bridge.engine.runtime import MOST_FROM_HEAP, keep_freed_memory, to_host
+from bridge.translate.pytorch.modules import read_parameters, write_parameters
+from bridge.translate.pytorch.optimizers import (
     ExportedOptimizer,
     export_optimizer,
     one_count,

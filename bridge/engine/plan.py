@@ -16,24 +16,24 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from bridge.engine.acting import Actor, JudgingActor
 from bridge.engine.learner import Learner
-from bridge.engine.trust import inner_environments, of_others, replaced_in_sb3
+from bridge.engine.user_code.overrides import inner_environments, of_others, replaced_in_sb3
 from bridge.errors import NotCompilable
 from bridge.originals import has_own_methods
 from bridge.replay import HerReplayBuffer
 from bridge.replay.store.replay_buffer import why_not_lent
 from bridge.sb3 import Algorithm
 from bridge.translate.action_noise import export_noise
-from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import (
+from bridge.translate.policies.exported_network import keeps_changing
+from bridge.translate.policies.off_policy import (
     acting_tensors,
     export_actor,
     export_off_policy,
     learned_tensors,
     network_names,
 )
-from bridge.translate.optimizers import export_optimizer
-from bridge.translate.policies import export_policy, require_trainable
-from bridge.translate.snapshot import Snapshot
+from bridge.translate.policies.on_policy import export_policy, require_trainable
+from bridge.translate.pytorch.optimizers import export_optimizer
+from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
 from bridge.wrappers.vec_check_nan import CompiledCheckNan
@@ -41,7 +41,7 @@ from bridge.wrappers.vec_monitor import CompiledMonitor
 from bridge.wrappers.vec_normalize import own_statistics
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn.learner_state import POLICY
-from jaxenvs.learn.off_policy.hindsight import require_goals
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 
-from bridge.engine.memory import Memory
-from bridge.translate.exported_network import export_encoding, from_host
+from bridge.engine.lstm_state import Memory
+from bridge.translate.policies.exported_network import export_encoding, from_host
 from jaxenvs.learn import Masked, Recalled, Rollout
 
 # Of sb3-contrib's recurrent buffers: the arrays of what actor and critic remember, (n_steps, layers, n_envs, size).

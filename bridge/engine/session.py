@@ -8,7 +8,7 @@ An update may leave its results in vectors, which saves a copy in each direction
 user code may run: it would read what is old, and what it writes would be lost. All user code is therefore called inside
 `Session.user_code`, and nothing else syncs. What cannot be wrapped, because it may be called from anywhere (overridden
 methods, loggers, schedules, noises, buffers, environments that may reach the model), keeps the session in the state
-TORCH for the whole training: see `Plan.others` and `bridge.engine.model_references`.
+TORCH for the whole training: see `Plan.others` and `bridge.engine.user_code.model_references`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from bridge.engine.model_references import why_reached
+from bridge.engine.callbacks.callback_schedule import looks_at_each_step, looks_at_rollouts, looks_at_steps
 from bridge.engine.plan import Plan, make_plan
-from bridge.engine.signals import Signals
-from bridge.engine.watching import looks_at_each_step, looks_at_rollouts, looks_at_steps
+from bridge.engine.user_code.model_references import why_reached
+from bridge.engine.user_code.signals import Signals
 from bridge.sb3 import Algorithm
 
 log = logging.getLogger("bridge")

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.compilation import to_host
-from bridge.engine.memory import Memory, to_states
+from bridge.engine.lstm_state import Memory, to_states
+from bridge.engine.runtime import to_host
 from bridge.sb3 import Algorithm
 from bridge.vec_env.packing import Packed, Packing
 from bridge.vec_env.programs import Outputs

@@ -13,10 +13,10 @@ from gymnasium import spaces
 from jax.sharding import Mesh
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Learner, Numbers, transformations
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout
+from bridge.engine.runtime import to_host
 from bridge.observations import map_parts
 from bridge.replay.store.samples import PrioritizedSamples
 from bridge.sb3 import Space
@@ -24,7 +24,7 @@ from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import LearnerState, OffPolicySettings, OnPolicySettings, Rollout, Transitions
 from jaxenvs.learn.devices import layouts, own_key, run_on
 from jaxenvs.learn.interfaces import OffPolicyNetworks, OnPolicyNetwork
-from jaxenvs.learn.off_policy.replay import TD_ERRORS
+from jaxenvs.learn.off_policy.store.replay import TD_ERRORS
 
 
 @functools.lru_cache(maxsize=64)

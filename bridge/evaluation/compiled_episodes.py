@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.translate.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
-from bridge.translate.policies import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.off_policy_networks import Deterministic, ExportedActor, ExportedQNetwork
 from bridge.vec_env.packing import Packed, Packing
 from bridge.wrappers import CompiledWrapper
 from bridge.wrappers.chain import step as step_chain

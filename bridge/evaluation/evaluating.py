@@ -19,16 +19,16 @@ import jaxenvs
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.specs import SPECS
 from bridge.contrib import is_maskable
-from bridge.engine.trust import inner_environments
+from bridge.engine.user_code.overrides import inner_environments
 from bridge.environment_ids import is_jax_id
 from bridge.errors import NotCompilable
 from bridge.evaluation.compiled_episodes import Network, program
 from bridge.evaluation.on_host import run_episodes, with_statistics
 from bridge.originals import has_own_methods
 from bridge.sb3 import Space
-from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy import acting_tensors, export_acting
-from bridge.translate.off_policy_networks import ExportedQNetwork
+from bridge.translate.policies.off_policy import acting_tensors, export_acting
+from bridge.translate.policies.off_policy_networks import ExportedQNetwork
+from bridge.translate.pytorch.modules import read_parameters
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import Chain
 from bridge.wrappers.vec_normalize import CompiledNormalize

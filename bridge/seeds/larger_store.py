@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 REPLAY = ".replay"  # before the names of a store's arrays
 

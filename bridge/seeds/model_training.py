@@ -13,10 +13,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 from bridge.algorithms.common.epsilon_greedy import EpsilonGreedyAlgorithm
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
-from bridge.engine.trust import is_ours
+from bridge.engine.user_code.overrides import is_ours
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters, write_parameters
-from bridge.translate.optimizers import write_optimizer
+from bridge.translate.pytorch.modules import read_parameters, write_parameters
+from bridge.translate.pytorch.optimizers import write_optimizer
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import learn
 from jaxenvs.learn import Moments, Training, TrainingState

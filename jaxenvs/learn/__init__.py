@@ -1,7 +1,9 @@
 """Trainings as pure functions: settings with an `update`, a `Training` around them, and `sweep` for many at once."""
 
 from jaxenvs.learn.devices import make_mesh
-from jaxenvs.learn.distributions import (
+from jaxenvs.learn.learner_state import LearnerState
+from jaxenvs.learn.networks.actor_critic import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
+from jaxenvs.learn.networks.distributions import (
     Bernoulli,
     Categorical,
     DiagonalGaussian,
@@ -10,27 +12,25 @@ from jaxenvs.learn.distributions import (
     SquashedGaussian,
     StateDependentGaussian,
 )
-from jaxenvs.learn.learner_state import LearnerState
-from jaxenvs.learn.lstm import Recalled
-from jaxenvs.learn.networks import ActionHead, ActorCritic, FlattenExtractor, Masked, Network
+from jaxenvs.learn.networks.lstm import Recalled
+from jaxenvs.learn.networks.recurrent_actor_critic import RecurrentActorCritic
 from jaxenvs.learn.normalization import Moments, Normalizer
 from jaxenvs.learn.off_policy.contrib.crossq import CrossQ, CrossQPolicy
 from jaxenvs.learn.off_policy.contrib.qrdqn import QRDQN, QRDQNPolicy
 from jaxenvs.learn.off_policy.contrib.tqc import TQC, TQCPolicy
 from jaxenvs.learn.off_policy.dqn import DQN
-from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.loop import OffPolicyTrainingState
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy, SACPolicy, TD3Policy
-from jaxenvs.learn.off_policy.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.sac import SAC
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import Hindsight
+from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 from jaxenvs.learn.off_policy.td3 import DDPG, TD3
 from jaxenvs.learn.on_policy.a2c import A2C
 from jaxenvs.learn.on_policy.collecting import Rollout, advantages, collect
 from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO
 from jaxenvs.learn.on_policy.ppo import PPO
-from jaxenvs.learn.on_policy.recurrent_networks import RecurrentActorCritic
 from jaxenvs.learn.on_policy.recurrent_ppo import RecurrentPPO
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.settings import Settings

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import jax
 import numpy as np
 
-from jaxenvs.learn.distributions import Distribution
+from jaxenvs.learn.networks.distributions import Distribution
 
 if TYPE_CHECKING:  # these modules import this one
-    from jaxenvs.learn.lstm import Recalled
-    from jaxenvs.learn.networks import ActionHead, Masked
-    from jaxenvs.learn.off_policy.hindsight import Episodes
-    from jaxenvs.learn.off_policy.replay import Transitions
+    from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
+    from jaxenvs.learn.networks.lstm import Recalled
+    from jaxenvs.learn.off_policy.store.hindsight import Episodes
+    from jaxenvs.learn.off_policy.store.replay import Transitions
 
 Array: TypeAlias = jax.Array | np.ndarray
 

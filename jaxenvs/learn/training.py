@@ -18,8 +18,8 @@ from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
-from jaxenvs.learn.off_policy.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import require_goal_space, require_goals
 from jaxenvs.learn.on_policy import loop as on_policy
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.settings import Settings

@@ -16,10 +16,10 @@ import pytest
 
 import jaxenvs
 from jaxenvs import learn
-from jaxenvs.learn.off_policy import replay_lanes
-from jaxenvs.learn.off_policy.replay import Transitions
-from jaxenvs.learn.off_policy.replay_lanes import regroup
-from tests.learn.off_policy.test_replay import CAPACITY, NUM_ENVS, add, history
+from jaxenvs.learn.off_policy.store import replay_lanes
+from jaxenvs.learn.off_policy.store.replay import Transitions
+from jaxenvs.learn.off_policy.store.replay_lanes import regroup
+from tests.learn.off_policy.store.test_replay import CAPACITY, NUM_ENVS, add, history
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,7 +7,7 @@ import pytest
 
 import jaxenvs
 from jaxenvs import learn
-from jaxenvs.learn import lstm
+from jaxenvs.learn.networks import lstm
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
 from tests.environments import Counter
 from tests.tiers import tiered

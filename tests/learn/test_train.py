@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 import jaxenvs
 from bridge import make_vec_env
-from bridge.translate.optimizers import export_optimizer
+from bridge.translate.pytorch.optimizers import export_optimizer
 from jaxenvs import FlattenObservation, VectorEnv
 from jaxenvs.learn import A2C, PPO, ActorCritic, Training, advance, train
 from jaxenvs.learn.on_policy.ppo import permutation
@@ -220,7 +220,7 @@ def of_dicts():
     return Training(VectorEnv(env, 2), network, PPO(n_steps=8, batch_size=8), 32)
 
 
-@pytest.mark.thorough  # networks see them: the test before; rollouts and updates: tests/bridge/engine/test_callbacks.py
+@pytest.mark.thorough  # networks see them: the test before; the rest: tests/bridge/engine/callbacks
 def test_a_training_sees_dicts():
     result = jax.jit(train)(jax.random.key(0), of_dicts())
     assert np.isfinite(result.metrics["loss"]).all()

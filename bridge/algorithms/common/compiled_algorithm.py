@@ -24,8 +24,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
-from bridge.engine.compilation import compile_seconds, release_freed_memory
 from bridge.engine.plan import Plan, require_engine
+from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import CallbackDoor, Session
 from bridge.environment_ids import is_jax_id
 from bridge.factory import make_vec_env

@@ -22,15 +22,15 @@ from stable_baselines3.common.vec_env import VecEnv
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
 from bridge.algorithms.common.our_replay_buffer import WithOurReplayBuffer
 from bridge.engine.acting import Actor
-from bridge.engine.compilation import keep_freed_memory
+from bridge.engine.callbacks.callback_replay import show_steps
+from bridge.engine.callbacks.callback_schedule import Pace, quiet_steps
 from bridge.engine.off_policy import host_loop
 from bridge.engine.off_policy.program import most_steps, run_steps
 from bridge.engine.plan import Mode
+from bridge.engine.runtime import keep_freed_memory
 from bridge.engine.session import CallbackDoor
-from bridge.engine.showing import show_steps
 from bridge.engine.steps import Ran
 from bridge.engine.update import update_from_samples
-from bridge.engine.watching import Pace, quiet_steps
 from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer

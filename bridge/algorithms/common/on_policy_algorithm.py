@@ -18,14 +18,14 @@ from stable_baselines3.common.utils import explained_variance
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import CompiledAlgorithm
-from bridge.engine.compilation import compile_meanwhile, keep_freed_memory
+from bridge.engine.callbacks.callback_replay import show_rollout
+from bridge.engine.callbacks.callback_schedule import Pace, quiet_steps
 from bridge.engine.on_policy import program
 from bridge.engine.on_policy.host_loop import HostRollout
 from bridge.engine.plan import Mode, Plan
+from bridge.engine.runtime import compile_meanwhile, keep_freed_memory
 from bridge.engine.session import CallbackDoor
-from bridge.engine.showing import show_rollout
 from bridge.engine.update import rollout_update, update_from_rollout
-from bridge.engine.watching import Pace, quiet_steps
 from bridge.randomness import get_random_state
 from jaxenvs.learn import OnPolicySettings
 

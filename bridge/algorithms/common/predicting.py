@@ -17,15 +17,15 @@ from stable_baselines3.common.preprocessing import is_image_space
 from bridge.contrib import is_recurrent
 from bridge.dlpack import to_jax, to_torch
 from bridge.engine.acting import Actor, draw_noise, is_where_jax_computes
-from bridge.engine.compilation import compile_meanwhile
-from bridge.engine.memory import Memory
+from bridge.engine.lstm_state import Memory
 from bridge.engine.plan import is_slower_compiled
+from bridge.engine.runtime import compile_meanwhile
 from bridge.errors import NotCompilable
 from bridge.observations import map_parts
 from bridge.sb3 import Space
-from bridge.translate.exported_network import keeps_changing
-from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
-from bridge.translate.snapshot import Snapshot
+from bridge.translate.policies.exported_network import keeps_changing
+from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
+from bridge.translate.user_modules.snapshot import Snapshot
 from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn import Masked, Recalled

@@ -19,7 +19,7 @@ from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import CHECKPOINT
 from bridge.configuration import without_dynamo
-from bridge.engine.watching import QuietCallback
+from bridge.engine.callbacks.callback_schedule import QuietCallback
 from bridge.results.reading import EPISODES, read_episodes
 
 CHECKPOINT_SECONDS = 10.0

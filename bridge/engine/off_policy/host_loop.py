@@ -11,9 +11,9 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 
+from bridge.engine.callbacks.callback_schedule import quiet_steps
 from bridge.engine.plan import Plan
 from bridge.engine.session import CallbackDoor
-from bridge.engine.watching import quiet_steps
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import OffPolicy
 

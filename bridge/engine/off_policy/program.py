@@ -11,22 +11,22 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Numbers, committed, transformations
 from bridge.engine.plan import Plan
+from bridge.engine.runtime import to_host
 from bridge.engine.steps import End, Environments, Ran, Steps, Taken, as_given
-from bridge.engine.trust import is_constant
 from bridge.engine.update import read_learner
+from bridge.engine.user_code.overrides import is_constant
 from bridge.sb3 import OffPolicy
-from bridge.translate.off_policy_networks import ExportedOffPolicy
+from bridge.translate.policies.off_policy_networks import ExportedOffPolicy
 from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import CollectorState, LearnerState, Replay
 from jaxenvs.learn.devices import Lanes, layout_behind, layouts, run_on
 from jaxenvs.learn.loop import put, zeros
 from jaxenvs.learn.off_policy import driver
-from jaxenvs.learn.off_policy.hindsight import require_goals
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 # A program has room for what the host needs of so many steps, and of so many of all environments together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
@@ -202,19 +202,7 @@ def run_steps(
     host, (all_steps, taken, last) = to_host((dataclasses.replace(run, exploration=exploration, learner=None), kept))
     count = int(host.count)
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
-    try:
-        # First, so that nothing has changed if it raises.
-        learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
-    except ValueError as error:
-        raise ValueError(
-            f"{error} So are the environments and all counts, but the replay buffer also holds the {count} steps of "
-            "each environment in which this happened."
-        ) from None
-    end.leave(algorithm, chain, all_steps)
-    normalize = algorithm._vec_normalize_env
-    algorithm._last_original_obs = algorithm._last_obs if normalize is None else normalize.get_original_obs()
-    algorithm._leave_progress(host.progress, host.exploration.action_noise)
-    algorithm._n_updates = int(run.learner.num_updates)
+    _write_back(algorithm, plan, run, host, end, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
         buffer.require_whole_episode()  # as SB3, before an update
     if is_watched:
@@ -229,6 +217,36 @@ def run_steps(
         steps=all_steps,
         taken=Taken(taken.action, taken.env_action, observation, final_observation),
     )
+
+
+def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.Run, end: End, steps: Steps) -> None:
+    """Write back to SB3's attributes what the compiled function returned, except for the replay buffer.
+
+    Args:
+      run: what the function returned. It has the weights.
+      host: the same without the weights, as NumPy arrays.
+      end: the state of the environments after the last step.
+      steps: the steps that were taken.
+
+    Raises:
+      ValueError: parameters became NaN. Nothing has been written back then.
+    """
+    chain, learner = plan.chain, plan.learner
+    assert chain is not None
+    assert learner is not None
+    try:
+        # First, so that nothing has changed if it raises.
+        learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} So are the environments and all counts, but the replay buffer also holds the {int(host.count)} "
+            "steps of each environment in which this happened."
+        ) from None
+    end.leave(algorithm, chain, steps)
+    normalize = algorithm._vec_normalize_env
+    algorithm._last_original_obs = algorithm._last_obs if normalize is None else normalize.get_original_obs()
+    algorithm._leave_progress(host.progress, host.exploration.action_noise)
+    algorithm._n_updates = int(run.learner.num_updates)
 
 
 def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:

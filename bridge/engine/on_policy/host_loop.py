@@ -14,11 +14,11 @@ from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.engine.acting import JudgingActor, unscaled
-from bridge.engine.memory import Memory, of_states, read_memory, to_states
+from bridge.engine.lstm_state import Memory, of_states, read_memory, to_states
 from bridge.engine.plan import Plan
 from bridge.engine.rollout_buffer import read_rollout, write_memory
 from bridge.engine.session import CallbackDoor
-from bridge.engine.trust import BETWEEN_ROLLOUTS
+from bridge.engine.user_code.overrides import BETWEEN_ROLLOUTS
 from bridge.host_env.step_infos import StepInfos
 from bridge.sb3 import Infos, OnPolicy
 from bridge.vec_env.actions import as_sb3_gives

@@ -13,16 +13,16 @@ import numpy as np
 from jax.sharding import Mesh
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from bridge.engine.compilation import to_host
 from bridge.engine.learner import ExportedOptimizers, Numbers, transformations
-from bridge.engine.memory import read_memory
+from bridge.engine.lstm_state import read_memory
 from bridge.engine.plan import Mode, Plan
 from bridge.engine.rollout_buffer import write_rollout
+from bridge.engine.runtime import to_host
 from bridge.engine.steps import End, Environments, Steps
 from bridge.engine.update import is_large, read_learner
 from bridge.sb3 import OnPolicy
-from bridge.translate.modules import read_parameters
-from bridge.translate.policies import ExportedPolicy
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.pytorch.modules import read_parameters
 from bridge.wrappers import Chain
 from bridge.wrappers.chain import in_dtypes_of
 from jaxenvs import struct

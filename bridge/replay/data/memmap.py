@@ -24,7 +24,7 @@ import numpy as np
 
 from bridge.replay.store.ring import Ring
 from jaxenvs.files import replacing
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 try:
     import fcntl

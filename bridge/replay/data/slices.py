@@ -12,7 +12,7 @@ from bridge.replay.data import windows
 from bridge.replay.store import columns, transitions
 from bridge.replay.store.columns import leaves, map_leaves, pairs
 from bridge.replay.store.ring import Ring
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 
 class SliceSamples(NamedTuple):

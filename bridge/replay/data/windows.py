@@ -14,7 +14,7 @@ import numpy as np
 
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.transitions import tags
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 # Windows as two arrays: their last slots, and of how many slots they are.
 Windows = tuple[np.ndarray, np.ndarray]

@@ -13,7 +13,7 @@ import numpy as np
 from bridge.replay.store import columns, transitions
 from bridge.replay.store.columns import pairs
 from bridge.replay.store.ring import Ring
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 
 def next_observations(ring: Ring, slots: np.ndarray) -> Any:

@@ -17,8 +17,8 @@ from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.ring import InMemory, Ring
 from jaxenvs.learn import Replay
 from jaxenvs.learn.devices import layouts, place
-from jaxenvs.learn.off_policy import replay_tags
-from jaxenvs.learn.off_policy.replay_lanes import regroup
+from jaxenvs.learn.off_policy.store import replay_tags
+from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 
 # A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
 # written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.

@@ -24,7 +24,7 @@ from bridge.sb3 import Space
 from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 
 class RingReplayBuffer(SB3Attributes):

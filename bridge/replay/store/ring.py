@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.replay.store import columns
 from bridge.replay.store.columns import map_leaves, pairs
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 # Rows of the side ring at first. It doubles as often as needed.
 FIRST_ENDS = 64
@@ -59,7 +59,7 @@ class Ring:
       observation: an array (capacity, num_envs, *shape), or a dict of them.
       action: (capacity, num_envs, *shape).
       reward: (capacity, num_envs), float32.
-      tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.off_policy.replay_tags`.
+      tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.off_policy.store.replay_tags`.
       last_observation: (num_envs, *shape), NumPy arrays: what the newest row led to.
       end_observation: (num_ends, *shape), final observations, written in turn.
       end_slot: (num_ends,), row * num_envs + lane of the slot that ends so; a row is alive if that slot's tag names it.

@@ -9,7 +9,7 @@ import numpy as np
 from bridge.replay.store import columns
 from bridge.replay.store.columns import map_leaves, pairs
 from bridge.replay.store.ring import Ring
-from jaxenvs.learn.off_policy import replay_tags
+from jaxenvs.learn.off_policy.store import replay_tags
 
 
 def tags(ring: Ring, slots: np.ndarray) -> np.ndarray:

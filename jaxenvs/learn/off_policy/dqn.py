@@ -15,8 +15,8 @@ from jaxenvs.environment import static, struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.off_policy.policies import DQNPolicy, OffPolicyPolicy
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @struct

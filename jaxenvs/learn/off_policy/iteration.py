@@ -13,9 +13,9 @@ from jaxenvs.learn.devices import all_of, axis_size, own_key
 from jaxenvs.learn.interfaces import OffPolicyNetworks, Store
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
-from jaxenvs.learn.off_policy.hindsight import ComputeReward
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
+from jaxenvs.learn.off_policy.store.hindsight import ComputeReward
+from jaxenvs.learn.off_policy.store.replay import Transitions
 from jaxenvs.learn.on_policy.collecting import Step
 from jaxenvs.learn.training_state import CollectorState
 

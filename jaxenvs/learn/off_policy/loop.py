@@ -15,11 +15,11 @@ from jaxenvs.learn.devices import axis_size, layouts, on_each
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.loop import Limits, Loop, run
-from jaxenvs.learn.off_policy.hindsight import require_goals
 from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration, Noise, is_ready, num_at_once
-from jaxenvs.learn.off_policy.replay import Replay
-from jaxenvs.learn.off_policy.replay_lanes import regroup
 from jaxenvs.learn.off_policy.settings import OffPolicySettings, on_vectors
+from jaxenvs.learn.off_policy.store.hindsight import require_goals
+from jaxenvs.learn.off_policy.store.replay import Replay
+from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 from jaxenvs.learn.progress_bar import Bar
 from jaxenvs.learn.training_state import CollectorState, TrainingState, episodes, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.environment import Environment
-from jaxenvs.learn.distributions import SquashedGaussian
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.networks import ActionHead, Activation, FlattenExtractor, linear
+from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
+from jaxenvs.learn.networks.distributions import SquashedGaussian
 
 # Of the logarithm of a standard deviation; SB3's.
 LOG_STD_MIN, LOG_STD_MAX = -20, 2

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.distributions import StateDependentGaussian
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
+from jaxenvs.learn.networks.distributions import StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, SACPolicy
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.settings import ADAM, OffPolicySettings
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @struct

@@ -16,10 +16,10 @@ from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import pmean, require_divisible
 from jaxenvs.learn.interfaces import Arrays, OffPolicyNetworks
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
-from jaxenvs.learn.off_policy.hindsight import Hindsight
 from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
-from jaxenvs.learn.off_policy.replay import TD_ERRORS, Transitions
+from jaxenvs.learn.off_policy.store.hindsight import Hindsight
+from jaxenvs.learn.off_policy.store.replay import TD_ERRORS, Transitions
 from jaxenvs.learn.optimization import descend, ravel
 from jaxenvs.learn.settings import Settings
 

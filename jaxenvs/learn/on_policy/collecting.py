@@ -13,8 +13,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxenvs.environment import struct
 from jaxenvs.learn import devices
 from jaxenvs.learn.interfaces import Arrays, Observation, OnPolicyNetwork
-from jaxenvs.learn.lstm import Recalled
-from jaxenvs.learn.networks import Masked
+from jaxenvs.learn.networks.actor_critic import Masked
+from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.training_state import CollectorState
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
 from jaxenvs.wrappers.action_masker import action_masks

@@ -13,7 +13,7 @@ from jaxenvs.learn.devices import axis_size, own_key
 from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.loop import Limits, Loop, run
-from jaxenvs.learn.lstm import Recalled
+from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.on_policy.collecting import Rollout, collect, masked_observation, masked_step
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.progress_bar import Bar

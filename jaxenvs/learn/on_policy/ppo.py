@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
 from jaxenvs.learn import devices
-from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
+from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.distributions import Distribution
 from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
+from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout
 from jaxenvs.learn.on_policy.ppo import PPO
 

@@ -10,8 +10,8 @@ from stable_baselines3.common.logger import configure
 import bridge
 from bridge.engine.learner import transformations
 from bridge.engine.rollout_buffer import read_rollout
-from bridge.translate.modules import read_parameters
-from bridge.translate.optimizers import read_optimizer
+from bridge.translate.pytorch.modules import read_parameters
+from bridge.translate.pytorch.optimizers import read_optimizer
 from tests.environments import Counter
 from tests.stock import STOCK
 from tests.tiers import tiered

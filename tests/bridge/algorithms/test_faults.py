@@ -15,7 +15,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.translate.modules import read_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import ROLLOUT, SB3, OnRolloutEnd, Recorder, make, make_env, with_picklable_schedules
 from tests.environments import Counter
 

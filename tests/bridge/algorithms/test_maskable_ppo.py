@@ -14,7 +14,7 @@ from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 import bridge
-from bridge.translate.modules import read_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs import environment
 from tests.bridge.small_models import SETTINGS, Recorder
 from tests.masked_environments import ACTIONS, GymnasiumLocks, Locks, LocksOnHost, LocksWithMethod, is_legal

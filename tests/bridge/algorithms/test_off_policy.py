@@ -22,8 +22,8 @@ from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
 from bridge.algorithms.common import off_policy_algorithm
+from bridge.engine.callbacks.callback_schedule import Pace, QuietCallback
 from bridge.engine.off_policy import program as programs
-from bridge.engine.watching import Pace, QuietCallback
 from bridge.replay.store import lending
 from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
 from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of

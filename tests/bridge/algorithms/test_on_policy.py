@@ -28,7 +28,7 @@ from bridge.engine import learner
 from bridge.engine.on_policy import program
 from bridge.engine.update import update_program
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, Recorder, make, make_env
 from tests.environments import Counter
 from tests.tiers import tiered

@@ -166,7 +166,7 @@ def test_a_schedule_with_a_memory_is_asked_as_often_as_by_sb3(name, where):
 
 
 def test_what_a_schedule_reads_decides_whether_it_may_be_asked_ahead():
-    from bridge.engine.trust import _is_known_schedule
+    from bridge.engine.user_code.overrides import _is_known_schedule
 
     rate, calls = 0.1, []
 
@@ -204,7 +204,7 @@ def scaled(left):
 
 
 def test_a_schedule_is_looked_at_again_after_a_global_was_replaced(monkeypatch):
-    from bridge.engine.trust import _is_known_schedule
+    from bridge.engine.user_code.overrides import _is_known_schedule
 
     assert _is_known_schedule(scaled)
     monkeypatch.setattr(sys.modules[__name__], "RATE", Decay())
@@ -222,7 +222,7 @@ def imports(left):
 
 
 def test_a_schedule_that_reads_files_or_imports_is_asked_each_time():
-    from bridge.engine.trust import _is_known_schedule
+    from bridge.engine.user_code.overrides import _is_known_schedule
 
     reads = (imports, lambda left: np.load("rate.npy") * left, lambda left: float(np.lib.NumpyVersion("1.0.0").major))
     assert not any(map(_is_known_schedule, reads))

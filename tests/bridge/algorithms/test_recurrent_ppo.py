@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 import bridge
 from bridge import load_checkpoint, make_vec_env, save_checkpoint
-from bridge.translate.modules import read_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.small_models import Recorder
 from tests.environments import Counter
 from tests.tiers import tiered

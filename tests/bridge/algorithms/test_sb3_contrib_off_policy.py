@@ -39,7 +39,7 @@ def env_of(name):
     return IdentityEnv(10) if name == "QRDQN" else IdentityEnvBox(-10, 10)
 
 
-@pytest.mark.thorough  # what updates make of quantiles: tests/bridge/translate/test_off_policy_updates.py
+@pytest.mark.thorough  # what updates make of quantiles: tests/bridge/translate/policies/test_off_policy_updates.py
 def test_quantiles_find_the_right_action_of_four():
     """With this seed, as sb3-contrib's with it."""
     kwargs = {"net_arch": [32], "n_quantiles": 25}

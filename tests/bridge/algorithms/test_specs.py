@@ -8,7 +8,7 @@ import bridge
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.algorithms.specs import SB3, SPECS
-from bridge.engine.trust import is_ours
+from bridge.engine.user_code.overrides import is_ours
 from jaxenvs import learn
 
 

@@ -14,7 +14,7 @@ from bridge.app.config import TrainingConfig, load_config
 from bridge.app.runs import make_env, make_model
 from bridge.app.training import callbacks
 from bridge.app.training.callbacks import Interrupt
-from bridge.engine.watching import Pace
+from bridge.engine.callbacks.callback_schedule import Pace
 from bridge.seeds import seed_sweep
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of, same

@@ -14,9 +14,9 @@ from stable_baselines3.td3.policies import TD3Policy
 from bridge.algorithms.common import predicting
 from bridge.algorithms.common.predicting import Predictor
 from bridge.engine.acting import Actor
-from bridge.translate.off_policy import acting_part, acting_tensors, export_acting
-from tests.bridge.translate.networks import VECTOR, batch
-from tests.bridge.translate.off_policies import MATRIX, POLICIES, make
+from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
+from tests.bridge.translate.policies.networks import VECTOR, batch
+from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make
 from tests.tiers import tiered
 
 KINDS = ["dqn", "dqn on discrete", "sac on a dict", "sac on discrete", "gsde", "td3", "td3 of one critic"]

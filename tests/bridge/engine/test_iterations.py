@@ -16,8 +16,8 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecFrameStack, VecMonitor, VecNormalize
 
 import bridge
+from bridge.engine.callbacks.callback_schedule import SECONDS, Pace, quiet_steps
 from bridge.engine.on_policy import program
-from bridge.engine.watching import SECONDS, Pace, quiet_steps
 from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, Recorder, make, make_env
 
 TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
@@ -167,7 +167,7 @@ def test_a_program_has_room_for_the_steps_that_it_may_run():
 
 def test_the_pace_grows_while_programs_are_short_and_falls_when_they_are_long(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("bridge.engine.watching.time.perf_counter", lambda: now)
+    monkeypatch.setattr("bridge.engine.callbacks.callback_schedule.time.perf_counter", lambda: now)
     pace, counts = Pace(), []
     for _ in range(8):
         count = pace.next(1000)

@@ -12,11 +12,11 @@ from stable_baselines3.td3.policies import TD3Policy
 
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
-from bridge.translate.modules import read_parameters
-from bridge.translate.off_policy import learned_tensors
-from bridge.translate.optimizers import read_optimizer
-from tests.bridge.translate.networks import SMALL_IMAGE, Extractor, ResidualCNN
-from tests.bridge.translate.off_policies import make
+from bridge.translate.policies.off_policy import learned_tensors
+from bridge.translate.pytorch.modules import read_parameters
+from bridge.translate.pytorch.optimizers import read_optimizer
+from tests.bridge.translate.policies.networks import SMALL_IMAGE, Extractor, ResidualCNN
+from tests.bridge.translate.policies.off_policies import make
 
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 POLICIES = {

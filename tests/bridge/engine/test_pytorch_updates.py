@@ -14,7 +14,7 @@ FAULTS = """
 import ctypes
 import resource
 import torch
-from bridge.engine.compilation import M_MMAP_THRESHOLD, keep_freed_memory
+from bridge.engine.runtime import M_MMAP_THRESHOLD, keep_freed_memory
 
 def faults(num):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

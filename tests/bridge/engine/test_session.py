@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
-from bridge.engine.model_references import why_reached
+from bridge.engine.user_code.model_references import why_reached
 from tests.bridge.algorithms.own_code_models import (
     LIBRARIES,
     OFF_POLICY,

@@ -11,7 +11,7 @@ from bridge.app.runs import make_env, make_model
 from bridge.seeds import SeedSweep
 from bridge.seeds.model_training import training_of
 from bridge.seeds.seed_sweep import structure_of
-from bridge.translate.modules import read_parameters
+from bridge.translate.pytorch.modules import read_parameters
 from tests.tiers import tiered
 
 STEPS = 96

@@ -12,7 +12,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 import bridge
 from bridge import JaxVecEnv
 from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
-from bridge.translate.operations import NotCompilable
+from bridge.translate.pytorch.operations import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, environment
 from tests.bridge.algorithms.off_policy_models import SETTINGS
 from tests.tiers import tiered

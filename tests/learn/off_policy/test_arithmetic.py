@@ -30,7 +30,7 @@ from jaxenvs.learn import (
     TQCPolicy,
     Transitions,
 )
-from jaxenvs.learn.networks import linear
+from jaxenvs.learn.networks.actor_critic import linear
 from jaxenvs.learn.off_policy.policies import Perceptron
 from jaxenvs.learn.optimization import ravel
 from tests.environments import Counter
@@ -298,7 +298,7 @@ def assert_same(settings, state, metrics, model, tolerance):
 @pytest.mark.parametrize("case", tiered(CASES, "DQN", "QRDQN", "SAC", "TQC", "CrossQ, fixed", "TD3"))
 def test_an_update_is_sb3s(case, monkeypatch):
     # Of a bias before a renormalisation, which takes it away again, the gradient is hardly more than rounding, and Adam
-    # makes a whole step of it. With a larger epsilon: tests/bridge/translate/test_off_policy_updates.py.
+    # makes a whole step of it. With a larger epsilon: tests/bridge/translate/policies/test_off_policy_updates.py.
     tolerance = 5e-5 if case == "CrossQ, fixed" else 1e-5
     assert_same(*updated_by_both(case, 1, torch.float32, monkeypatch), tolerance=tolerance)
 

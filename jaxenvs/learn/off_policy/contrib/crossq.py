@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxenvs.environment import Environment, static, struct
-from jaxenvs.learn.distributions import SquashedGaussian
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
-from jaxenvs.learn.networks import Activation, linear
-from jaxenvs.learn.off_policy.batch_renorm import BatchStatistics, renormalize
+from jaxenvs.learn.networks.actor_critic import Activation, linear
+from jaxenvs.learn.networks.distributions import SquashedGaussian
+from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics, renormalize
 from jaxenvs.learn.off_policy.policies import (
     ActorCriticPolicy,
     ContinuousCritic,
@@ -25,8 +25,8 @@ from jaxenvs.learn.off_policy.policies import (
     SquashedActor,
 )
 from jaxenvs.learn.off_policy.policies import init_linear as new_linear
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.sac import SAC
+from jaxenvs.learn.off_policy.store.replay import Transitions
 from jaxenvs.learn.optimization import split
 
 # Parameters of a renormalisation, and the bounds of `renormalize`.

@@ -13,11 +13,11 @@ import optax
 from jaxenvs.environment import Environment, struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.learner_state import Optimizers
-from jaxenvs.learn.networks import ActionHead, Activation
+from jaxenvs.learn.networks.actor_critic import ActionHead, Activation
 from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss
 from jaxenvs.learn.off_policy.dqn import DQN
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, Params, Perceptron, QNetwork, spaces_of
-from jaxenvs.learn.off_policy.replay import Transitions
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jaxenvs import arguments
 from jaxenvs.environment import Environment, static, struct
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.networks import Activation
+from jaxenvs.learn.networks.actor_critic import Activation
 from jaxenvs.learn.off_policy.contrib.quantiles import quantile_huber_loss, without_largest
 from jaxenvs.learn.off_policy.policies import ActorCriticPolicy, ContinuousCritic, OffPolicyPolicy, Params, SACPolicy
-from jaxenvs.learn.off_policy.replay import Transitions
 from jaxenvs.learn.off_policy.sac import SAC
+from jaxenvs.learn.off_policy.store.replay import Transitions
 
 
 @dataclasses.dataclass(frozen=True)

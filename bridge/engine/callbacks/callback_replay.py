@@ -1,0 +1,304 @@
+"""Steps that a program took, shown one by one to callbacks, to the statistics of episodes and to logs, as by SB3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.utils import obs_as_tensor
+
+from bridge.engine.acting import unscaled
+from bridge.engine.lstm_state import read_memory, rows_of, to_states
+from bridge.engine.on_policy.host_loop import values_in_torch
+from bridge.engine.rollout_buffer import read_rollout
+from bridge.engine.session import CallbackDoor
+from bridge.engine.steps import Ran, Steps, Taken
+from bridge.engine.user_code.signals import Signals
+from bridge.sb3 import Infos, OffPolicy, OnPolicy, Space
+from bridge.vec_env.actions import as_sb3_gives
+from bridge.vec_env.infos import ended_infos, update_reset_infos
+from bridge.wrappers import Chain
+from jaxenvs.learn.interfaces import Arrays
+
+
+class Block:
+    """Steps that were taken in a program, and the infos of the episodes that ended in them.
+
+    Args:
+      chain: the environments.
+      steps: on the host.
+      final_observation: of the last of these steps, (some steps, num_envs, ...); the infos of others have none.
+      most: so many of the newest infos are made, where nobody sees the others.
+    """
+
+    def __init__(self, chain: Chain, steps: Steps, final_observation: Arrays = (), most: int | None = None) -> None:
+        self._chain, self._outputs = chain, steps.outputs
+        self.num_steps, self.num_envs = steps.dones.shape
+        ended = steps.dones.nonzero()
+        update_reset_infos(chain.base.reset_infos, steps.outputs.info, ended)
+        if most is not None and not chain.changes_infos:
+            ended = (ended[0][-most:], ended[1][-most:])
+        self.infos = ended_infos(steps.outputs, ended, chain.base.t_start)
+        if leaves := jax.tree.leaves(final_observation):
+            first = self.num_steps - len(leaves[0])
+            for info, step, lane in zip(self.infos, *(part.tolist() for part in ended)):
+                if step >= first:
+                    last = jax.tree.map(lambda leaf, at=(step - first, lane): np.array(leaf[at]), final_observation)
+                    info["terminal_observation"] = last
+        chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
+        self._lanes = ended[1].tolist()
+        self._tells = bool(jax.tree.leaves(steps.outputs.final_info))  # in steps in which no episode ends, too
+        self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
+
+    def ended(self, step: int) -> Infos:
+        """The infos of the episodes that ended in a step."""
+        return self.infos[self._first_of_step[step] : self._first_of_step[step + 1]]
+
+    def step_infos(self, step: int, only_ends: bool = False) -> Infos:
+        """The infos of all environments in a step; with `only_ends`, empty ones where no episode ended."""
+        rows = slice(self._first_of_step[step], self._first_of_step[step + 1])
+        if only_ends:
+            infos: Infos = [{} for _ in range(self.num_envs)]
+        else:
+            told = jax.tree.map(lambda leaf: leaf[step], self._outputs.final_info) if self._tells else {}
+            infos = self._chain.base.quiet_infos(told)
+        for lane, info in zip(self._lanes[rows], self.infos[rows]):
+            infos[lane] = info
+        return infos
+
+
+def show_rollout(
+    algorithm: OnPolicy,
+    chain: Chain,
+    door: CallbackDoor,
+    buffer: RolloutBuffer,
+    steps: Steps,
+    watched: bool,
+    signals: Signals,
+) -> bool:
+    """Count the steps of a rollout, call the callback for each and at the rollout's end, and keep the ended episodes.
+
+    Rewards, values and ends that the callback writes into its locals are what is learnt from, as in SB3.
+
+    Args:
+      algorithm: has its observation after the rollout already.
+      chain: its environments.
+      door: to the callback, which is called as by SB3, with SB3's locals.
+      buffer: holds the rollout.
+      steps: the rest of it. More than the rollout, if nobody looks at them.
+      watched: whether the callback may look at them.
+      signals: released before the callback may take long.
+
+    Returns:
+      False as soon as the callback does.
+    """
+    if not watched:
+        return _count_rollout(algorithm, chain, door, steps)
+    block, columns = Block(chain, steps), _columns(algorithm, buffer, steps)
+    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": door.callback}
+    shown["rollout_buffer"] = buffer
+    shown["n_rollout_steps"] = block.num_steps
+    if algorithm.MASKS:
+        shown.update(use_masking=algorithm._masks, action_masks=None)
+    states_before = columns.pop("_last_lstm_states", None)
+    states_after = getattr(algorithm, "_last_lstm_states", None)
+    given = [np.array(column) for column in (columns["rewards"], columns["dones"], buffer.values)]
+    last = algorithm._last_obs, algorithm._last_episode_starts
+    before = columns.pop("_last_obs")
+    names, starts = list(columns), list(buffer.episode_starts > 0)
+    signals.release()
+    try:
+        for step, now in enumerate(zip(*columns.values())):
+            chain.show(steps.wrapper_outputs, step)
+            # As it is in SB3's loop: the step is not in the buffer yet.
+            algorithm._last_obs, algorithm._last_episode_starts = before[step], starts[step]
+            if states_before is not None:
+                algorithm._last_lstm_states = states_before[step]  # type: ignore[attr-defined]
+            buffer.pos, buffer.full = step, False
+            algorithm.num_timesteps += block.num_envs
+            shown.update(zip(names, now), n_steps=step, infos=block.step_infos(step))
+            if not door.on_step(shown):
+                return False
+            if ended := block.ended(step):
+                algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
+        buffer.pos, buffer.full = block.num_steps, True
+    finally:
+        # If the callback stops here, the buffer stays as full as SB3's; the environments have gone on.
+        algorithm._last_obs, algorithm._last_episode_starts = last
+        if states_before is not None:
+            algorithm._last_lstm_states = states_after  # type: ignore[attr-defined]
+        chain.show(steps.wrapper_outputs, block.num_steps - 1)
+    written = [columns["rewards"], columns["dones"], buffer.values]
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(written, given)):
+        _apply_written(algorithm, buffer, np.asarray(written[0]) - given[0], np.asarray(written[1]))
+    end: dict[str, Any] | None = None
+    if algorithm.SHOWS_ROLLOUT_END:
+        values = _last_values(algorithm, algorithm._last_episode_starts)
+        end = shown | {"n_steps": block.num_steps, "values": values}
+    door.on_rollout_end(end)
+    return True
+
+
+def _count_rollout(algorithm: OnPolicy, chain: Chain, door: CallbackDoor, steps: Steps) -> bool:
+    """`show_rollout` to a callback that does not look at steps, as SB3's progress bar."""
+    # What the model keeps of episodes is all that can be seen.
+    block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
+    for _ in range(block.num_steps):
+        algorithm.num_timesteps += block.num_envs
+        if not door.on_step():
+            return False
+    algorithm._update_info_buffer(block.infos, np.ones(len(block.infos), bool))
+    return True
+
+
+def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarray, dones: np.ndarray) -> None:
+    """Let a rollout be learnt from with what a callback has written into locals: rewards that are added, and ends."""
+    buffer.rewards += rewards
+    buffer.episode_starts[1:] = dones[:-1]
+    algorithm._last_episode_starts = np.array(dones[-1])
+    buffer.compute_returns_and_advantage(last_values=_last_values(algorithm, dones[-1]), dones=dones[-1])
+
+
+def _last_values(algorithm: OnPolicy, dones: np.ndarray) -> torch.Tensor:
+    """The values of the observations after a rollout."""
+    observation = obs_as_tensor(algorithm._last_obs, algorithm.device)
+    return values_in_torch(algorithm, observation, read_memory(algorithm), dones)
+
+
+def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[str, Any]:
+    """What the locals of SB3's `collect_rollouts` are in each step of a rollout when it calls callbacks."""
+    lead, space = steps.dones.shape, algorithm.action_space
+    observations = _in_shape_of(algorithm.observation_space, buffer.observations, lead)
+    actions = clipped_actions = buffer.actions.reshape(*lead, *(space.shape or ()))
+    if isinstance(space, spaces.Box):
+        clipped_actions = as_sb3_gives(unscaled(algorithm.policy, actions), space)
+    elif isinstance(space, spaces.MultiBinary):
+        actions = clipped_actions = as_sb3_gives(actions.astype(np.int64) if algorithm.MASKS else actions, space)
+    rows = _rows(observations)
+    further: dict[str, Any] = {"clipped_actions": _rows(clipped_actions)}
+    if algorithm.MASKS:
+        further = {}
+    if algorithm._masks:
+        assert algorithm.env is not None
+        like = np.stack(algorithm.env.env_method("action_masks"))
+        masks = buffer.action_masks.reshape(lead[0], *like.shape).astype(like.dtype)  # type: ignore[attr-defined]
+        further = {"action_masks": _rows(masks)}
+    if (memory := read_memory(algorithm)) is not None:
+        recalled: Any = read_rollout(buffer).observation
+        states = rows_of(algorithm, recalled.memory)
+        starts = torch.as_tensor(buffer.episode_starts, device=algorithm.device)
+        further |= {"_last_lstm_states": states, "lstm_states": [*states[1:], to_states(algorithm, memory)]}
+        further["episode_starts"] = _rows(starts)
+    return further | {
+        "_last_obs": rows,
+        "obs_tensor": _rows(obs_as_tensor(observations, algorithm.device)),
+        "actions": _rows(actions),
+        "values": _rows(torch.as_tensor(buffer.values[..., None], device=algorithm.device)),
+        "log_probs": _rows(torch.as_tensor(buffer.log_probs, device=algorithm.device)),
+        "new_obs": [*rows[1:], algorithm._last_obs],
+        "rewards": np.array(steps.outputs.reward),
+        "dones": np.array(steps.dones),
+    }
+
+
+def _in_shape_of(space: Space, observations: Any, lead: tuple[int, ...]) -> Any:
+    """Observations as environments give them: the buffer has one axis more if they are Discrete."""
+    if isinstance(space, spaces.Dict):
+        return {name: _in_shape_of(space[name], part, lead) for name, part in observations.items()}
+    return observations.reshape(*lead, *(space.shape or ()))
+
+
+def _rows(column: Any) -> Sequence[Any]:
+    """The steps of an array, a tensor or a dict of these. All at once, which is several times as fast."""
+    if isinstance(column, dict):
+        return [dict(zip(column, row)) for row in zip(*map(_rows, column.values()))]
+    return column.unbind() if isinstance(column, torch.Tensor) else list(column)
+
+
+def show_steps(
+    algorithm: OffPolicy, door: CallbackDoor, log_interval: int | None, ran: Ran, watched: bool, signals: Signals
+) -> bool:
+    """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
+
+    Args:
+      ran: what the program gave.
+      watched: whether the callback may look at each step; else at the last one, at most.
+      signals: released before the callback may take long.
+
+    Returns:
+      False as soon as the callback says so.
+    """
+    steps, taken, before, num_envs = ran.steps, ran.taken, ran.before, algorithm.n_envs
+    # (steps, num_envs, ...) of all steps where each is looked at; else of the last alone, whose infos may be looked at.
+    lead = slice(None) if watched else None
+    final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
+    block, after = Block(ran.chain, steps, final), algorithm._last_obs
+    shown: dict[str, Any] = {"self": algorithm, "env": algorithm.env, "callback": door.callback}
+    shown["replay_buffer"] = algorithm.replay_buffer
+    shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
+    shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
+    shows_ends = has_shown_ends = door.sees_steps  # those of the program before, too
+    outputs, count, goes_on, train_freq = steps.outputs, block.num_steps, True, algorithm._frequency.frequency
+    rewards = np.array(outputs.reward)
+    for step in range(count):
+        ended = block.ended(step)
+        algorithm.num_timesteps += num_envs
+        if (num_collected := (algorithm._step_of_iteration + step - count) % train_freq + 1) == 1:
+            algorithm._episodes_before_iteration = algorithm._episode_num
+        now: dict[str, Any] | None = None
+        if watched or step == count - 1:
+            signals.release()
+            seen = _seen(algorithm, jax.tree.map(lambda leaf, step=step: leaf[step], taken) if watched else taken)
+            now = {
+                **shown,
+                **seen,
+                "num_collected_steps": num_collected,
+                "num_collected_episodes": algorithm._episode_num - algorithm._episodes_before_iteration,
+                "rewards": rewards[step],
+                "dones": np.array(outputs.done[step]),
+                "infos": block.step_infos(step),
+            }
+            algorithm._last_obs, before = before, seen["new_obs"]
+        elif shows_ends and (ended or has_shown_ends):
+            has_shown_ends = bool(ended)
+            infos = block.step_infos(step, only_ends=True)
+            now = {"self": algorithm, "dones": np.array(outputs.done[step]), "infos": infos}
+        try:
+            goes_on = door.on_step(now, looks=shows_ends)
+        finally:
+            algorithm._last_obs = after
+        if not goes_on:
+            break
+        if ended:
+            algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
+        algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
+        if shows_ends and (watched or step == count - 1):
+            algorithm._on_step()  # which the program has left for after the callback
+        else:
+            algorithm._count_step()
+        for _ in ended:
+            algorithm._episode_num += 1
+            if log_interval is not None and algorithm._episode_num % log_interval == 0:
+                algorithm.dump_logs()
+    if not np.array_equal(rewards, outputs.reward, equal_nan=True):
+        algorithm.replay_buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
+    return goes_on
+
+
+def _seen(algorithm: OffPolicy, taken: Taken) -> dict[str, Any]:
+    """The locals of SB3's `collect_rollouts` that tell of one step."""
+    space = algorithm.action_space
+    is_discrete = isinstance(space, spaces.Discrete)
+    buffer_actions = np.array(taken.action, np.int64 if is_discrete else np.float32)
+    if not is_discrete:
+        buffer_actions = buffer_actions.reshape(-1, *(space.shape or ()))
+    return {
+        "buffer_actions": buffer_actions,
+        "actions": buffer_actions if is_discrete else np.array(taken.env_action),
+        "new_obs": taken.observation,
+    }

@@ -1,0 +1,208 @@
+"""Whose code runs while a model trains: programs stand in for ours and SB3's alone, and anybody else's is called.
+
+What is known is listed; all else is somebody's own, and may look at anything and change anything.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import math
+import types
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+from stable_baselines3.common import utils
+from stable_baselines3.common.logger import (
+    CSVOutputFormat,
+    HumanOutputFormat,
+    JSONOutputFormat,
+    Logger,
+    TensorBoardOutputFormat,
+)
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecVideoRecorder
+
+from bridge.originals import has_own_methods, is_shadowed, remember, remember_packages, replaced, routines
+from bridge.replay.store.replay_buffer import is_known
+from bridge.sb3 import SB3S_BUFFERS
+from bridge.translate.user_modules.known_objects import is_outside
+from bridge.wrappers.chain import is_compiled
+
+Class = TypeVar("Class", bound=type)
+
+# bridge's algorithms, exactly: a subclass of one may do anything.
+_ALGORITHMS: set[type] = set()
+
+# What no loop of collecting and learning calls, but who sets up, saves, loads or uses a model.
+BESIDE_TRAINING = frozenset(
+    (
+        *("__init__", "learn", "plan", "save", "load", "get_parameters", "set_parameters", "set_random_seed"),
+        *("get_env", "set_env", "get_vec_normalize_env", "set_logger", "save_replay_buffer", "load_replay_buffer"),
+        *("_setup_model", "_setup_learn", "_setup_lr_schedule", "_convert_train_freq", "_init_callback"),
+        *("_create_aliases", "_wrap_env", "_get_policy_from_name", "_excluded_save_params", "_get_torch_save_params"),
+    )
+)
+# Of what PPO and A2C call, what runs between rollouts alone.
+BETWEEN_ROLLOUTS = frozenset(
+    (
+        *("train", "dump_logs", "logger", "_update_learning_rate", "_update_current_progress_remaining"),
+        *("lr_schedule", "clip_range", "clip_range_vf", "collect_rollouts"),
+    )
+)
+# Of what every object has, what takes part in whatever is done with one.
+_ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
+
+FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
+NOISES = (NormalActionNoise, OrnsteinUhlenbeckActionNoise, VectorizedActionNoise)
+HOST_WRAPPERS = (VecVideoRecorder,)
+SCHEDULES = tuple(
+    getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
+)
+CONSTANT = getattr(utils, "ConstantSchedule", None)  # of later versions of SB3
+NUMBERS = (int, float, str, type(None))
+MATHEMATICS = (math, np, *(abs, bool, float, int, len, max, min, pow, round, sum))
+# Instructions that write outside of a function, or bring something in that its globals do not name.
+_WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+_IMPORTS = ("IMPORT_NAME", "LOAD_BUILD_CLASS")
+
+
+def compiled(cls: Class) -> Class:
+    """Make a class of ours known, and the methods that it has now: a decorator."""
+    _ALGORITHMS.add(cls)
+    remember(cls)
+    remember_packages("sb3_contrib")  # where it is one of those that are imported late
+    return cls
+
+
+def is_ours(cls: type) -> bool:
+    """Whether a class is one of those, exactly, and has the methods that it came with."""
+    return cls in _ALGORITHMS and not set(replaced(cls)) - BESIDE_TRAINING
+
+
+def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
+    """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
+
+    Three kinds of the user's code are not among them, because others look after them: callbacks (`callback_schedule`),
+    environments, which may reach the model (`Plan.environments`), and networks (`Snapshot`).
+    """
+    names = [*_own_methods(algorithm)]
+    if not _is_known_logger(vars(algorithm).get("_logger")):
+        names.append("logger")
+    for name in ("lr_schedule", "clip_range", "clip_range_vf", "exploration_schedule"):
+        if not _is_known_schedule(vars(algorithm).get(name)):
+            names.append(name)
+    buffer, noise = (vars(algorithm).get(name) for name in ("replay_buffer", "action_noise"))
+    if not (buffer is None or ((is_known(buffer) or type(buffer) in SB3S_BUFFERS) and not has_own_methods(buffer))):
+        names.append("replay_buffer")
+    noises = [] if noise is None else [noise, *getattr(noise, "noises", ())]
+    if not all(type(each) in NOISES and not has_own_methods(each) for each in noises):
+        names.append("action_noise")
+    *wrappers, _ = inner_environments(env)
+    for each in wrappers:
+        if has_own_methods(each) or not (is_compiled(type(each)) or type(each) in HOST_WRAPPERS):
+            names.append(type(each).__name__)
+    return tuple(names)
+
+
+def _own_methods(algorithm: object) -> list[str]:
+    """Names of methods of an algorithm that somebody has put in the place of ours: in a subclass, the model, a class.
+
+    All are looked for each time: somebody may put one there at any time.
+    """
+    cls = type(algorithm)
+    ours = next(each for each in cls.__mro__ if each in _ALGORITHMS)
+    in_model = [name for name in vars(algorithm).keys() & routines(ours) if name not in BESIDE_TRAINING]
+    in_model += [name for name in replaced(cls) if name not in BESIDE_TRAINING and name not in in_model]
+    if cls is ours:
+        return in_model
+    beside = BESIDE_TRAINING | {"predict"} if issubclass(ours, OnPolicyAlgorithm) else BESIDE_TRAINING
+    names = {
+        name
+        for each in cls.__mro__
+        if each not in ours.__mro__  # those behind it too: a mixin may stand between ours and SB3's
+        for name, value in vars(each).items()
+        if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
+        or getattr(value, "fset", None) is not None
+    }
+    known = {*beside, *in_model}
+    return sorted(name for name in names - known if not name.startswith("__") or name in _ACCESS) + in_model
+
+
+def replaced_in_sb3(algorithm: object) -> list[str]:
+    """Names of methods of SB3's algorithm, in whose place ours runs, that somebody has replaced in SB3's class."""
+    cls = type(algorithm)
+    return [name for name in replaced(cls) if name not in BESIDE_TRAINING and is_shadowed(cls, name)]
+
+
+def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
+    """The environments of a model, the outermost wrapper first."""
+    while isinstance(env, VecEnvWrapper):
+        yield env
+        env = env.venv
+    yield env
+
+
+def _is_known_logger(logger: object) -> bool:
+    if logger is None:  # until learning begins
+        return True
+    if type(logger) is not Logger or has_own_methods(logger):
+        return False
+    return all(type(each) in FORMATS for each in logger.output_formats)
+
+
+def _is_known_schedule(schedule: object) -> bool:
+    """Whether it makes no difference how often, and for which progress, a schedule is asked."""
+    while type(schedule) in SCHEDULES:
+        schedule = vars(schedule).get("value_schedule")
+    if schedule is None or isinstance(schedule, int | float):
+        return True
+    return type(schedule) is types.FunctionType and _is_function_of_its_arguments(schedule)
+
+
+def is_constant(schedule: object) -> bool:
+    """Whether a schedule is SB3's of a number."""
+    return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
+
+
+def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
+    """Whether a function reads numbers and mathematics alone, and writes to nothing outside of it.
+
+    What it reads is looked up each time: a global may hold something else by now.
+    """
+    code = function.__code__
+    read = _names_read(code)
+    if read is None:
+        return False
+    namespace = function.__globals__
+    values = [namespace[name] if name in namespace else getattr(builtins, name, None) for name in read]
+    try:
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a variable that has no value yet
+        return False
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if any(each is np for each in values) and any(_is_no_mathematics(vars(np).get(name)) for name in code.co_names):
+        return False
+    return all(isinstance(each, NUMBERS) or any(each is known for known in MATHEMATICS) for each in values)
+
+
+def _is_no_mathematics(value: object) -> bool:
+    """Whether something of NumPy's may use files, as `np.load` and much in its modules do."""
+    return isinstance(value, types.ModuleType) or is_outside(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_read(code: types.CodeType) -> frozenset[str] | None:
+    """Return the globals and built-ins that code names; None if it may do more than read them."""
+    if "random" in code.co_names or any(isinstance(each, types.CodeType) for each in code.co_consts):
+        return None
+    names = set()
+    for each in dis.get_instructions(code):
+        if each.opname in (*_WRITES, *_IMPORTS) or (each.opname == "STORE_DEREF" and each.argval in code.co_freevars):
+            return None
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(each.argval)
+    return frozenset(names)

@@ -1,0 +1,171 @@
+"""A Stable-Baselines3 actor-critic policy as a pure JAX function of its parameters, and back."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from stable_baselines3.common import distributions
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import MlpExtractor
+from torch import nn
+
+from bridge.contrib import contrib_class, is_maskable, is_recurrent
+from bridge.errors import NotCompilable
+from bridge.translate.policies.exported_network import (
+    Encoded,
+    Exploration,
+    Parts,
+    export_exploration,
+    export_head,
+    export_parts,
+    require_methods,
+    shapes_given,
+)
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.policies.recurrent_policies import export_recurrent_policy
+from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
+from jaxenvs.learn.networks.actor_critic import ActionHead
+
+# What of ActorCriticPolicy is translated, so that no class may have its own: for acting, and for training.
+ACTING = (
+    *("forward", "predict_values", "extract_features", "get_distribution", "_get_action_dist_from_latent"),
+    *("reset_noise", "squash_output", "unscale_action", "obs_to_tensor"),
+)
+TRAINING = ("evaluate_actions",)
+PREDICTION = ("predict", "_predict")
+# MaskablePPO's have no state-dependent exploration.
+MASKABLE_ACTING = tuple(name for name in ACTING if name != "reset_noise")
+HEADS: dict[type[distributions.Distribution], str] = {
+    distributions.CategoricalDistribution: "discrete",
+    distributions.MultiCategoricalDistribution: "multi_discrete",
+    distributions.BernoulliDistribution: "multi_binary",
+    distributions.DiagGaussianDistribution: "box",
+    distributions.StateDependentNoiseDistribution: "box",
+}
+# MaskablePPO's distributions.
+MASKABLE_HEADS = {
+    "discrete": "MaskableCategoricalDistribution",
+    "multi_discrete": "MaskableMultiCategoricalDistribution",
+    "multi_binary": "MaskableBernoulliDistribution",
+}
+
+
+def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
+    """A policy for acting and for values. `require_trainable` says whether an update may use it too.
+
+    Raises:
+      NotCompilable: the policy computes something that has no translation, or may do so.
+    """
+    _require_known(policy)
+    if is_recurrent(policy):
+        return export_recurrent_policy(policy, _head(policy), _exploration(policy))
+    encoding, module = export_parts(policy, _Networks(policy))
+    network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
+    _require_shapes(network, str(next(policy.parameters()).dtype).removeprefix("torch."))
+    return network
+
+
+def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
+    """Refuse policies that act as their translation does, but would learn something else than it.
+
+    Args:
+      policy, network: the policy, and what `export_policy` made of it.
+
+    Raises:
+      NotCompilable: something would be different.
+    """
+    require_methods(policy, _base(policy), TRAINING)
+    require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
+    if network.depends_on_training:
+        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
+
+
+def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
+    """Refuse policies that choose actions in `predict` in a way of their own.
+
+    Raises:
+      NotCompilable: so does this one.
+    """
+    require_methods(policy, _base(policy), PREDICTION)
+
+
+class _Networks(Parts):
+    """What a policy computes, but for the encoding of observations and the distribution."""
+
+    pi_features_extractor: nn.Module
+    vf_features_extractor: nn.Module
+    mlp_extractor: MlpExtractor
+    action_net: nn.Module
+    value_net: nn.Module
+
+    def __init__(self, policy: ActorCriticPolicy) -> None:
+        super().__init__(policy)
+        self.share_features_extractor = policy.share_features_extractor
+
+    def forward(self, x: Encoded) -> tuple[torch.Tensor, ...]:
+        pi_features = self.pi_features_extractor(x)
+        vf_features = pi_features if self.share_features_extractor else self.vf_features_extractor(x)
+        latent_pi = self.mlp_extractor.policy_net(pi_features)
+        latent_vf = self.mlp_extractor.value_net(vf_features)
+        return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
+
+
+def _base(policy: object) -> type:
+    """The class of SB3, or of sb3-contrib, whose methods are translated."""
+    if is_maskable(policy):
+        return contrib_class("common.maskable.policies", "MaskableActorCriticPolicy")  # type: ignore[no-any-return]
+    if is_recurrent(policy):
+        return contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy")  # type: ignore[no-any-return]
+    return ActorCriticPolicy
+
+
+def _require_known(policy: ActorCriticPolicy) -> None:
+    """Refuse what tracing would not show."""
+    base = _base(policy)
+    if not isinstance(policy, base):
+        raise NotCompilable(f"The policy must be an ActorCriticPolicy, got a {type(policy).__name__}.")
+    require_methods(policy, base, MASKABLE_ACTING if is_maskable(policy) else ACTING)
+    if is_recurrent(policy):
+        require_methods(policy, base, ("_process_sequence",))
+    if type(policy.mlp_extractor) is not MlpExtractor:
+        raise NotCompilable(f"mlp_extractor must be SB3's MlpExtractor, got a {type(policy.mlp_extractor).__name__}.")
+    extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)
+    if policy.share_features_extractor and len(set(extractors)) > 1:
+        raise NotCompilable("The policy shares its features extractor, but has several of them.")
+    require_no_forward_hooks(policy)
+
+
+@functools.lru_cache(maxsize=64)
+def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
+    """Refuse networks whose results are not what the distribution and a value take."""
+
+    def actions_and_values(vector: Any, observation: Any) -> Any:
+        distribution, value = network.apply(vector, observation)
+        return distribution.mode(), value
+
+    action, value = shapes_given(network, actions_and_values, dtype)
+    if value != (2,) or action[0] != 2:
+        raise NotCompilable(f"For two observations, the networks gave {action} actions, {value} values.")
+
+
+def _head(policy: ActorCriticPolicy) -> ActionHead:
+    head, kind_of_dist = export_head(policy.action_space), type(policy.action_dist)
+    if is_maskable(policy):
+        expected = contrib_class("common.maskable.distributions", MASKABLE_HEADS.get(head.kind, ""))
+        known = kind_of_dist is expected
+        head = head.in_choices()
+    else:
+        known = HEADS.get(kind_of_dist) == head.kind
+    if not known:
+        kind = type(policy.action_dist).__name__
+        raise NotCompilable(f"There is no translation to JAX of a {kind} over {policy.action_space}.")
+    return head
+
+
+def _exploration(policy: ActorCriticPolicy) -> Exploration | None:
+    distribution = policy.action_dist
+    if not isinstance(distribution, distributions.StateDependentNoiseDistribution):
+        return None
+    return export_exploration(distribution, squash=policy.squash_output, learn_features=False)

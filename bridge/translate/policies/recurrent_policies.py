@@ -1,0 +1,114 @@
+"""sb3-contrib's recurrent policies in JAX: features, LSTMs and the layers behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import torch
+from torch import nn
+
+from bridge.errors import NotCompilable
+from bridge.translate.policies.exported_network import Encoded, Params, Parts, export_parts
+from bridge.translate.policies.exported_policy import ExportedPolicy
+from bridge.translate.pytorch.modules import ExportedModule, export_module
+from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedRecurrentPolicy(ExportedPolicy):
+    """An ExportedPolicy of observations that are Recalled. Its module gives the features of actor and critic.
+
+    Attributes:
+      behind: from what the LSTMs give to what an ExportedPolicy's module gives.
+      lstms: the names of their parameters.
+      layers, size: of each LSTM.
+      critic: one of `jaxenvs.learn.networks.lstm.CRITICS`.
+    """
+
+    behind: ExportedModule
+    lstms: tuple[str, ...]
+    layers: int
+    size: int
+    critic: str
+
+    @property
+    def learnt_elsewhere(self) -> frozenset[str]:
+        return frozenset(self.lstms) | self.behind.computation.differentiated
+
+    @property
+    def depends_on_training(self) -> bool:
+        return self.module.depends_on_training or self.behind.depends_on_training
+
+    def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
+        pi, vf = self.numbers(params, observation.observation)
+        return self.behind(params, *latents(params, pi, vf, observation, self.critic))
+
+    def recall(self, params: Params, seen: Recalled) -> dict[str, Memory]:
+        """The memory after a step of each row."""
+        params = self.named(params)
+        pi, vf = self.numbers(params, seen.observation)
+        return remember(params, pi, vf, seen, self.critic)
+
+    def no_memory(self, params: Params, num_envs: int) -> dict[str, Memory]:
+        """What is remembered before the first step."""
+        return no_memory(num_envs, self.layers, self.size, jax.tree.leaves(params)[0].dtype)
+
+
+class _Features(Parts):
+    """What LSTMs see; of a critic without one, what its layers do."""
+
+    pi_features_extractor: nn.Module
+    vf_features_extractor: nn.Module
+    critic: Any
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self.share_features_extractor, self.has_layer = policy.share_features_extractor, policy.critic is not None
+
+    def forward(self, x: Encoded) -> tuple[torch.Tensor, ...]:
+        pi_features = self.pi_features_extractor(x)
+        vf_features = pi_features if self.share_features_extractor else self.vf_features_extractor(x)
+        return pi_features, self.critic(vf_features) if self.has_layer else vf_features
+
+
+class _Behind(Parts):
+    """The layers behind the LSTMs."""
+
+    mlp_extractor: Any
+    action_net: nn.Module
+    value_net: nn.Module
+
+    def forward(self, of_actor: torch.Tensor, of_critic: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        latent_pi = self.mlp_extractor.policy_net(of_actor)
+        latent_vf = self.mlp_extractor.value_net(of_critic)
+        return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
+
+
+def export_recurrent_policy(policy: Any, head: Any, exploration: Any) -> ExportedRecurrentPolicy:
+    """A RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's.
+
+    Raises:
+      NotCompilable: the policy computes something that has no translation, or may do so.
+    """
+    lstm = policy.lstm_actor
+    for each in (lstm, policy.lstm_critic):
+        if each is not None:
+            _require_known(each)
+    encoding, features = export_parts(policy, _Features(policy))
+    example = torch.zeros((1, lstm.hidden_size), device=policy.device)
+    behind = export_module(_Behind(policy), example, example)
+    names = tuple(name for name, _ in policy.named_parameters() if name.startswith(("lstm_actor.", "lstm_critic.")))
+    critic = "own" if policy.lstm_critic is not None else "shared" if policy.shared_lstm else "none"
+    settings = behind, names, lstm.num_layers, lstm.hidden_size, critic
+    return ExportedRecurrentPolicy(encoding, features, head, exploration, *settings)
+
+
+def _require_known(lstm: nn.LSTM) -> None:
+    if type(lstm) is not nn.LSTM:
+        raise NotCompilable(f"The memory must be PyTorch's LSTM, got a {type(lstm).__name__}.")
+    other = [name for name in ("batch_first", "bidirectional", "proj_size", "dropout") if getattr(lstm, name)]
+    if other:
+        raise NotCompilable(f"There is no translation to JAX of an LSTM with {other[0]}.")

@@ -1,0 +1,270 @@
+"""PyTorch modules in JAX: pure functions of their parameters, and the parameters back and forth as one vector."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.nn.modules import module as torch_module
+
+from bridge.errors import NotCompilable
+from bridge.translate.pytorch.tracing import (
+    Computation,
+    Interpreter,
+    first_line,
+    record,
+    replicate,
+    require_unreplaced,
+    translate,
+)
+from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
+from jaxenvs.learn.optimization import split
+
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModule:
+    """A module without its weights, in evaluation mode. Those of equal architecture are equal, and share programs.
+
+    Attributes:
+      parameters: names and shapes, in the order of `module.named_parameters()`.
+      computation: what it computes.
+      depends_on_training: whether PyTorch computes something else in training mode, as with dropout.
+      statistics: names and shapes of the buffers that it computes with, in the order of `module.named_buffers()`.
+    """
+
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
+    computation: Computation
+    depends_on_training: bool
+    statistics: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Parameters and statistics: all that it computes with beside its arguments."""
+        return *self.parameters, *self.statistics
+
+    @property
+    def num_parameters(self) -> int:
+        """The length of the vector of parameters."""
+        return sum(math.prod(shape) for _, shape in self.parameters)
+
+    def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
+        """All parameters by name, in PyTorch's layout, from one vector, in which the statistics may follow them."""
+        return unravel(self.parameters if vector.shape == (self.num_parameters,) else self.inputs, vector)
+
+    def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object, **options: Any) -> Any:
+        """What `module(*inputs)` gives for a batch: an array, or a tuple of arrays.
+
+        Args:
+          params: by name, or as one vector.
+          inputs: as the examples of `export_module`, in the dtype of the parameters.
+          options: see Computation.
+        """
+        return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs, **options)
+
+
+def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: jax.Array) -> dict[str, jax.Array]:
+    """Arrays by name, given the names and shapes of those that are end to end in a vector."""
+    parts = split(vector, tuple(math.prod(shape) for _, shape in shapes))
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts)}
+
+
+def export_module(module: nn.Module, *examples: object, has_statistics: bool = False) -> ExportedModule:
+    """A module as a pure function. Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
+
+    Args:
+      module: it must treat the rows of a batch one by one.
+      examples: of its inputs, each a batch of any size: a tensor, or a dict of tensors.
+      has_statistics: whether the caller knows of running statistics, which are others in training mode.
+
+    Raises:
+      NotCompilable: it computes something that has no translation.
+    """
+    require_no_forward_hooks(module)
+    parameters = dict(module.named_parameters())
+    _require_one_dtype(parameters.values())
+    try:
+        graph = record(module, *examples)
+        computation = translate(graph)
+        read = set(computation.read)
+        statistics = {name: buffer for name, buffer in module.named_buffers() if name in read}
+        if statistics and not has_statistics:
+            raise NotCompilable(f"The networks have running statistics, as {next(iter(statistics))}.")
+        exported = ExportedModule(
+            tuple((name, tuple(parameter.shape)) for name, parameter in parameters.items()),
+            computation,
+            depends_on_training=computation != _in_training(module, examples),
+            statistics=tuple((name, tuple(buffer.shape)) for name, buffer in statistics.items()),
+        )
+        _require_same_results(module, graph, exported, examples)
+    except NotCompilable:
+        raise
+    except Exception as error:
+        raise NotCompilable(f"The networks have no translation to JAX: {first_line(error)}") from error
+    return exported
+
+
+def require_no_forward_hooks(module: nn.Module) -> None:
+    """Refuse what a caller of the module would meet and a program does not have.
+
+    Raises:
+      NotCompilable: a part of it has hooks of the forward pass, or a method put into it or into its class.
+    """
+    if any(getattr(torch_module, f"_global{hooks}") for hooks in FORWARD_HOOKS):
+        raise NotCompilable("There are hooks for the forward pass of all of PyTorch's modules.")
+    for path, part in module.named_modules():
+        require_unreplaced(type(part))
+        if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or "forward" in vars(part):
+            raise NotCompilable(f"{describe(path, part)} has hooks or a forward put into it.")
+
+
+def require_same_gradients(
+    module: nn.Module,
+    exported: ExportedModule,
+    optimizer: torch.optim.Optimizer,
+    elsewhere: Collection[str] = (),
+    shared: Collection[str] = (),
+) -> None:
+    """Refuse modules to whose parameters PyTorch's gradient steps do something else than steps in JAX would.
+
+    Args:
+      module, exported: the module with the parameters of the exported one.
+      optimizer: it must train all of these parameters, in their order.
+      elsewhere: names of parameters that get a gradient in another way than through the exported computation.
+      shared: names of parameters that get none here: another module trains them. The optimizer may hold them or not.
+
+    Raises:
+      NotCompilable: something would be different.
+    """
+    parameters, differentiated = dict(module.named_parameters()), exported.computation.differentiated
+    if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
+        raise NotCompilable("There are hooks for the backward pass of all of PyTorch's modules.")
+    for path, part in module.named_modules():
+        if any(getattr(part, hooks) for hooks in BACKWARD_HOOKS):
+            raise NotCompilable(f"{describe(path, part)} has hooks.")
+    for name, parameter in parameters.items():
+        if not parameter.requires_grad or parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise NotCompilable(f"The parameter {name} is frozen or has hooks.")
+        if name not in differentiated and name not in elsewhere and name not in shared:
+            raise NotCompilable(f"The parameter {name} has no part in what the networks compute.")
+    untouched = {id(parameter) for name, parameter in parameters.items() if name in shared}
+    trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if [each for each in trained if each not in untouched] != [
+        id(parameter) for parameter in parameters.values() if id(parameter) not in untouched
+    ]:
+        raise NotCompilable("The optimizer must train all parameters of the networks, in their order.")
+    if exported.depends_on_training:
+        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
+
+
+def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
+    """Parameters end to end, (size,), in memory of their own."""
+    with torch.no_grad():
+        vector: np.ndarray = torch.cat([parameter.flatten() for parameter in parameters]).cpu().numpy()
+    return vector
+
+
+def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
+    """Copy a vector, as `read_parameters` gives it, into parameters.
+
+    Raises:
+      ValueError: it is not of their number. Nothing changed.
+    """
+    parameters = list(parameters)
+    sizes = [parameter.numel() for parameter in parameters]
+    if np.shape(vector) != (sum(sizes),):
+        raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
+    with torch.no_grad():
+        # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+        parts = torch.split(torch.from_numpy(np.array(vector)), sizes)
+        copy_into(parameters, parts)
+
+
+def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> None:
+    """Copy flat tensors into those of the same sizes: all in one call, because each takes longer than its copy."""
+    torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
+
+
+def _in_training(module: nn.Module, examples: tuple[object, ...]) -> Computation | None:
+    try:
+        return translate(record(module, *examples, training=True))
+    except NotCompilable:  # as a network may be that is evaluated without noise
+        return None
+
+
+def _require_one_dtype(parameters: Collection[nn.Parameter]) -> None:
+    dtypes = sorted({str(parameter.dtype) for parameter in parameters})
+    widest = f"torch.{jax.dtypes.canonicalize_dtype(float)}"
+    if dtypes not in ([], ["torch.float32"], [widest]):
+        raise NotCompilable(f"The parameters must be float32, or all float64 under jax_enable_x64, got {dtypes}.")
+
+
+def _require_same_results(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
+    """Try the module, its recording and its translation on two rows."""
+    dtype = next((parameter.dtype for parameter in module.parameters()), torch.get_default_dtype())
+    generator = torch.Generator().manual_seed(0)  # of its own, so that nobody's random numbers change
+
+    def noise(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape).uniform_(-1, 1, generator=generator).to(like.device, dtype)
+
+    def disturb(parameter: nn.Parameter) -> nn.Parameter:
+        # Zeros, as new networks have them, hide what they are multiplied with.
+        disturbed = parameter.detach() + 0.2 * noise(parameter, parameter.shape, parameter.dtype)
+        return nn.Parameter(disturbed, requires_grad=False)
+
+    def two_rows(example: torch.Tensor) -> torch.Tensor:
+        return noise(example, (2, *example.shape[1:]), dtype if example.is_floating_point() else example.dtype)
+
+    rows = jax.tree.map(two_rows, examples)
+    leaves, structure = jax.tree.flatten(rows)
+    inputs = tuple((tuple(leaf.shape), _name(leaf.dtype)) for leaf in leaves)
+    shapes = _result_shapes(exported, _name(dtype), inputs, structure)
+    replica, disturbed = replicate(module), replicate(module, disturb)
+    trials = on_trial(replica, reach_of(replica)), on_trial(disturbed, reach_of(disturbed))
+    with trials[0], trials[1], torch.no_grad():
+        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph).run))
+        together, first, second = (
+            jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
+            for part in (slice(0, 2), slice(0, 1), slice(1, 2))
+        )
+    given = [tuple(result.shape) for result in results]
+    if given != shapes or any(shape[:1] != (2,) for shape in shapes):
+        raise NotCompilable(f"For two rows, the networks give shapes {given}, their translation {shapes}.")
+    if not _all_close(recorded, results):  # as a forward may that asks whether it got a tensor
+        raise NotCompilable("The networks compute something else with tensors than while they are recorded.")
+    if not _all_close([torch.cat(parts) for parts in zip(first, second)], together):
+        # Programs have other batches than Stable-Baselines3.
+        raise NotCompilable("The networks give other results for two rows of a batch together than for each alone.")
+
+
+@functools.lru_cache(maxsize=64)
+def _result_shapes(
+    exported: ExportedModule, dtype: str, inputs: tuple[Any, ...], structure: jax.tree_util.PyTreeDef
+) -> list[tuple[int, ...]]:
+    """The shapes of what a translation gives, for which every operation is tried out."""
+    arrays = jax.tree.unflatten(structure, [np.zeros(*leaf) for leaf in inputs])
+    results = jax.eval_shape(exported, {name: np.zeros(shape, dtype) for name, shape in exported.inputs}, *arrays)
+    return [result.shape for result in jax.tree.leaves(results)]
+
+
+def _all_close(got: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    for ours, theirs in zip(got, expected, strict=True):
+        # Products on a GPU may be rounded to ten bits.
+        tolerance = 1e-4 if theirs.device.type == "cpu" else 1e-2
+        scale = float(theirs.nan_to_num().abs().max())
+        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+            return False
+    return True
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,239 @@
+"""PyTorch's optimisers as Optax transformations of a vector, and their moments back and forth."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+from jax.tree_util import PyTreeDef
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+from bridge.errors import NotCompilable
+from bridge.translate.pytorch.modules import copy_into
+
+KINDS: dict[type[torch.optim.Optimizer], str] = {
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adam",
+    torch.optim.RMSprop: "rmsprop",
+    RMSpropTFLike: "rmsprop_tf",
+    torch.optim.SGD: "sgd",
+}
+# Of each kind, the settings that are translated; all others must be off.
+SETTINGS = {
+    "adam": {"betas", "eps", "weight_decay", "decoupled_weight_decay"},
+    "rmsprop": {"alpha", "eps", "weight_decay", "momentum", "centered"},
+    "rmsprop_tf": {"alpha", "eps", "weight_decay", "momentum", "centered"},
+    "sgd": {"weight_decay", "momentum", "nesterov"},
+}
+# But for these: the learning rate is the caller's, and `foreach` changes no number.
+FREE = {"params", "lr", "initial_lr", "foreach"}
+
+# The numbers that each kind always has.
+NUMBERS = {"adam": ("beta1", "beta2", "eps"), "rmsprop": ("alpha", "eps"), "rmsprop_tf": ("alpha", "eps"), "sgd": ()}
+
+# Optax's names of what an optimiser keeps, and PyTorch's.
+_RMSPROP_NAMES = {"count": "step", "mu": "grad_avg", "nu": "square_avg", "trace": "momentum_buffer"}
+NAMES = {
+    "adam": {"count": "step", "mu": "exp_avg", "nu": "exp_avg_sq"},
+    "rmsprop": _RMSPROP_NAMES,
+    "rmsprop_tf": _RMSPROP_NAMES,
+    "sgd": {"trace": "momentum_buffer"},
+}
+# The order in which PyTorch makes what an optimiser keeps for a parameter.
+IN_ORDER = ("step", "exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer", "grad_avg")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedOptimizer:
+    """An optimiser without its numbers. Those of one kind with the same parts are equal, and share compiled programs.
+
+    Attributes:
+      kind: "adam", "rmsprop", "rmsprop_tf" (RMSpropTFLike) or "sgd".
+      weight_decay, decoupled_weight_decay: whether weights decay: by their gradient, or as in AdamW.
+      momentum, nesterov, centered: as PyTorch's.
+    """
+
+    kind: str
+    weight_decay: bool = False
+    decoupled_weight_decay: bool = False
+    momentum: bool = False
+    nesterov: bool = False
+    centered: bool = False
+
+    def settings(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+        """The numbers as they are now in an optimiser of this kind, but for the learning rate."""
+        group = optimizer.param_groups[0]
+        if "betas" in group:
+            group = group | {"beta1": group["betas"][0], "beta2": group["betas"][1]}
+        return {name: float(group[name]) for name in self._numbers}
+
+    def transformation(self, settings: Mapping[str, jax.typing.ArrayLike]) -> optax.GradientTransformation:
+        """What the optimiser does to the gradient of a vector of parameters, but for the learning rate.
+
+        Args:
+          settings: numbers, which may be traced; the state has one structure for all of them.
+        """
+        decay = [optax.add_decayed_weights(settings["weight_decay"])] if "weight_decay" in self._numbers else []
+        momentum = [optax.trace(settings["momentum"], self.nesterov)] if self.momentum else []
+        if self.kind == "adam":
+            adam = optax.scale_by_adam(settings["beta1"], settings["beta2"], settings["eps"])
+            # PyTorch multiplies decoupled decay by the learning rate too.
+            return optax.chain(adam, *decay) if self.decoupled_weight_decay else optax.chain(*decay, adam)
+        if self.kind == "sgd":
+            return optax.chain(optax.identity(), *decay, *momentum)
+        is_like_tf = self.kind == "rmsprop_tf"
+        scale_by = optax.scale_by_stddev if self.centered else optax.scale_by_rms
+        rms = scale_by(settings["alpha"], settings["eps"], initial_scale=float(is_like_tf), eps_in_sqrt=is_like_tf)
+        # RMSprop has no use for the number of its steps, but PyTorch counts them.
+        return optax.chain(*decay, rms, *momentum, optax.scale_by_schedule(lambda count: 1.0))
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        decays = self.weight_decay or self.decoupled_weight_decay
+        return NUMBERS[self.kind] + ("weight_decay",) * decays + ("momentum",) * self.momentum
+
+
+def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
+    """An optimiser over the parameters of its one group, whatever they are.
+
+    Raises:
+      NotCompilable: the optimiser, or a setting of it, has no translation.
+    """
+    cls = type(optimizer)
+    groups = optimizer.param_groups
+    if cls not in KINDS:
+        raise NotCompilable(f"There is no translation to JAX of the optimizer {cls.__name__}.")
+    if len(groups) != 1:
+        raise NotCompilable(f"The optimizer must have one group of parameters, got {len(groups)}.")
+    has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if has_hooks or "step" in vars(optimizer):
+        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a step put into it.")
+    group = groups[0]
+    for name, value in group.items():
+        if name not in FREE and value and (name not in SETTINGS[KINDS[cls]] or isinstance(value, torch.Tensor)):
+            raise NotCompilable(f"There is no translation to JAX of {cls.__name__} with {name}={value!r}.")
+    decays = bool(group["weight_decay"])
+    is_decoupled = decays and (cls is torch.optim.AdamW or bool(group.get("decoupled_weight_decay")))
+    return ExportedOptimizer(
+        kind=KINDS[cls],
+        weight_decay=decays and not is_decoupled,
+        decoupled_weight_decay=is_decoupled,
+        momentum=bool(group.get("momentum")),
+        nesterov=bool(group.get("nesterov")),
+        centered=bool(group.get("centered")),
+    )
+
+
+def read_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None
+) -> optax.OptState:
+    """The state of the exported optimiser: NumPy arrays of their own memory. Where PyTorch has none yet, the initial.
+
+    Args:
+      parameters: if not all of those that the optimizer holds.
+
+    Raises:
+      NotCompilable: as for `export_optimizer`; or parameters differ in the number of steps they took.
+    """
+    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
+    entries = [optimizer.state.get(parameter, {}) for parameter in parameters]
+    names, initial, structure = _layout(export_optimizer(optimizer), *_size(parameters))
+    leaves = []
+    for name, leaf in zip(_torch_names(optimizer, names), initial):
+        if name == "step":
+            leaves.append(np.full_like(leaf, one_count([int(entry.get(name, 0)) for entry in entries])))
+        else:
+            kept = [entry.get(name) for entry in entries]
+            if any(part is None for part in kept):
+                kept = [part if now is None else now for now, part in zip(kept, _split(leaf, parameters))]
+            leaves.append(torch.cat([part.flatten() for part in kept]).cpu().numpy())
+    return jax.tree.unflatten(structure, leaves)
+
+
+def one_count(counts: Sequence[int]) -> int:
+    """How many steps all parameters took.
+
+    Raises:
+      NotCompilable: they differ in that.
+    """
+    if counts.count(counts[0]) != len(counts):
+        counts = sorted(set(counts))
+        raise NotCompilable(f"All parameters must have taken the same number of optimizer steps, got {counts}.")
+    return counts[0]
+
+
+def write_optimizer(
+    optimizer: torch.optim.Optimizer, state: optax.OptState, parameters: Sequence[torch.Tensor] | None = None
+) -> None:
+    """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would.
+
+    Args:
+      parameters: if not all of those that the optimizer holds.
+    """
+    parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
+    names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
+    # Looking one up makes it, and an optimiser that keeps nothing has none.
+    entries = [optimizer.state[parameter] for parameter in parameters if names]
+    named = zip(_torch_names(optimizer, names), jax.tree.leaves(state))
+    for name, leaf in sorted(named, key=lambda each: IN_ORDER.index(each[0])):
+        if name == "step":
+            if not isinstance(optimizer, RMSpropTFLike):  # which counts by a number
+                for entry in entries:
+                    entry.setdefault(name, torch.tensor(0.0))
+            write_count(entries, int(leaf))
+            continue
+        for parameter, entry in zip(parameters, entries):
+            if entry.get(name) is None:
+                entry[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        copy_into([entry[name] for entry in entries], _split(leaf, parameters))
+
+
+def state_layout(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+) -> tuple[tuple[str, ...], PyTreeDef]:
+    """The leaves of what `read_optimizer` gives, named as in PyTorch, where "step" is a number; and the structure."""
+    names, _, structure = _layout(export_optimizer(optimizer), *_size(parameters))
+    return tuple(_torch_names(optimizer, names)), structure
+
+
+def write_count(entries: Sequence[dict[str, Any]], count: int) -> None:
+    """Leave in all entries of an optimiser's state that so many steps were taken."""
+    if isinstance(entries[0].get("step"), torch.Tensor):
+        for entry in entries:
+            entry["step"].fill_(count)
+    else:
+        for entry in entries:
+            entry["step"] = count
+
+
+def _split(vector: np.ndarray, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The parts of a vector, on the host."""
+    # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+    return torch.split(torch.from_numpy(np.array(vector)), [parameter.numel() for parameter in parameters])
+
+
+def _torch_names(optimizer: torch.optim.Optimizer, names: tuple[str, ...]) -> list[str]:
+    return [NAMES[KINDS[type(optimizer)]][name] for name in names]
+
+
+def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
+    return sum(parameter.numel() for parameter in parameters), parameters[0].detach().cpu().numpy().dtype
+
+
+@functools.lru_cache
+def _layout(
+    exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]
+) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
+    """The state for a vector: the names of its leaves, their initial values, and the structure."""
+    transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
+    paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))
+    names = tuple(path[-1].name for path, _ in paths)
+    # In the dtype of PyTorch, even where JAX has no float64.
+    return names, [np.array(leaf, dtype if leaf.shape else leaf.dtype) for _, leaf in paths], structure

@@ -1,0 +1,335 @@
+"""Tracing of PyTorch modules into Computations, lists of operations that JAX runs.
+
+The forward of a replica runs once on proxies of torch.fx, which record operations.
+`torch.fx.Tracer` puts its own methods into `nn.Module` while it traces, for all threads and all modules of the process.
+Here only a replica is touched, so that other threads may run, train and trace the same module meanwhile.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import torch
+from torch import fx, nn
+from torch.fx.proxy import GraphAppendingTracer
+from torch.overrides import TorchFunctionMode
+
+from bridge.contrib import contrib_class
+from bridge.errors import NotCompilable
+from bridge.originals import replaced
+from bridge.translate.pytorch.operations import FUNCTIONS, MODULES, OPERATIONS, VIEWS, WITHOUT_GRADIENT, drops
+from bridge.translate.user_modules.side_effects import describe, on_trial, reach_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """An argument: one of the inputs, or after these the result of an earlier operation, counted from 0."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """An argument: a parameter, by its name."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
+
+    name: str
+    args: tuple[object, ...]
+    kwargs: tuple[tuple[str, object], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A pure function of parameters and inputs. Computations of the same operations are equal."""
+
+    num_inputs: int
+    operations: tuple[Operation, ...]
+    result: object
+
+    def __call__(
+        self,
+        params: Mapping[str, jax.Array],
+        *inputs: object,
+        instead: Mapping[str, Callable[..., Any]] = types.MappingProxyType({}),
+    ) -> Any:
+        """The results for a batch.
+
+        Args:
+          params: by name.
+          inputs: each an array, or a dict of arrays.
+          instead: of some of OPERATIONS, others.
+        """
+        values: list[Any] = list(inputs)
+
+        def resolve(argument: object) -> Any:
+            if isinstance(argument, Value):
+                return values[argument.index]
+            if isinstance(argument, Parameter):
+                return params[argument.name]
+            return tuple(map(resolve, argument)) if isinstance(argument, tuple) else argument
+
+        for operation in self.operations:
+            kwargs = {name: resolve(argument) for name, argument in operation.kwargs}
+            run = instead.get(operation.name) or OPERATIONS[operation.name]
+            values.append(run(*resolve(operation.args), **kwargs))
+        return resolve(self.result)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the parameters that operations take, in the order of these."""
+        args = [each for operation in self.operations for each in operation.args]
+        return tuple(each.name for each in args if isinstance(each, Parameter))
+
+    @property
+    def differentiated(self) -> frozenset[str]:
+        """The parameters that get a gradient from the results, by name: PyTorch's optimisers skip all others."""
+        reached: list[frozenset[str]] = [frozenset()] * self.num_inputs
+
+        def names(argument: object) -> frozenset[str]:
+            if isinstance(argument, Value):
+                return reached[argument.index]
+            if isinstance(argument, tuple):
+                return frozenset().union(*map(names, argument))
+            return frozenset({argument.name} if isinstance(argument, Parameter) else ())
+
+        for operation in self.operations:
+            passes = operation.name not in WITHOUT_GRADIENT
+            reached.append(names((operation.args, operation.kwargs)) if passes else frozenset())
+        return names(self.result)
+
+
+def record(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:
+    """What `module(*examples)` calls: functions and modules of PyTorch, and parameters by their names in the module.
+
+    Args:
+      examples: of the inputs; of each only matters whether it is a dict, and its keys.
+      training: the mode of the module.
+
+    Raises:
+      NotCompilable: it cannot be recorded.
+    """
+    recorder = _Recorder({id(parameter): name for name, parameter in module.named_parameters()})
+    inputs = [recorder.input(index, example) for index, example in enumerate(examples)]
+    replica = replicate(module).train(training)
+    reach = reach_of(replica)
+    recorder.watch(replica)
+    # A caller may be in no_grad, but a forward that enters it means it.
+    with on_trial(replica, reach), torch.enable_grad(), _NoNumbersOfTensors():
+        recorder.graph.output(recorder.create_arg(replica(*inputs)))
+    return recorder.graph
+
+
+def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Parameter] = lambda each: each) -> nn.Module:
+    """A module of the same structure in evaluation mode, with submodules, attributes and buffers of its own.
+
+    Args:
+      parameter: gives each parameter of the new module from that of the old.
+    """
+    replicas: dict[int, Any] = {}
+
+    def replica(value: Any) -> Any:
+        if isinstance(value, nn.Parameter):
+            if id(value) not in replicas:
+                replicas[id(value)] = parameter(value)
+            return replicas[id(value)]
+        if isinstance(value, nn.Module):
+            if id(value) not in replicas:
+                replicas[id(value)] = new = object.__new__(type(value))
+                vars(new).update((name, replica(part)) for name, part in vars(value).items())
+                new._buffers = {name: part if part is None else part.clone() for name, part in value._buffers.items()}
+                new._compiled_call_impl = None  # of `module.compile()`, which computes the same
+                new._backward_hooks, new._backward_pre_hooks = collections.OrderedDict(), collections.OrderedDict()
+            return replicas[id(value)]
+        if type(value) is dict or type(value) is collections.OrderedDict:
+            return type(value)((name, replica(part)) for name, part in value.items())
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, nn.Module):
+            return types.MethodType(value.__func__, replica(value.__self__))
+        return type(value)(map(replica, value)) if type(value) in (list, tuple) else value
+
+    new: nn.Module = replica(module)
+    return new.eval()
+
+
+class Interpreter(fx.Interpreter):
+    """Runs a recorded graph in PyTorch, with the parameters of a module."""
+
+    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(module, graph=graph)
+
+    def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Runs a submodule, or the module itself if that is all there is."""
+        return self.module.get_submodule(target)(*args, **kwargs)
+
+
+# What makes a number of a tensor, which would become a constant.
+_NUMBERS = frozenset(
+    ("item", "tolist", "numpy", "__bool__", "__int__", "__index__", "__float__", "__array__", "is_nonzero", "equal")
+)
+
+
+class _NoNumbersOfTensors(TorchFunctionMode):
+    """Refuses forwards that read a number from a tensor, such as a buffer, which may have another one tomorrow."""
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+        if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
+            raise NotCompilable("The networks read a number from a tensor, which would be a constant of a program.")
+        return func(*args, **(kwargs or {}))
+
+
+class _Recorder(GraphAppendingTracer):
+    """Makes a graph of what the replicas that it watches call."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__(fx.Graph())
+        self._parameters = {key: self.proxy(self.create_node("get_attr", name, (), {})) for key, name in names.items()}
+
+    def input(self, index: int, example: object) -> Any:
+        proxy: Any = self.proxy(self.create_node("placeholder", f"input_{index}", (), {}))
+        return {key: proxy[key] for key in example} if isinstance(example, dict) else proxy
+
+    def watch(self, replica: nn.Module) -> None:
+        for path, part in replica.named_modules():
+            attributes = vars(part)
+            # Where Python looks before `nn.Module.__getattr__`, so that methods of parameters are recorded too.
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    attributes[name] = self._parameters[id(parameter)]
+            attributes["forward"] = functools.partial(self._forward, path, part)
+
+    def _forward(self, path: str, part: nn.Module, *args: object, **kwargs: object) -> object:
+        if (known := _operation_of(type(part))) is not None:
+            name, *attributes = known
+            further = tuple(self._attribute(path, part, attribute) for attribute in attributes)
+            node = self.create_node("call_module", path, self.create_arg(args), self.create_arg(kwargs))
+            node.meta["operation"] = name, further, getattr(part, "inplace", False)
+            return self._differentiable(self.proxy(node))
+        if type(part).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(part, nn.Sequential):
+            raise NotCompilable(f"There is no translation to JAX of {describe(path, part)}.")
+        try:
+            return type(part).forward(part, *args, **kwargs)
+        except NotCompilable:
+            raise
+        except Exception as error:
+            where = describe(path, part)
+            raise NotCompilable(f"torch.fx cannot trace the forward of {where}: {first_line(error)}") from error
+
+    def _attribute(self, path: str, part: nn.Module, name: str) -> Any:
+        if name in part._buffers:  # as running statistics
+            return self.create_node("get_attr", f"{path}.{name}", (), {})
+        return self.create_arg(getattr(part, name))
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
+        """What torch.fx makes of a call."""
+        return self._differentiable(super().create_proxy(kind, target, args, kwargs, *rest, **options))
+
+    def _differentiable(self, proxy: fx.Proxy) -> fx.Proxy:
+        """The result of a call, without a gradient where PyTorch computes none."""
+        return proxy if torch.is_grad_enabled() else super().create_proxy("call_method", "detach", (proxy,), {})
+
+    def create_arg(self, a: object) -> Any:
+        """What torch.fx makes of an argument. Parameters stay such, but tensors do not become constants."""
+        if isinstance(a, torch.Tensor):
+            if id(a) in self._parameters:
+                return self._parameters[id(a)].node
+            raise NotCompilable(
+                f"The networks compute with a {type(a).__name__} that is no parameter; only numbers may be constants."
+            )
+        return super().create_arg(a)
+
+
+def translate(graph: fx.Graph) -> Computation:
+    """What a recorded graph computes, in JAX.
+
+    Raises:
+      NotCompilable: there is no translation for something in it.
+    """
+    num_inputs = sum(node.op == "placeholder" for node in graph.nodes)
+    operations: list[Operation] = []
+    values: dict[fx.Node, object] = {}
+    temporary: dict[fx.Node, bool] = {}  # whether only its one user sees the memory of a node's result
+
+    def emit(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if name == "dropout" and not drops(*args, **kwargs):
+            return args[0]
+        operations.append(Operation(name, args, tuple(kwargs.items())))
+        return Value(num_inputs + len(operations) - 1)
+
+    def argument(value: object) -> Any:
+        if isinstance(value, fx.Node):
+            return values[value]
+        if isinstance(value, list | tuple):
+            return tuple(map(argument, value))
+        if isinstance(value, slice):  # which cannot be hashed
+            return emit("slice", argument((value.start, value.stop, value.step)), {})
+        if value is None or isinstance(value, int | float | str | types.EllipsisType):
+            return value
+        raise NotCompilable(f"The networks compute with a {type(value).__name__}; only numbers may be constants.")
+
+    placeholders = iter(range(num_inputs))
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = Value(next(placeholders))
+        elif node.op == "get_attr":
+            values[node] = Parameter(str(node.target))
+        elif node.op == "output":
+            return Computation(num_inputs, tuple(operations), argument(node.args[0]))
+        else:
+            name, further, overwrites = _operation(node)
+            is_exclusive = all(temporary.get(source, False) for source in node.all_input_nodes)
+            if overwrites and not is_exclusive:
+                raise NotCompilable(f"An in-place {name} overwrites a tensor that may be used elsewhere.")
+            is_new = name not in VIEWS and not overwrites
+            temporary[node] = len(node.users) == 1 and (is_new or is_exclusive)
+            kwargs = {key: argument(value) for key, value in node.kwargs.items() if key != "inplace"}
+            values[node] = emit(name, argument((*node.args, *further)), kwargs)
+    raise AssertionError("A graph of torch.fx ends with its output.")
+
+
+def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
+    """What a node calls: one of OPERATIONS, further arguments for it, and whether it overwrites its input."""
+    if node.op == "call_module":
+        name, further, overwrites = node.meta["operation"]
+        return name, further, overwrites
+    known = node.target if node.target in OPERATIONS else FUNCTIONS.get(node.target)
+    if known is None:
+        function = getattr(node.target, "__name__", node.target)
+        raise NotCompilable(f"There is no translation to JAX of {function}(), which a forward calls.")
+    return str(known), (), bool(node.kwargs.get("inplace"))
+
+
+# The layer of sb3-contrib's CrossQ. What its statistics do in training is in jaxenvs.learn; other policies refuse it.
+RENORMALIZATION = "common.torch_layers", "BatchRenorm1d"
+STATISTICS = ("ra_mean", "ra_var")
+BATCH_RENORM = ("batch_renorm", *STATISTICS, "scale", "bias", "momentum", "eps", "warmup_steps", "rmax", "dmax")
+
+
+def _operation_of(cls: type[nn.Module]) -> tuple[str, ...] | None:
+    """The operation that a class of modules is, and the attributes that are its arguments; None if it is none."""
+    return BATCH_RENORM if cls is contrib_class(*RENORMALIZATION) else MODULES.get(cls)
+
+
+def require_unreplaced(cls: type) -> None:
+    """Refuse classes into which somebody has put a method, as a recording would not show.
+
+    Raises:
+      NotCompilable: there is one.
+    """
+    if names := replaced(cls):
+        raise NotCompilable(f"{cls.__name__} has a method {names[0]} of its own, put into its class.")
+
+
+def first_line(error: Exception) -> str:
+    """The part of an error's message that fits in a sentence."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,253 @@
+"""Networks: pure functions from parameters and observations to a distribution over actions, and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from jaxenvs.environment import Environment, struct
+from jaxenvs.learn.interfaces import Array, Arrays, OnPolicyNetwork
+from jaxenvs.learn.networks.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+)
+from jaxenvs.spaces import flatten
+
+
+@struct
+class Masked:
+    """An observation, and which actions are legal there.
+
+    Attributes:
+      observation: a batch.
+      action_mask: (batch, n), 0 for those that are not.
+    """
+
+    observation: Arrays
+    action_mask: Array
+
+
+class Network(OnPolicyNetwork, Protocol):
+    """What a training of an on-policy algorithm takes. It must be hashable: programs are compiled for each network.
+
+    One for MaskablePPO takes observations that are Masked too.
+    """
+
+    def init(self, key: jax.Array) -> Any:
+        """New parameters: a pytree of arrays of one dtype."""
+
+    def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
+        """The distribution over actions and the values, (batch,), for a batch of observations."""
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of what the distribution gives as actions of the environments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionHead:
+    """How numbers become a distribution over the actions of a space.
+
+    Attributes:
+      kind: "discrete", "multi_discrete", "multi_binary" or "box".
+      shape: of an action.
+      sizes: the numbers for each part of an action; for a Box, its dimension.
+      low, high: of a Box, element by element.
+      start: of a Discrete space, its least member.
+      dtype: of the space, by its name; environments get actions in it, as far as JAX has it.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    start: int = 0
+    dtype: str = "float32"
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
+        """The head for an action space.
+
+        Raises:
+          ValueError: the space is none of Discrete, MultiDiscrete (flat), MultiBinary and Box.
+        """
+        dtype = str(space.dtype)
+        if isinstance(space, spaces.Discrete):
+            return cls("discrete", (), (int(space.n),), start=int(space.start), dtype=dtype)
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
+            return cls("multi_discrete", space.shape, tuple(space.nvec.tolist()), dtype=dtype)
+        if isinstance(space, spaces.MultiBinary):
+            return cls("multi_binary", space.shape, (math.prod(space.shape),), dtype=dtype)
+        if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
+            return cls("box", space.shape, (math.prod(space.shape),), low, high, dtype=dtype)
+        raise ValueError(f"No distribution for the action space {space}: Discrete, MultiDiscrete, MultiBinary, Box.")
+
+    @property
+    def size(self) -> int:
+        """How many numbers it takes."""
+        return sum(self.sizes)
+
+    def distribution(self, numbers: jax.Array, log_std: jax.Array | None) -> Distribution:
+        """The distribution of (batch, size) numbers, and for a Box of the logarithm of its deviations, (size,)."""
+        if self.kind == "discrete":
+            return Categorical(numbers)
+        if self.kind == "multi_discrete":
+            return MultiCategorical(numbers, self.sizes)
+        if self.kind == "multi_binary":
+            return Bernoulli(numbers)
+        assert log_std is not None
+        return DiagonalGaussian(numbers, log_std)
+
+    def in_choices(self) -> ActionHead:
+        """Of a MultiBinary, the head that chooses between two values of each bit by two numbers, as MaskablePPO's."""
+        if self.kind != "multi_binary":
+            return self
+        return dataclasses.replace(self, kind="multi_discrete", sizes=(2,) * self.size, dtype="int64")
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """A batch of samples as members of the space, in its dtype; those of a Box are clipped to it."""
+        if self.kind == "box":
+            action = jnp.clip(action, jnp.asarray(self.low, action.dtype), jnp.asarray(self.high, action.dtype))
+        action = action + self.start if self.start else action
+        return action.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
+
+    def unscale(self, action: jax.Array) -> jax.Array:
+        """A batch of numbers in [-1, 1] as members of a Box, in its dtype."""
+        low, high = (jnp.asarray(bound, action.dtype) for bound in (self.low, self.high))
+        unscaled = low + 0.5 * (action + 1) * (high - low)
+        return unscaled.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class FlattenExtractor:
+    """Observations of a space as vectors: `gymnasium.spaces.flatten` of each. One-hot, end to end, and raveled.
+
+    Attributes:
+      space: of observations.
+    """
+
+    space: gymnasium.Space[Any]
+
+    def __hash__(self) -> int:
+        return hash(repr(self.space))  # spaces can be compared and not hashed
+
+    @property
+    def size(self) -> int:
+        """The length of a vector."""
+        return gymnasium.spaces.flatdim(self.space)
+
+    def __call__(self, observation: Arrays, dtype: Any) -> jax.Array:
+        """The vectors of a batch of observations, (batch, size)."""
+        return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
+
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCritic:
+    """Two perceptrons, for the actor and for the critic: in shape, activation and initialisation SB3's MlpPolicy.
+
+    Parameters have the names and the layout of SB3's `policy.state_dict()`, weights as (outputs, inputs).
+
+    Attributes:
+      extractor: of what both see.
+      head: for the actions.
+      actor, critic: sizes of the hidden layers.
+      activation: after each hidden layer.
+      log_std_init: of the Gaussian of a Box.
+    """
+
+    extractor: FlattenExtractor
+    head: ActionHead
+    actor: tuple[int, ...] = (64, 64)
+    critic: tuple[int, ...] = (64, 64)
+    activation: Activation = jnp.tanh
+    log_std_init: float = 0.0
+
+    @classmethod
+    def of(cls, env: Environment[Any], **settings: Any) -> ActorCritic:
+        """The networks for the spaces of an environment.
+
+        Args:
+          settings: the attributes after `head`.
+
+        Raises:
+          ValueError: there is no distribution for the actions.
+        """
+        return cls(FlattenExtractor(env.observation_space), ActionHead.of(env.action_space), **settings)
+
+    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+        """Orthogonal weights, of gain sqrt(2), for actions 0.01 and for the value 1; biases 0."""
+        params: dict[str, jax.Array] = {}
+        layers = self._layers()
+        for (name, inputs, outputs, gain), layer_key in zip(layers, jax.random.split(key, len(layers))):
+            params[f"{name}.weight"] = jax.nn.initializers.orthogonal(gain)(layer_key, (outputs, inputs), float)
+            params[f"{name}.bias"] = jnp.zeros(outputs)
+        if self.head.kind == "box":
+            params["log_std"] = jnp.full(self.head.size, self.log_std_init)
+        return params
+
+    def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
+        """See Network."""
+        if isinstance(observation, Masked):
+            distribution, value = self.apply(params, observation.observation)
+            return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
+        features = self.extractor(observation, params["value_net.weight"].dtype)
+        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), features)
+        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), features)
+        numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
+        return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """See Network."""
+        return self.head.to_env(action)
+
+    def _hidden(self, params: dict[str, jax.Array], name: str, depth: int, x: jax.Array) -> jax.Array:
+        for layer in range(depth):
+            x = self.activation(linear(params, f"{name}.{2 * layer}", x))
+        return x
+
+    @property
+    def _inputs(self) -> int:
+        """How many numbers the first layers see."""
+        return self.extractor.size
+
+    def _layers(self) -> list[tuple[str, int, int, float]]:
+        """Name, inputs, outputs and gain of every layer."""
+        layers = []
+        for name, sizes in (("policy_net", self.actor), ("value_net", self.critic)):
+            inputs = (self._inputs, *sizes)
+            layers += [(f"mlp_extractor.{name}.{2 * i}", inputs[i], size, math.sqrt(2)) for i, size in enumerate(sizes)]
+        last_actor, last_critic = (self._inputs, *self.actor)[-1], (self._inputs, *self.critic)[-1]
+        return [*layers, ("action_net", last_actor, self.head.size, 0.01), ("value_net", last_critic, 1, 1.0)]
+
+
+def linear(params: Mapping[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+    """A layer with PyTorch's names and layout of weights, (outputs, inputs)."""
+    return times_transposed(x, params[f"{name}.weight"]) + params[f"{name}.bias"]
+
+
+# With fewer inputs than this, XLA's CPU backend takes several times as long for the gradient of (outputs, inputs)
+# weights, gradient.T @ x, as for that of their transpose, x.T @ gradient.
+FEW = 32
+
+
+def times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """`x @ weight.T`, for x of any leading axes."""
+    if weight.shape[1] < FEW:
+        transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
+        return x @ transposed  # without the barrier, XLA would turn it around
+    return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))

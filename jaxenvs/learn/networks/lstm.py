@@ -1,0 +1,254 @@
+"""Long short-term memory (Hochreiter and Schmidhuber 1997), with PyTorch's names, layout and order of gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs.environment import struct
+from jaxenvs.learn.interfaces import Arrays
+from jaxenvs.learn.networks.actor_critic import times_transposed
+
+# Hidden states and cell states, each (batch, layers, size).
+Memory = tuple[jax.Array, jax.Array]
+# Of the critic: a memory of its own, that of the actor, or none.
+CRITICS = ("own", "shared", "none")
+# So many sequences go side by side through the layers in an update, as each step of one reads all weights. With more
+# lanes all wait for the longest: of the 128 rows that sb3-contrib learns from at once, two lanes take a quarter less
+# time of a core than four where sequences are long, and no more where there are six (9.1 and 12.5 ms, 8.8 and 9.5).
+MOST_LANES, ROWS_OF_LANE = 16, 64
+
+
+@struct
+class Recalled:
+    """An observation, and what a recurrent network remembers there.
+
+    Attributes:
+      observation: a batch.
+      memory: from the steps before: of the actor and of the critic, by "pi" and "vf".
+      episode_start: (batch,), not 0 where an episode begins: nothing is remembered of the one before.
+      begins: None: each row of the batch is one step. Or bool (batch,): the rows are sequences end to end, and here
+        each of them begins, with the memory of its row; the first row is the begin of one.
+    """
+
+    observation: Arrays
+    memory: dict[str, Memory]
+    episode_start: Any
+    begins: Any = None
+
+
+def no_memory(num_envs: int, layers: int, size: int, dtype: Any) -> dict[str, Memory]:
+    """What is remembered before the first step."""
+    zeros = jnp.zeros((num_envs, layers, size), dtype)
+    return {name: (zeros, zeros) for name in ("pi", "vf")}
+
+
+def remember(params: Mapping[str, jax.Array], pi: Any, vf: Any, seen: Recalled, critic: str) -> dict[str, Memory]:
+    """The memory after a step of each row.
+
+    Args:
+      params: with those of `lstm_actor` and, with "own", of `lstm_critic`.
+      pi, vf: the features that actor and critic see, (batch, inputs).
+      critic: one of CRITICS.
+    """
+    of_actor = step(params, "lstm_actor", pi, seen.memory["pi"], seen.episode_start)
+    if critic != "own":
+        return {"pi": of_actor, "vf": of_actor}
+    return {"pi": of_actor, "vf": step(params, "lstm_critic", vf, seen.memory["vf"], seen.episode_start)}
+
+
+def latents(
+    params: Mapping[str, jax.Array], pi: jax.Array, vf: jax.Array, seen: Recalled, critic: str
+) -> tuple[jax.Array, jax.Array]:
+    """What the layers behind the memory see, of the actor and of the critic.
+
+    Args:
+      vf: without a memory of the critic, what its layers see.
+    """
+    if seen.begins is None:
+        memory = remember(params, pi, vf, seen, critic)
+        of_actor, of_critic = (memory[name][0][:, -1] for name in ("pi", "vf"))
+    else:
+        forgets = seen.episode_start[:, None, None] != 0
+        first = jax.tree.map(lambda part: jnp.where(forgets, 0, part), seen.memory)
+        of_actor = of_critic = sequences(params, "lstm_actor", pi, first["pi"], seen.begins)
+        if critic == "own":
+            of_critic = sequences(params, "lstm_critic", vf, first["vf"], seen.begins)
+    if critic == "shared":
+        of_critic = jax.lax.stop_gradient(of_actor)
+    return of_actor, vf if critic == "none" else of_critic
+
+
+def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, start: jax.Array) -> Memory:
+    """One step of each row of a batch: the memory after it. The output is the hidden state of the last layer.
+
+    Args:
+      params: with `{name}.weight_ih_l0` and so on.
+      x: (batch, inputs).
+      start: (batch,), not 0 where the memory is to be forgotten first.
+    """
+    hidden, cell = (jnp.where(start[:, None, None] != 0, 0, part).astype(x.dtype) for part in memory)
+    layers = []
+    for layer in range(hidden.shape[1]):
+        gates = _from_input(params, f"{name}.{{}}_l{layer}", x)
+        gates += times_transposed(hidden[:, layer], params[f"{name}.weight_hh_l{layer}"])
+        x, c, _ = _cell(gates, cell[:, layer])
+        layers.append((x, c))
+    hidden, cell = (jnp.stack(parts, axis=1) for parts in zip(*layers))
+    return hidden, cell
+
+
+def sequences(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, begins: jax.Array) -> jax.Array:
+    """The outputs for rows that are sequences end to end: (rows, size), differentiable by the params and `x`.
+
+    Args:
+      x: (rows, inputs).
+      memory: before each row; that of the rows with which sequences begin is read.
+      begins: bool (rows,), where these are, the first among them.
+    """
+    memory = jax.tree.map(jnp.asarray, memory)
+    first, length = _side_by_side(begins)
+    for layer in range(memory[0].shape[1]):
+        gates = _from_input(params, f"{name}.{{}}_l{layer}", x)
+        before = tuple(part[:, layer].astype(x.dtype) for part in memory)
+        x = _layer(gates, params[f"{name}.weight_hh_l{layer}"], *before, begins, first, length)
+    return x
+
+
+def _from_input(params: Mapping[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
+    gates = times_transposed(x, params[name.format("weight_ih")])
+    bias = name.format("bias_ih")
+    return gates + (params[bias] + params[name.format("bias_hh")]) if bias in params else gates
+
+
+def _cell(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Hidden state, cell, and the gates as they act, end to end.
+
+    Barriers, because XLA would compute what is behind one anew for whatever needs it, three times in all.
+    """
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    acting = jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
+    acting = jax.lax.optimization_barrier(acting)  # type: ignore[no-untyped-call]
+    i, f, g, o = jnp.split(acting, 4, axis=-1)
+    cell = jax.lax.optimization_barrier(f * cell + i * g)  # type: ignore[no-untyped-call]
+    return o * jnp.tanh(cell), cell, acting
+
+
+def _side_by_side(begins: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The first row of each lane and, behind them, the number of rows; and of how many rows the longest lane is.
+
+    Sequences that begin in the same part of the rows go one after the other through one lane, which they reset.
+    """
+    size = begins.shape[0]
+    lanes = max(1, min(MOST_LANES, size // ROWS_OF_LANE))
+    parts = (jnp.arange(lanes + 1, dtype=jnp.int32) * size + lanes - 1) // lanes
+    # A lane begins with the first sequence that begins in its part, or where the next one does.
+    rows = jnp.arange(size, dtype=jnp.int32)
+    next_begin = jax.lax.cummin(jnp.where(begins, rows, size), reverse=True)
+    first = jnp.append(next_begin, jnp.int32(size))[parts]
+    return first, jnp.max(first[1:] - first[:-1])
+
+
+@jax.custom_vjp
+def _layer(
+    gates: jax.Array,
+    weight: jax.Array,
+    hidden: jax.Array,
+    cell: jax.Array,
+    begins: jax.Array,
+    first: jax.Array,
+    length: jax.Array,
+) -> jax.Array:
+    """The hidden states after each row.
+
+    JAX cannot differentiate a loop of unknown length; and of one of known length the gradient of the weights would be
+    a sum over its steps, of products that here are one in the end.
+
+    Args:
+      gates: (rows, 4 * size), what the input adds to them.
+      hidden, cell: before each row where a sequence begins.
+      first, length: as `_side_by_side` gives them.
+    """
+    return _forward(gates, weight, hidden, cell, begins, first, length)[:, : hidden.shape[1]]
+
+
+def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first: Any, length: Any) -> jax.Array:
+    """Of each row: the hidden state, the cell and the four gates after it, (rows, 6 * size)."""
+    rows_of_all, lanes, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
+    zeros = jnp.zeros((lanes, size), gates.dtype)
+    transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
+
+    def advance(time: jax.Array, carry: Any) -> Any:
+        h, c, kept = carry
+        rows = _rows(first, time, rows_of_all)
+        new = begins[rows][:, None]
+        h, c = jnp.where(new, _take(hidden, rows), h), jnp.where(new, _take(cell, rows), c)
+        h, c, acting = _cell(_take(gates, rows) + h @ transposed, c)
+        return h, c, _write(kept, rows, jnp.concatenate([h, c, acting], axis=1))
+
+    kept = jnp.zeros((rows_of_all + 1, 6 * size), gates.dtype)
+    _, _, kept = jax.lax.fori_loop(0, length, advance, (zeros, zeros, kept))
+    kept_rows: jax.Array = kept[:-1]
+    return kept_rows
+
+
+def _rows(first: jax.Array, time: jax.Array, none: int) -> jax.Array:
+    """The row of each lane, or where it has no more, one behind all."""
+    rows = first[:-1] + time
+    return jnp.where(rows < first[1:], rows, none)
+
+
+def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
+    """Row by row, because a gather takes several times as long on a CPU. One behind all is any."""
+    nothing = jnp.zeros_like(rows[0])
+    return jnp.concatenate([jax.lax.dynamic_slice(array, (row, nothing), (1, array.shape[1])) for row in rows])
+
+
+def _write(kept: jax.Array, rows: jax.Array, values: jax.Array) -> jax.Array:
+    """Row by row, because a scatter is a slow loop on a CPU. The last row of `kept` is nobody's."""
+    for lane in range(len(values)):
+        kept = jax.lax.dynamic_update_slice(kept, values[lane : lane + 1], (rows[lane], jnp.zeros_like(rows[lane])))
+    return kept
+
+
+def _with_residuals(*arguments: Any) -> tuple[jax.Array, Any]:
+    _, weight, hidden, cell, begins, first, length = arguments
+    kept = _forward(*arguments)
+    return kept[:, : hidden.shape[1]], (weight, hidden, cell, begins, first, length, kept)
+
+
+def _backward(residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
+    weight, hidden, cell, begins, first, length, kept = residuals
+    after, cells, i, f, g, o = jnp.split(kept, 6, axis=1)
+    before, cells_before = (
+        jnp.where(begins[:, None], start, jnp.roll(each, 1, axis=0)) for start, each in ((hidden, after), (cell, cells))
+    )
+    tanh = jnp.tanh(cells)
+    # What does not depend on the rows after, for all rows at once: how gates and cell follow from what is known.
+    by_output, through_cell = tanh * o * (1 - o), o * (1 - tanh**2)
+    by_cell = jnp.concatenate([g * i * (1 - i), cells_before * f * (1 - f), i * (1 - g**2)], axis=1)
+    rows_of_all, size = hidden.shape
+    zeros = jnp.zeros((first.shape[0] - 1, size), gradient.dtype)
+
+    def go_back(step: jax.Array, carry: Any) -> Any:
+        dh, dc, of_gates = carry
+        rows = _rows(first, length - 1 - step, rows_of_all)
+        there = (rows < rows_of_all)[:, None]
+        dh = jnp.where(there, _take(gradient, rows) + dh, 0)
+        dc = jnp.where(there, dc + dh * _take(through_cell, rows), 0)
+        dc = jax.lax.optimization_barrier(dc)  # type: ignore[no-untyped-call]
+        of_row = jnp.concatenate([jnp.tile(dc, 3) * _take(by_cell, rows), dh * _take(by_output, rows)], axis=1)
+        of_row = jax.lax.optimization_barrier(of_row)  # type: ignore[no-untyped-call]
+        goes_on = ~begins[rows][:, None]
+        dh, dc = jnp.where(goes_on, of_row @ weight, 0), jnp.where(goes_on, dc * _take(f, rows), 0)
+        return dh, dc, _write(of_gates, rows, of_row)
+
+    of_gates = jnp.zeros((rows_of_all + 1, 4 * size), gradient.dtype)
+    of_gates = jax.lax.fori_loop(0, length, go_back, (zeros, zeros, of_gates))[2][:-1]
+    return of_gates, of_gates.T @ before, None, None, None, None, None
+
+
+_layer.defvjp(_with_residuals, _backward)

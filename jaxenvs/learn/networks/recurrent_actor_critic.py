@@ -1,0 +1,76 @@
+"""Networks that remember: perceptrons of actor and critic behind LSTMs, as sb3-contrib's MlpLstmPolicy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+
+from jaxenvs.learn.networks.actor_critic import ActorCritic, linear
+from jaxenvs.learn.networks.distributions import Distribution
+from jaxenvs.learn.networks.lstm import CRITICS, Memory, Recalled, latents, no_memory, remember
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentActorCritic(ActorCritic):
+    """ActorCritic behind memories, for RecurrentPPO: in shape and initialisation sb3-contrib's MlpLstmPolicy.
+
+    It sees observations that are Recalled.
+
+    Attributes:
+      lstm_hidden_size, n_lstm_layers: of each memory.
+      critic_lstm: whether the critic has a memory of its "own", that of the actor, whose gradient it leaves alone
+        ("shared"), or "none", but a layer of that size.
+    """
+
+    lstm_hidden_size: int = 256
+    n_lstm_layers: int = 1
+    critic_lstm: str = "own"
+
+    def __post_init__(self) -> None:
+        if self.critic_lstm not in CRITICS:
+            raise ValueError(f"critic_lstm must be one of {', '.join(map(repr, CRITICS))}, got {self.critic_lstm!r}.")
+
+    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+        """As ActorCritic's; those of the memories as PyTorch draws them, up to the root of their inverse size."""
+        key, lstm_key = jax.random.split(key)
+        params, size, inputs = super().init(key), self.lstm_hidden_size, self.extractor.size
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in ("lstm_actor", "lstm_critic")[: 1 + (self.critic_lstm == "own")]:
+            for layer in range(self.n_lstm_layers):
+                before = inputs if layer == 0 else size
+                shapes[f"{name}.weight_ih_l{layer}"] = (4 * size, before)
+                shapes[f"{name}.weight_hh_l{layer}"] = (4 * size, size)
+                shapes[f"{name}.bias_ih_l{layer}"] = shapes[f"{name}.bias_hh_l{layer}"] = (4 * size,)
+        bounds = dict.fromkeys(shapes, 1 / math.sqrt(size))
+        if self.critic_lstm == "none":
+            shapes |= {"critic.weight": (size, inputs), "critic.bias": (size,)}
+            bounds |= dict.fromkeys(("critic.weight", "critic.bias"), 1 / math.sqrt(inputs))
+        for (name, shape), each in zip(shapes.items(), jax.random.split(lstm_key, len(shapes))):
+            params[name] = jax.random.uniform(each, shape, float, -bounds[name], bounds[name])
+        return params
+
+    def apply(self, params: dict[str, jax.Array], observation: Recalled) -> tuple[Distribution, jax.Array]:
+        """See Network."""
+        pi, vf = latents(params, *self._features(params, observation), observation, self.critic_lstm)
+        actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), pi)
+        critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), vf)
+        numbers, value = linear(params, "action_net", actor), linear(params, "value_net", critic)
+        return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
+
+    def recall(self, params: dict[str, jax.Array], seen: Recalled) -> dict[str, Memory]:
+        """The memory after a step of each row."""
+        return remember(params, *self._features(params, seen), seen, self.critic_lstm)
+
+    def no_memory(self, params: dict[str, jax.Array], num_envs: int) -> dict[str, Memory]:
+        """What is remembered before the first step."""
+        return no_memory(num_envs, self.n_lstm_layers, self.lstm_hidden_size, params["value_net.weight"].dtype)
+
+    def _features(self, params: dict[str, jax.Array], seen: Recalled) -> tuple[jax.Array, jax.Array]:
+        features = self.extractor(seen.observation, params["value_net.weight"].dtype)
+        return features, linear(params, "critic", features) if self.critic_lstm == "none" else features
+
+    @property
+    def _inputs(self) -> int:
+        return self.lstm_hidden_size

@@ -1,0 +1,204 @@
+"""Hindsight: where whole episodes are in a store, and transitions of theirs with goals that they achieved later.
+
+Source: Andrychowicz et al. (2017), "Hindsight Experience Replay"; which transitions and goals are drawn is as in SB3's
+HerReplayBuffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs import arguments
+from jaxenvs.environment import static, struct
+from jaxenvs.learn.interfaces import Store
+
+if TYPE_CHECKING:
+    from jaxenvs.learn.off_policy.store.replay import Transitions
+
+STRATEGIES = ("future", "final", "episode")
+GOALS = ("achieved_goal", "desired_goal")
+# The reward of what was achieved, of what was desired, and of an info, as of an environment with goals.
+ComputeReward = Callable[[Any, Any, Any], jax.Array]
+
+
+@struct
+class Episodes:
+    """Where the whole episodes of each lane are in a ring of rows. They follow each other without a gap.
+
+    Attributes:
+      extent: int32 (capacity, num_envs): of the first slot of an episode that is stored whole minus its length; of any
+        other the rows since its episode began.
+      begin: int32 (num_envs,), the row in which the episode began that still runs.
+      first: int32 (num_envs,), the row in which the oldest whole episode begins, if there is one.
+      count: int32 (num_envs,), how many slots the whole ones have together.
+      oldest: int32 (num_envs,), the length of the oldest one, if there is one: of `extent`, which is read once it was
+        written alone, or XLA would write into a copy of it.
+    """
+
+    extent: Any
+    begin: Any
+    first: Any
+    count: Any
+    oldest: Any
+
+    @classmethod
+    def create(cls, capacity: int, num_envs: int) -> Self:
+        """Of an empty ring."""
+        # Arrays of their own, as somebody may donate them.
+        lanes = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
+        return cls(jnp.zeros((capacity, num_envs), jnp.int32), *lanes)
+
+    @property
+    def capacity(self) -> int:
+        """How many rows there are."""
+        capacity: int = self.extent.shape[0]
+        return capacity
+
+    def add(self, row: jax.Array, done: jax.Array) -> Self:
+        """After a row was written, which may have been another's before.
+
+        Args:
+          done: (num_envs,), where an episode ended with it.
+        """
+        capacity = self.capacity
+        # With its first slot the whole of the oldest episode is gone.
+        lost = jnp.where((self.count > 0) & (self.first == row), self.oldest, 0)
+        count = self.count - lost
+        # Of one longer than the ring what is left of it counts, as with SB3.
+        age, length = (row - self.begin) % capacity, (row + 1 - self.begin) % capacity
+        whole = done & (length > 0)
+        first = jnp.where(whole & (count == 0), self.begin, (self.first + lost) % capacity)
+        # One write for both, or XLA would write into a copy here too.
+        num_envs = done.shape[0]
+        lanes, nowhere = jnp.arange(num_envs, dtype=jnp.int32), capacity * num_envs
+        slot = jnp.where(whole & (age == 0), nowhere, row * num_envs + lanes)
+        begun = jnp.where(whole, self.begin * num_envs + lanes, nowhere)
+        slots, values = jnp.concatenate([slot, begun]), jnp.concatenate([age, -length])
+        flat = self.extent.reshape(-1).at[slots].set(values, mode="drop")
+        return dataclasses.replace(
+            self,
+            extent=flat.reshape(self.extent.shape),
+            begin=jnp.where(done, (row + 1) % capacity, self.begin),
+            first=first,
+            count=count + jnp.where(whole, length, 0),
+            oldest=-flat.at[first * num_envs + lanes].get(mode="clip"),
+        )
+
+    def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Slots, uniformly from those of whole episodes; of no meaning if there are none. See Replay.draw."""
+        ends = jnp.cumsum(self.count)
+        number = (bits % jnp.maximum(ends[-1], 1).astype(jnp.uint32)).astype(jnp.int32)
+        lane = (number[:, None] >= ends).sum(1, dtype=jnp.int32)
+        row = (self.first[lane] + number - (ends - self.count)[lane]) % self.capacity
+        return row, lane
+
+    def goal_rows(self, strategy: str, rows: jax.Array, lanes: jax.Array, bits: jax.Array) -> jax.Array:
+        """The rows of steps in the same episodes whose achieved goals are taken.
+
+        Args:
+          strategy: one of STRATEGIES.
+          rows, lanes: of slots of whole episodes, (batch,).
+          bits: uint32 (batch,), random ones.
+        """
+        flat = self.extent.reshape(-1)
+
+        def at(rows: jax.Array) -> Any:
+            return flat.at[rows * self.extent.shape[1] + lanes].get(mode="clip")
+
+        age = jnp.maximum(at(rows), 0)
+        begin = (rows - age) % self.capacity
+        length = -at(begin)
+        least = {"future": age, "final": length - 1, "episode": jnp.zeros_like(age)}[strategy]
+        ahead = (bits % jnp.maximum(length - least, 1).astype(jnp.uint32)).astype(jnp.int32)
+        row: jax.Array = (begin + least + ahead) % self.capacity
+        return row
+
+
+@struct
+class Hindsight:
+    """How much of each batch is seen in hindsight, with which goals.
+
+    Attributes:
+      n_sampled_goal: transitions with other goals for each as it was.
+      goal_selection_strategy: the goal is what was achieved in a step of the same episode, "future": from this one on,
+        "final": the last one, "episode": any.
+    """
+
+    NAMES: ClassVar[tuple[str, ...]] = ("observation", *GOALS)
+
+    n_sampled_goal: int = static(default=4)
+    goal_selection_strategy: str = static(default="future")
+
+    def __check_init__(self) -> None:
+        arguments.non_negative_int("n_sampled_goal", self.n_sampled_goal)
+        arguments.one_of("goal_selection_strategy", self.goal_selection_strategy, STRATEGIES)
+
+    def num_relabelled(self, batch_size: int) -> int:
+        """How many of a batch get other goals."""
+        return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
+
+    def transitions(self, replay: Store, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
+        """A batch from whole episodes, of which the first ones have other goals, and the rewards of these.
+
+        Args:
+          bits: uint32 (2, batch), random ones: for the slots, and for the goals.
+          compute_reward: of many goals at once, and an empty info.
+        """
+        episodes = replay.episodes
+        assert episodes is not None
+        rows, lanes = episodes.draw(bits[0])
+        batch = replay.transitions(rows, lanes, gamma)
+        num = self.num_relabelled(bits.shape[1])
+        if num == 0:
+            return batch
+        goal_rows = episodes.goal_rows(self.goal_selection_strategy, rows[:num], lanes[:num], bits[1, :num])
+        goal: Any = replay.part("achieved_goal").transitions(goal_rows, lanes[:num], gamma).next_observation
+        after: Any = batch.next_observation
+
+        def with_goal(observation: Any) -> Any:
+            desired = observation["desired_goal"]
+            return {**observation, "desired_goal": desired.at[:num].set(goal.astype(desired.dtype))}
+
+        reward = compute_reward(after["achieved_goal"][:num], goal, {})
+        return dataclasses.replace(
+            batch,
+            observation=with_goal(batch.observation),
+            next_observation=with_goal(after),
+            reward=batch.reward.at[:num].set(jnp.asarray(reward, batch.reward.dtype)),
+        )
+
+
+def require_goals(env: Any) -> ComputeReward:
+    """The `compute_reward` of an environment.
+
+    Raises:
+      TypeError: it has none, or its observations do not tell of goals.
+    """
+    compute_reward: ComputeReward | None = None
+    with contextlib.suppress(AttributeError):
+        compute_reward = env.parameter("compute_reward")
+    if not callable(compute_reward):
+        raise TypeError(
+            f"hindsight needs an environment with compute_reward(achieved_goal, desired_goal, info), "
+            f"{type(env.unwrapped).__name__} has none."
+        )
+    return compute_reward
+
+
+def require_goal_space(space: Any) -> None:
+    """
+    Raises:
+      TypeError: observations of this space do not tell of goals.
+    """
+    names = sorted(getattr(space, "spaces", None) or ())
+    if not {*Hindsight.NAMES} <= {*names}:
+        raise TypeError(
+            f"hindsight needs a Dict space of {', '.join(Hindsight.NAMES)}, "
+            f"got a {type(space).__name__}{' of ' + ', '.join(map(str, names)) if names else ''}."
+        )

@@ -1,0 +1,95 @@
+"""Replay stores of other numbers of devices: the same steps, with the last observations of episodes in other rings.
+
+On the host, in NumPy: it happens when a training is saved, and when it goes on somewhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxenvs.learn.off_policy.store import replay_tags
+from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.off_policy.store.replay import Replay, room_for_ends
+
+
+def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Replay:
+    """What some devices stored of their lanes, in stores for the lanes of so many devices.
+
+    All that the new ones have room for: where a ring of ends is too short, the oldest rows are forgotten, as `add`
+    does it. Of devices that have stored different numbers of rows, the least counts.
+
+    Args:
+      stores: NumPy arrays with a leading axis of devices.
+      num_ends: rows of each ring; as many as a new store has if not given.
+    """
+
+    def lanes_of(leaf: np.ndarray, axis: int) -> Any:
+        """With another number of devices; `axis` is that of lanes."""
+        whole = np.concatenate(list(leaf), axis - 1)
+        return np.stack(np.split(whole, num_devices, axis - 1))
+
+    def of_lanes(tree: Any, axis: int) -> Any:
+        return jax.tree.map(lambda leaf: lanes_of(leaf, axis), tree)
+
+    position, size = int(stores.position[0]), int(stores.size.min())
+    _, capacity, num_envs = stores.tag.shape
+    ends = _ends(stores, position, size)
+    tag = lanes_of(stores.tag, 2)
+    lanes = tag.shape[2]
+    num_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape[3:]) for leaf in jax.tree.leaves(stores.observation))
+    if num_ends is None:
+        num_ends = room_for_ends(capacity, lanes, num_bytes, whole=stores.episodes is not None)
+    # Of rows that are not stored, what ended an episode whose last observation nobody keeps.
+    tag = np.where(replay_tags.is_end(tag), np.int32(-1), tag)
+    end_slot = np.full((num_devices, num_ends), -1, np.int32)
+    end_observation = jax.tree.map(
+        lambda leaf: np.zeros((num_devices, num_ends, *leaf.shape[2:]), leaf.dtype), stores.end_observation
+    )
+    num_ended = np.zeros(num_devices, np.int32)
+    for device in range(num_devices):
+        row, lane, source, old = own = ends[:, ends[1] // lanes == device]
+        if (too_many := own.shape[1] - num_ends) > 0:
+            size = min(size, (position - 1 - int(row[too_many - 1])) % capacity)
+            row, lane, source, old = own[:, too_many:]
+        end = np.arange(len(row))
+        ended = stores.tag[source, row, lane % num_envs]
+        how = (of(ended).astype(np.int64) for of in (replay_tags.terminated, replay_tags.truncated))
+        tag[device, row, lane % lanes] = replay_tags.make_end(end, *how)
+        end_slot[device, end] = row * lanes + lane % lanes
+        for new, leaf in zip(jax.tree.leaves(end_observation), jax.tree.leaves(stores.end_observation)):
+            new[device, end] = leaf[source, old]
+        num_ended[device] = len(end)
+
+    arrays: dict[str, Any] = {
+        "tag": tag,
+        "end_observation": end_observation,
+        "end_slot": end_slot,
+        "num_ended": num_ended,
+        "position": np.full(num_devices, position, np.int32),
+        "size": np.full(num_devices, size, np.int32),
+        "episodes": stores.episodes,
+    }
+    if stores.episodes is not None:
+        of_lane = {name: of_lanes(getattr(stores.episodes, name), 1) for name in ("begin", "first", "count", "oldest")}
+        arrays["episodes"] = Episodes(extent=lanes_of(stores.episodes.extent, 2), **of_lane)
+    return Replay(
+        observation=of_lanes(stores.observation, 2),
+        action=lanes_of(stores.action, 2),
+        reward=lanes_of(stores.reward, 2),
+        last_observation=of_lanes(stores.last_observation, 1),
+        **arrays,
+    )
+
+
+def _ends(stores: Any, position: int, size: int) -> np.ndarray:
+    """Where episodes ended that are stored, the oldest first: rows, lanes of all, devices, and rows of their rings."""
+    _, capacity, num_envs = stores.tag.shape
+    device, row, lane = np.nonzero(replay_tags.is_end(stores.tag))
+    lane_of_all, age = device * num_envs + lane, (position - 1 - row) % capacity
+    ends = np.stack([row, lane_of_all, device, replay_tags.end_row(stores.tag[device, row, lane])])
+    order = np.lexsort((lane_of_all, -age))
+    return ends[:, order[age[order] < size]]

@@ -1,0 +1,300 @@
+"""Policies of off-policy algorithms in JAX: the same numbers and gradients, and what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.torch_layers import BatchRenorm1d
+from sb3_contrib.crossq.policies import CrossQPolicy
+from sb3_contrib.tqc.policies import TQCPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import polyak_update
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from stable_baselines3.sac.policies import SACPolicy
+from stable_baselines3.td3.policies import TD3Policy
+from torch import nn
+
+from bridge.engine.learner import Learner
+from bridge.errors import NotCompilable
+from bridge.translate.policies.off_policy import export_actor, export_off_policy, learned_tensors
+from bridge.translate.policies.off_policy_kinds import own_parameters
+from bridge.translate.policies.off_policy_networks import ExportedTD3Policy
+from tests.bridge.translate.policies.networks import (
+    BATCH,
+    VECTOR,
+    Extractor,
+    batch,
+    forward_of,
+    holds_torch,
+    network_of,
+)
+from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
+from tests.tiers import tiered
+
+SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
+# SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
+SHARED_OR_NOT = [f"{name}{shared}" for name in ("sac", "td3") for shared in ("", " with a shared extractor")]
+MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict", "qrdqn on a dict")
+MANY_NETWORKS += ("sac of other depths", "tqc with a shared extractor", "gsde with a shared extractor")
+every_policy = pytest.mark.parametrize("kind", POLICIES)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def results(exported, params, targets, observation, action, noise):
+    weights = jnp.linspace(1, 2, BATCH)
+    seen = {name: [targets[each] for each in targets if each == f"{name}_statistics"] for name in ("actor", "critic")}
+    if len(params) == 1:
+        [(name, vector)] = params.items()
+
+        def loss(vector):
+            values = getattr(exported, name).apply(vector, observation)
+            return (weights @ (values**2).reshape(BATCH, -1)).sum(), values
+
+        gradient, values = jax.grad(loss, has_aux=True)(vector)
+        return {"values": values, "network": gradient}
+
+    def critic_loss(vector):
+        full = exported.critic_params({**params, "critic": vector})
+        values = exported.critic.apply(full, observation, action, *seen["critic"])
+        return (values**2 @ weights).sum(), values
+
+    def actor_loss(vector):
+        given = exported.actor.apply(vector, observation, *seen["actor"])
+        critic = jax.lax.stop_gradient(exported.critic_params(params))
+        if isinstance(exported, ExportedTD3Policy):
+            return -(exported.critic.apply(critic, observation, given)[0] @ weights), {"actions": given}
+        actions, log_prob = given.sample_and_log_prob(noise)
+        values = exported.critic.apply(critic, observation, actions, *seen["critic"])
+        least = values.reshape(-1, BATCH).min(axis=0)
+        return (0.3 * log_prob - least) @ weights, {"actions": actions, "log_prob": log_prob}
+
+    critic, values = jax.grad(critic_loss, has_aux=True)(params["critic"])
+    actor, given = jax.grad(actor_loss, has_aux=True)(params["actor"])
+    return {"values": values, "critic": critic, "actor": actor, **given}
+
+
+@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in MANY_NETWORKS)))
+def test_equals_torch(kind, monkeypatch):
+    policy = POLICIES[kind]()
+    observation, action = batch(policy.observation_space), batch(policy.action_space).reshape(BATCH, -1)
+    exported = export_off_policy(policy)
+    params, targets, _ = Learner(*learned_tensors(policy)).vectors()
+    noise = standard_normal(policy) if isinstance(policy, SACPolicy | TQCPolicy | CrossQPolicy) else None
+    got = results(exported, params, targets, observation, action, noise)
+    expected = results_in_torch(policy, observation, action, monkeypatch)
+    assert got.keys() == expected.keys()
+    for name, ours in got.items():
+        assert ours.dtype == "float32"
+        scale = np.abs(expected[name]).max()
+        np.testing.assert_allclose(ours, expected[name], rtol=1e-5, atol=1e-5 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["dqn", "qrdqn", "tqc", *SHARED_OR_NOT])
+def test_targets_move_as_in_sb3(kind):
+    policy = POLICIES[kind]()
+    params, targets, _ = jax.tree.map(np.array, Learner(*learned_tensors(policy)).vectors())
+    got = export_off_policy(policy).polyak(targets, params, 0.3)
+    # In the order of SB3's algorithms.
+    for name in ["q_net", "quantile_net", "critic", "actor"]:
+        if hasattr(policy, f"{name}_target"):
+            target = getattr(policy, f"{name}_target")
+            polyak_update(getattr(policy, name).parameters(), target.parameters(), 0.3)
+    expected = Learner(*learned_tensors(policy)).vectors()[1]
+    assert got.keys() == expected.keys()
+    for name, target in got.items():
+        np.testing.assert_allclose(target, expected[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", SHARED_OR_NOT)
+def test_critics_of_targets_have_the_values_of_sb3s(kind):
+    policy = POLICIES[kind]()
+    observation, action = batch(VECTOR), batch(policy.action_space)
+    exported = export_off_policy(policy)
+    got = exported.critic.apply(
+        exported.critic_target_params(Learner(*learned_tensors(policy)).vectors()[1]),
+        observation,
+        action.reshape(BATCH, -1),
+    )
+    expected = policy.critic_target(torch.as_tensor(observation), torch.as_tensor(action))
+    np.testing.assert_allclose(got, torch.cat(expected, dim=1).T.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [SACPolicy, TD3Policy])
+def test_actions_are_unscaled_as_by_sb3(cls):
+    policy = make(cls, action=MATRIX)
+    action = np.array([[-1.0, 0.25], [0.5, 1.0]], np.float32)
+    expected = policy.unscale_action(action.reshape(-1, *MATRIX.shape))
+    for exported in (export_actor(policy), export_off_policy(policy)):
+        np.testing.assert_allclose(exported.to_env(jnp.asarray(action)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [DQNPolicy, SACPolicy, TD3Policy])
+def test_policies_of_one_architecture_share_programs(cls):
+    one, other = (export_off_policy(make(cls)) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert not holds_torch(one)
+    assert one != export_off_policy(make(cls, net_arch=(9,)))
+    assert one != export_off_policy(make(cls, activation_fn=nn.Tanh))
+
+
+# --- What is refused ------------------------------------------------------------------------------------------------
+
+
+class OwnForward(QNetwork):
+    def forward(self, obs):
+        return 2 * super().forward(obs)
+
+
+class OwnQNetwork(DQNPolicy):
+    def make_q_net(self):
+        return OwnForward(**self._update_features_extractor(self.net_args, features_extractor=None))
+
+
+class OwnPrediction(SACPolicy):
+    def _predict(self, observation, deterministic=False):
+        return super()._predict(observation, True)
+
+
+def changed(change, *args, **settings):
+    """A policy after a change."""
+
+    def build():
+        policy = make(*args, **settings)
+        change(policy)
+        return policy
+
+    return build
+
+
+def replaced(name, part):
+    """Puts something else in the place of a part."""
+
+    def replace(policy):
+        *path, last = name.split(".")
+        setattr(functools.reduce(getattr, path, policy), last, part)
+
+    return replace
+
+
+NO_ACTING = {
+    "another policy": (lambda: ActorCriticPolicy(VECTOR, MATRIX, lambda _: 1e-3), "got a ActorCriticPolicy"),
+    "own network": (lambda: make(OwnQNetwork), "OwnForward has a method forward of its own"),
+    "own prediction": (lambda: make(OwnPrediction), "OwnPrediction has a method _predict of its own"),
+    "put-in method": (
+        changed(lambda policy: setattr(policy.actor, "get_action_dist_params", lambda obs: obs)),
+        "Actor has a method get_action_dist_params of its own",
+    ),
+    "hook": (
+        changed(lambda policy: policy.actor.register_forward_hook(lambda *_: None), TD3Policy),
+        r"actor \(Actor\) has hooks",
+    ),
+    "batch norm": (
+        lambda: make(DQNPolicy, features_extractor_class=network_of(nn.BatchNorm1d(6))),
+        r"features_extractor\.layers\.0 \(BatchNorm1d\)",
+    ),
+    "mixes rows": (
+        lambda: make(features_extractor_class=forward_of(lambda self, x: self.linear(x - x.mean(0)))),
+        "other results for two rows of a batch together",
+    ),
+    "another size": (
+        changed(replaced("actor.mu", nn.Linear(8, 3))),
+        "do not fit|gave the shape",
+    ),
+    "another distribution": (
+        changed(lambda policy: setattr(policy.actor, "action_dist", make(use_sde=True).actor.action_dist)),
+        "must be a SquashedDiagGaussianDistribution",
+    ),
+    "integers": (lambda: make(action=spaces.Box(0, 5, (2,), np.int32)), "No distribution for the action space"),
+    "observations from 1": (lambda: make(DQNPolicy, spaces.Discrete(3, start=1)), "observations of Discrete"),
+}
+RENORMALIZED = network_of(nn.Linear(6, 6), BatchRenorm1d(6))
+NO_ACTING |= {
+    "batch renormalisation elsewhere": (
+        lambda: make(DQNPolicy, features_extractor_class=RENORMALIZED),
+        "have running statistics, as features_extractor",
+    ),
+    "batch renormalisation of an extractor": (
+        lambda: make(CrossQPolicy, features_extractor_class=RENORMALIZED),
+        "no translation to JAX of features_extractor",
+    ),
+}
+NO_TRAINING = {
+    "frozen": (
+        changed(lambda policy: policy.actor.mu.weight.requires_grad_(False)),
+        r"mu\.weight is frozen or has hooks",
+    ),
+    "frozen deviations": (
+        changed(lambda policy: policy.actor.log_std.requires_grad_(False), use_sde=True),
+        "log_std is frozen",
+    ),
+    "hook of a gradient": (
+        changed(lambda policy: policy.q_net.q_net[0].weight.register_hook(lambda _: None), DQNPolicy),
+        r"q_net\.0\.weight is frozen or has hooks",
+    ),
+    "hook of the backward pass": (
+        changed(lambda policy: policy.critic.qf0.register_full_backward_hook(lambda *_: None), TD3Policy),
+        r"qf0 \(Sequential\) has hooks",
+    ),
+    "partial optimizer": (
+        changed(lambda policy: setattr(policy.critic, "optimizer", torch.optim.Adam(policy.critic.qf0.parameters()))),
+        "must train all parameters",
+    ),
+    "dropout": (
+        lambda: make(features_extractor_class=network_of(nn.Linear(6, 6), nn.Dropout(0.1))),
+        "as Dropout does",
+    ),
+    "another target": (
+        changed(replaced("q_net_target", make(DQNPolicy, net_arch=(9,)).q_net), DQNPolicy),
+        "q_net_target must have the architecture",
+    ),
+    "a target's extractor that is shared": (
+        changed(
+            lambda policy: setattr(policy.critic_target, "features_extractor", policy.critic.features_extractor),
+            features_extractor_class=Extractor,
+        ),
+        "The networks share parameters",
+    ),
+    "an extractor that is no more shared": (
+        changed(lambda policy: setattr(policy.critic, "features_extractor", Extractor(VECTOR)), **SHARED),
+        "but has another one",
+    ),
+    "tied networks": (
+        changed(lambda policy: setattr(policy.q_net_target, "q_net", policy.q_net.q_net), DQNPolicy),
+        "The networks share parameters",
+    ),
+    "other critics": (
+        changed(lambda policy: policy.critic.q_networks.reverse()),
+        "must be its qf0, qf1",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_ACTING)
+def test_refuses_with_a_reason(kind):
+    build, message = NO_ACTING[kind]
+    policy = build()
+    for export in (export_actor, export_off_policy):
+        with pytest.raises(NotCompilable, match=message):
+            export(policy)
+
+
+@pytest.mark.parametrize("kind", NO_TRAINING)
+def test_what_cannot_be_trained_can_act(kind):
+    build, message = NO_TRAINING[kind]
+    policy = build()
+    export_actor(policy)
+    with pytest.raises(NotCompilable, match=message):
+        export_off_policy(policy)
+
+
+def test_an_optimizer_may_hold_the_shared_extractor_that_it_does_not_train():
+    policy = make(TD3Policy, **SHARED)
+    extractor = set(policy.actor.features_extractor.parameters())
+    assert extractor <= set(policy.critic.optimizer.param_groups[0]["params"])
+    assert not extractor & set(own_parameters(policy.critic))
+    export_off_policy(policy)

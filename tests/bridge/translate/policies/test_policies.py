@@ -1,0 +1,159 @@
+"""Policies of Stable-Baselines3 in JAX: the same numbers and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, MultiInputActorCriticPolicy
+from torch import nn
+
+from bridge.translate.policies.on_policy import export_policy
+from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.translate.policies.networks import (
+    DICT,
+    IMAGE,
+    PAIR,
+    SMALL_IMAGE,
+    VECTOR,
+    Combined,
+    Extractor,
+    Functional,
+    ResidualCNN,
+    assert_same,
+    batch,
+    extractor,
+    holds_torch,
+    make,
+)
+from tests.tiers import tiered
+
+POLICIES = {
+    "categorical": lambda: make(action=spaces.Discrete(3)),
+    "multi categorical": lambda: make(action=spaces.MultiDiscrete([2, 3, 4])),
+    "bernoulli": lambda: make(action=spaces.MultiBinary(3)),
+    "gaussian": lambda: make(),
+    "without hidden layers": lambda: make(net_arch=[]),
+    "of other depths": lambda: make(net_arch={"pi": [5, 6, 7]}, activation_fn=nn.ReLU),
+    "gsde": lambda: make(use_sde=True),
+    "gsde of few parameters": lambda: make(use_sde=True, full_std=False, use_expln=True, log_std_init=-0.1),
+    "gsde squashed": lambda: make(use_sde=True, squash_output=True, use_expln=True),
+    "on a matrix": lambda: make(spaces.Box(-1.0, 1.0, (2, 3), np.float64), spaces.Box(-1.0, 1.0, (2, 2))),
+    "on discrete": lambda: make(spaces.Discrete(4)),
+    "on multi discrete": lambda: make(spaces.MultiDiscrete([2, 3])),
+    "on multi binary": lambda: make(spaces.MultiBinary(3)),
+    "on images": lambda: make(IMAGE, cls=ActorCriticCnnPolicy, features_extractor_kwargs={"features_dim": 8}),
+    "on images as they are": lambda: make(IMAGE, normalize_images=False, log_std_init=3.0),
+    "on images by two extractors": lambda: make(SMALL_IMAGE, share_features_extractor=False),
+    "on a dict": lambda: make(DICT, cls=MultiInputActorCriticPolicy, features_extractor_kwargs={"cnn_output_dim": 8}),
+    "a residual cnn": lambda: extractor(ResidualCNN, SMALL_IMAGE),
+    "two of a user's extractors": lambda: extractor(Extractor, share_features_extractor=False),
+    "an extractor of a dict": lambda: extractor(Combined, DICT),
+    "an extractor of functions": lambda: extractor(Functional),
+}
+
+
+# Of an extractor and of what it sees, others show each by itself.
+TWICE = ("on images by two extractors", "two of a user's extractors", "an extractor of a dict")
+
+
+@pytest.mark.parametrize("kind", tiered(POLICIES, *(kind for kind in POLICIES if kind not in TWICE)))
+def test_equals_torch_in_float64(kind, x64, monkeypatch):
+    policy = POLICIES[kind]().double()
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # by which SB3 encodes observations
+    assert_same(policy, "float64", 1e-12)
+
+
+@pytest.mark.parametrize("kind", tiered(["categorical", "gaussian", "gsde squashed", "on images"], "gsde squashed"))
+def test_equals_torch_in_float32(kind):
+    assert_same(POLICIES[kind]())
+
+
+def test_discrete_observations_come_with_or_without_an_axis():
+    policy = make(spaces.Discrete(4))
+    network, vector, observation = export_policy(policy), read_parameters(policy.parameters()), np.array([0, 3])
+    flat, column = (network.apply(vector, shape)[1] for shape in (observation, observation[:, None]))
+    np.testing.assert_array_equal(flat, column)
+
+
+# --- Actions ------------------------------------------------------------------------------------------------------
+
+
+def test_box_actions_are_clipped():
+    network = export_policy(make())
+    np.testing.assert_array_equal(
+        network.to_env(jnp.array([[-5.0, -5.0], [0.5, 2.5], [5.0, 5.0]])), [[-1, -2], [0.5, 2.5], [1, 3]]
+    )
+
+
+def test_squashed_actions_are_unscaled():
+    policy = make(action=spaces.Box(-2.0, 4.0, (2, 1)), use_sde=True, squash_output=True)
+    action = np.array([[-1.0, 0.25], [0.0, 1.0]], np.float32)
+    expected = policy.unscale_action(action.reshape(-1, 2, 1))
+    np.testing.assert_allclose(export_policy(policy).to_env(jnp.asarray(action)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_sde": True, "squash_output": True}])
+def test_actions_have_the_dtype_of_their_space(settings, x64):
+    network = export_policy(make(action=PAIR, **settings))
+    assert network.to_env(jnp.zeros((3, 2), "float64")).dtype == "float32"
+
+
+def test_discrete_actions_stay():
+    network = export_policy(make(action=spaces.Discrete(3)))
+    np.testing.assert_array_equal(network.to_env(jnp.array([2, 0])), [2, 0])
+
+
+# --- What a network is --------------------------------------------------------------------------------------------
+
+
+def test_policies_of_one_architecture_share_programs():
+    one, other = make(), make()
+    with torch.no_grad():
+        other.log_std.add_(1)
+    assert export_policy(one) == export_policy(other)
+    assert hash(export_policy(one)) == hash(export_policy(other))
+    traced = []
+    value = jax.jit(lambda network, vector, x: traced.append(0) or network.apply(vector, x)[1], static_argnums=0)
+    for policy in (one, other):
+        value(export_policy(policy), read_parameters(policy.parameters()), batch(VECTOR))
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("settings", [{"net_arch": [9]}, {"activation_fn": nn.ReLU}, {"use_sde": True}])
+def test_policies_of_other_architectures_differ(settings):
+    assert export_policy(make(**settings)) != export_policy(make())
+
+
+def test_network_holds_nothing_of_torch():
+    assert not holds_torch(export_policy(POLICIES["on a dict"]()))
+
+
+def test_parameters_have_the_names_and_shapes_of_torch():
+    policy = make()
+    params = export_policy(policy).unravel(read_parameters(policy.parameters()))
+    expected = {name: parameter.detach().numpy() for name, parameter in policy.named_parameters()}
+    assert params.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(params[name], value)
+
+
+def test_gradient_of_unravelling_writes_every_part_once():
+    policy = make()
+    network = export_policy(policy)
+    gradient = jax.grad(lambda vector: sum((part**2).sum() for part in network.unravel(vector).values()))
+    vector = read_parameters(policy.parameters())
+    primitives = [equation.primitive.name for equation in jax.make_jaxpr(gradient)(vector).eqns]
+    assert primitives.count("dynamic_update_slice") == len(list(policy.parameters()))
+    assert not {*primitives} & {"pad", "scatter", "add_any"}
+    np.testing.assert_allclose(gradient(vector), 2 * vector)
+
+
+def test_exporting_changes_nothing_in_the_policy():
+    policy = make()
+    policy.set_training_mode(True)
+    policy.value_net.eval()
+    before = [(module.training, set(vars(module))) for module in policy.modules()]
+    export_policy(policy)
+    assert [(module.training, set(vars(module))) for module in policy.modules()] == before

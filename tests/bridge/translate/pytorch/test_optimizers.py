@@ -1,0 +1,301 @@
+"""PyTorch's optimisers in Optax: the same steps, and the same moments whoever took them."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+from bridge.errors import NotCompilable
+from bridge.translate.pytorch.modules import read_parameters, write_parameters
+from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer, write_optimizer
+from tests.bridge.translate.policies.networks import holds_torch
+
+SHAPES = ((3, 4), (5,))
+SIZE = 17
+LEARNING_RATE = 1e-2
+
+OPTIMIZERS = {
+    "adam": (torch.optim.Adam, {"eps": 1e-5}),
+    "adam with decay": (torch.optim.Adam, {"betas": [0.8, 0.99], "weight_decay": 0.1}),
+    "adamw": (torch.optim.AdamW, {"weight_decay": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9, "eps": 1e-5}),
+    "rmsprop with everything": (torch.optim.RMSprop, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
+    "rmsprop like tf": (RMSpropTFLike, {"alpha": 0.9, "eps": 1e-5}),
+    "rmsprop like tf with everything": (RMSpropTFLike, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
+    "sgd": (torch.optim.SGD, {}),
+    "sgd with momentum": (torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+    "sgd with nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+}
+every_optimizer = pytest.mark.parametrize("kind", OPTIMIZERS)
+
+
+class Parameters(torch.nn.Module):
+    """Some parameters and their optimiser."""
+
+    def __init__(self, kind, dtype="float32"):
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.parts = torch.nn.ParameterList(torch.tensor(rng.normal(size=shape).astype(dtype)) for shape in SHAPES)
+        cls, settings = OPTIMIZERS[kind]
+        self.optimizer = cls(self.parameters(), lr=LEARNING_RATE, **settings)
+
+    def step(self, gradient):
+        give_gradient(self, gradient)
+        self.optimizer.step()
+
+
+def give_gradient(module, gradient):
+    parameters = list(module.parameters())
+    for parameter, part in zip(parameters, np.split(gradient, np.cumsum([p.numel() for p in parameters])[:-1])):
+        parameter.grad = torch.tensor(part.reshape(parameter.shape))
+
+
+def gradients(num, size=SIZE, dtype="float32"):
+    return np.random.default_rng(1).normal(scale=0.1, size=(num, size)).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step(optimizer, settings, vector, state, gradient):
+    update, state = optimizer.transformation(settings).update(gradient, state, vector)
+    return vector - LEARNING_RATE * update, state
+
+
+def steps(module, gradients):
+    """The parameters and the state after steps in JAX from where a module is, which stays as it is."""
+    optimizer = export_optimizer(module.optimizer)
+    settings = optimizer.settings(module.optimizer)
+    vector, state = read_parameters(module.parameters()), read_optimizer(module.optimizer)
+    for gradient in gradients:
+        vector, state = step(optimizer, settings, vector, state, gradient)
+    return np.asarray(vector), jax.tree.map(np.asarray, state)
+
+
+def assert_same_steps(kind, dtype, tolerance):
+    module = Parameters(kind, dtype)
+    ours, state = steps(module, gradients(10, dtype=dtype))
+    for gradient in gradients(10, dtype=dtype):
+        module.step(gradient)
+    assert ours.dtype == dtype
+    np.testing.assert_allclose(ours, read_parameters(module.parameters()), rtol=tolerance, atol=tolerance)
+    for got, expected in zip(jax.tree.leaves(state), jax.tree.leaves(read_optimizer(module.optimizer))):
+        np.testing.assert_allclose(got, expected, rtol=10 * tolerance, atol=tolerance)
+
+
+@every_optimizer
+def test_takes_the_steps_of_torch_in_float32(kind):
+    assert_same_steps(kind, "float32", 1e-6)
+
+
+@every_optimizer
+def test_takes_the_steps_of_torch_in_float64(kind, x64):
+    assert_same_steps(kind, "float64", 1e-12)
+
+
+@every_optimizer
+def test_goes_on_from_the_moments_of_torch(kind):
+    module = Parameters(kind)
+    for gradient in gradients(3):
+        module.step(gradient)
+    ours, _ = steps(module, gradients(5))
+    for gradient in gradients(5):
+        module.step(gradient)
+    np.testing.assert_allclose(ours, read_parameters(module.parameters()), rtol=1e-6, atol=1e-6)
+
+
+@every_optimizer
+def test_torch_goes_on_from_our_moments(kind):
+    ours, theirs = Parameters(kind), Parameters(kind)
+    vector, state = steps(ours, gradients(3))
+    write_parameters(ours.parameters(), vector)
+    write_optimizer(ours.optimizer, state)
+    for gradient in gradients(3):
+        theirs.step(gradient)
+    for gradient in gradients(5):
+        ours.step(gradient)
+        theirs.step(gradient)
+    np.testing.assert_allclose(
+        read_parameters(ours.parameters()), read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6
+    )
+
+
+def same(a, b):
+    """Of entries of an optimiser's state: types, and every bit."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.device == b.device and torch.equal(a, b)
+    return type(a) is type(b) and a == b
+
+
+@every_optimizer
+def test_reading_and_writing_changes_no_bit(kind):
+    module = Parameters(kind)
+    for gradient in gradients(3):
+        module.step(gradient)
+    before = module.optimizer.state_dict()["state"]
+    before = {i: {name: value + 0 for name, value in entry.items()} for i, entry in before.items()}
+    write_optimizer(module.optimizer, read_optimizer(module.optimizer))
+    after = module.optimizer.state_dict()["state"]
+    assert after.keys() == before.keys()
+    for i, entry in before.items():
+        assert after[i].keys() == entry.keys()
+        assert all(same(after[i][name], value) for name, value in entry.items())
+
+
+@every_optimizer
+def test_new_entries_are_like_those_that_torch_makes(kind):
+    ours, theirs = Parameters(kind), Parameters(kind)
+    theirs.step(gradients(1)[0])
+    write_optimizer(ours.optimizer, read_optimizer(theirs.optimizer))
+    got, expected = ours.optimizer.state_dict()["state"], theirs.optimizer.state_dict()["state"]
+    assert got.keys() == expected.keys()
+    for i, entry in expected.items():
+        assert set(got[i]) == set(entry)
+        assert all(same(got[i][name], value) for name, value in entry.items())
+
+
+@every_optimizer
+def test_state_has_one_type_before_and_after_steps(kind):
+    module = Parameters(kind)
+    vector, state = read_parameters(module.parameters()), read_optimizer(module.optimizer)
+    optimizer = export_optimizer(module.optimizer)
+    settings = optimizer.settings(module.optimizer)
+    stepped = jax.eval_shape(lambda *args: step(optimizer, *args), settings, vector, state, vector)[1]
+    module.step(gradients(1)[0])
+    for other in (stepped, read_optimizer(module.optimizer)):
+        assert jax.tree.structure(other) == jax.tree.structure(state)
+        for now, before in zip(jax.tree.leaves(other), jax.tree.leaves(state)):
+            assert isinstance(before, np.ndarray)
+            assert (now.shape, now.dtype) == (before.shape, before.dtype)
+            assert not getattr(now, "weak_type", False)
+
+
+def test_numbers_change_between_steps_as_in_torch_and_compile_nothing():
+    ours, theirs = Parameters("adam with decay"), Parameters("adam with decay")
+    changes = {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.5}
+    steps(ours, gradients(1))
+    compiled = step._cache_size()
+    for module in (ours, theirs):
+        module.optimizer.param_groups[0].update(changes)
+        module.optimizer.param_groups[0]["lr"] = LEARNING_RATE
+    got, _ = steps(ours, gradients(5))
+    assert step._cache_size() == compiled
+    for gradient in gradients(5):
+        theirs.step(gradient)
+    np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("adam", {"weight_decay": 0.1}), ("sgd", {"momentum": 0.9, "weight_decay": 0.1})]
+)
+def test_parts_that_are_switched_on_between_steps_work_as_in_torch(kind, changes):
+    ours, theirs = Parameters(kind), Parameters(kind)
+    before = export_optimizer(ours.optimizer)
+    for module in (ours, theirs):
+        for gradient in gradients(3):
+            module.step(gradient)
+        module.optimizer.param_groups[0].update(changes)
+    assert export_optimizer(ours.optimizer) != before
+    got, _ = steps(ours, gradients(5))
+    for gradient in gradients(5):
+        theirs.step(gradient)
+    np.testing.assert_allclose(got, read_parameters(theirs.parameters()), rtol=1e-6, atol=1e-6)
+
+
+def test_optimizers_of_one_kind_are_equal_whatever_their_numbers():
+    one, other = Parameters("adam"), Parameters("adam", "float64")
+    other.optimizer.param_groups[0].update({"lr": 1.0, "eps": 1e-3, "betas": [0.5, 0.5]})
+    assert export_optimizer(one.optimizer) == export_optimizer(other.optimizer)
+    assert hash(export_optimizer(one.optimizer)) == hash(export_optimizer(other.optimizer))
+    assert export_optimizer(one.optimizer) != export_optimizer(Parameters("adam with decay").optimizer)
+    assert not holds_torch(export_optimizer(one.optimizer))
+
+
+def test_trains_a_scalar():
+    scalar = torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.Adam([scalar], lr=LEARNING_RATE)
+    exported = export_optimizer(optimizer)
+    vector, state = step(
+        exported, exported.settings(optimizer), read_parameters([scalar]), read_optimizer(optimizer), np.ones(1, "f")
+    )
+    scalar.grad = torch.ones(())
+    optimizer.step()
+    np.testing.assert_allclose(vector, [scalar.item()], rtol=1e-6)
+    write_parameters([scalar], vector)
+    write_optimizer(optimizer, state)
+    assert scalar.shape == ()
+    assert optimizer.state[scalar]["exp_avg"].shape == ()
+
+
+def test_what_was_read_shares_no_memory_with_torch():
+    module = Parameters("adam")
+    for gradient in gradients(2):
+        module.step(gradient)
+    state = read_optimizer(module.optimizer)
+    kept = jax.tree.map(np.copy, state)
+    module.step(gradients(1)[0])
+    jax.tree.map(np.testing.assert_array_equal, state, kept)
+
+
+def test_moments_go_through_save_and_load(tmp_path):
+    model = PPO("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [4]}, device="cpu")
+    policy = model.policy
+    size = read_parameters(policy.parameters()).size
+    vector, state = steps(policy, gradients(3, size))
+    write_parameters(policy.parameters(), vector)
+    write_optimizer(policy.optimizer, state)
+    model.save(tmp_path / "model")
+    loaded = PPO.load(tmp_path / "model", device="cpu").policy
+    jax.tree.map(np.testing.assert_array_equal, read_optimizer(loaded.optimizer), state)
+    for gradient in gradients(3, size):
+        for trained in (policy, loaded):
+            give_gradient(trained, gradient)
+            trained.optimizer.step()
+    np.testing.assert_array_equal(read_parameters(loaded.parameters()), read_parameters(policy.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "message"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}, "Adam with amsgrad=True"),
+        (torch.optim.Adam, {"maximize": True}, "Adam with maximize=True"),
+        (torch.optim.RMSprop, {"capturable": True}, "RMSprop with capturable=True"),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}, "SGD with dampening=0.5"),
+        (torch.optim.Adagrad, {}, "optimizer Adagrad"),
+    ],
+)
+def test_refuses_by_name_what_has_no_translation(cls, settings, message):
+    optimizer = cls([torch.nn.Parameter(torch.zeros(2))], lr=0.1, **settings)
+    with pytest.raises(NotCompilable, match=message):
+        export_optimizer(optimizer)
+
+
+def test_refuses_several_groups_of_parameters():
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(2))], "eps": eps} for eps in (1e-8, 1e-5)]
+    with pytest.raises(NotCompilable, match="one group of parameters, got 2"):
+        export_optimizer(torch.optim.Adam(groups))
+
+
+def test_refuses_hooks():
+    module = Parameters("adam")
+    module.optimizer.register_step_post_hook(lambda *_: None)
+    with pytest.raises(NotCompilable, match="Adam has hooks"):
+        export_optimizer(module.optimizer)
+
+
+def test_refuses_a_step_of_ones_own():
+    module = Parameters("adam")
+    module.optimizer.step = lambda: None
+    with pytest.raises(NotCompilable, match="a step put into it"):
+        export_optimizer(module.optimizer)
+
+
+def test_refuses_parameters_that_took_different_numbers_of_steps():
+    module = Parameters("adam")
+    module.step(gradients(1)[0])
+    module.parts[0].grad = None
+    module.optimizer.step()
+    with pytest.raises(NotCompilable, match=r"same number of optimizer steps, got \[1, 2\]"):
+        read_optimizer(module.optimizer)

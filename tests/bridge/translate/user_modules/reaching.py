@@ -1,0 +1,304 @@
+"""Features extractors whose code reads or changes something outside of themselves."""
+
+import builtins
+import collections
+import enum
+import io
+import itertools
+import os
+import random
+import time
+
+import numpy as np
+import torch
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from torch import nn
+
+from tests.bridge.translate.policies.networks import Extractor
+
+COUNT, SEEN, DRAWS, LOAD = 0, [], np.random.default_rng(0), np.load
+LIMITS = {"scale": np.ones(3)}
+
+
+class Base(Extractor):
+    def __init__(self, space):
+        super().__init__(space, 6)
+
+
+def extractor_of(forward, **attributes):
+    """A class with such a forward, and attributes that each object gets from a function."""
+
+    def __init__(self, space):
+        Base.__init__(self, space)
+        for name, make in attributes.items():
+            setattr(self, name, make())
+
+    return type("Reaching", (Base,), {"__init__": __init__, "forward": forward, "__module__": __name__})
+
+
+# --- What changes something -------------------------------------------------------------------------------------------
+
+
+def into_dict(self, x):
+    self.seen["features"] = 1
+    return self.linear(x)
+
+
+def into_list(self, x):
+    self.seen.append(1)
+    return self.linear(x)
+
+
+def into_set(self, x):
+    self.seen.add(1)
+    return self.linear(x)
+
+
+def into_array(self, x):
+    self.seen[0] += 1
+    return self.linear(x)
+
+
+def into_nested(self, x):
+    self.seen["a"][0].count += 1
+    return self.linear(x)
+
+
+def into_global(self, x):
+    global COUNT
+    COUNT += 1
+    return self.linear(x)
+
+
+def into_new_global(self, x):
+    global LATER
+    LATER = 1
+    return self.linear(x)
+
+
+def into_list_of_module(self, x):
+    SEEN.append(1)
+    return self.linear(x)
+
+
+def into_class(self, x):
+    type(self).count = getattr(type(self), "count", 0) + 1
+    return self.linear(x)
+
+
+def into_tensor(self, x):
+    self.seen += 1
+    return self.linear(x)
+
+
+def into_data_of_buffer(self, x):
+    self.linear.bias_before.data += 1
+    return self.linear(x)
+
+
+def into_parameters(self, x):
+    for parameter in self.linear.parameters():
+        parameter.data.mul_(0.5)
+    return self.linear(x)
+
+
+def only_with_tensors(self, x):
+    if isinstance(x, torch.Tensor):
+        self.seen.append(1)
+    return self.linear(x)
+
+
+def only_without_gradients(self, x):
+    if not torch.is_grad_enabled():
+        self.seen.append(1)
+    return self.linear(x)
+
+
+def by_setattr(self, x):
+    setattr(self.seen, "co" + "unt", self.seen.count + 1)
+    return self.linear(x)
+
+
+def through_a_part(self, x):
+    return self.linear(self.parts[0](x))
+
+
+def through_a_closure():
+    count = 0
+
+    def forward(self, x):
+        nonlocal count
+        count += 1
+        return self.linear(x)
+
+    return forward, lambda: count
+
+
+class Counted:
+    def __init__(self):
+        self.count = 0
+
+
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return x
+
+
+def array():
+    return np.zeros(3)
+
+
+def nested():
+    return {"a": [Counted()]}
+
+
+# How an extractor is made, what to compare before and after, and what it is called.
+CHANGES = {
+    "dict": (extractor_of(into_dict, seen=dict), lambda f: dict(f.seen), "seen"),
+    "list": (extractor_of(into_list, seen=list), lambda f: list(f.seen), "seen"),
+    "deque": (extractor_of(into_list, seen=collections.deque), lambda f: list(f.seen), "seen"),
+    "set": (extractor_of(into_set, seen=set), lambda f: set(f.seen), "seen"),
+    "array": (extractor_of(into_array, seen=array), lambda f: f.seen.tolist(), "seen"),
+    "object in a list in a dict": (extractor_of(into_nested, seen=nested), lambda f: f.seen["a"][0].count, "count"),
+    "object with slots": (
+        extractor_of(into_nested, seen=lambda: {"a": [Slots()]}),
+        lambda f: f.seen["a"][0].count,
+        "count",
+    ),
+    "global": (extractor_of(into_global), lambda f: COUNT, "COUNT"),
+    "new global": (extractor_of(into_new_global), lambda f: "LATER" in globals(), "LATER"),
+    "list of the module": (extractor_of(into_list_of_module), lambda f: list(SEEN), "SEEN"),
+    "class": (extractor_of(into_class), lambda f: vars(type(f)).get("count"), "count"),
+    "tensor": (extractor_of(into_tensor, seen=lambda: torch.zeros(2)), lambda f: f.seen.tolist(), "a tensor"),
+    "parameters": (extractor_of(into_parameters), lambda f: f.linear.weight.tolist(), "a tensor"),
+    "only with tensors": (extractor_of(only_with_tensors, seen=list), lambda f: list(f.seen), "seen"),
+    "only without gradients": (extractor_of(only_without_gradients, seen=list), lambda f: list(f.seen), "seen"),
+    "by setattr": (extractor_of(by_setattr, seen=Counted), lambda f: f.seen.count, "count"),
+    "module in a list": (
+        extractor_of(through_a_part, parts=lambda: [Counting()]),
+        lambda f: f.parts[0].count,
+        "count",
+    ),
+}
+
+
+# --- What draws random numbers, or gives something else each time -----------------------------------------------------
+
+
+def drawing(draw, only_in_training=False):
+    def forward(self, x):
+        y = self.linear(x)
+        if only_in_training and not self.training:
+            return y
+        return y * 0.0 if draw(self) < 0.5 else y
+
+    return forward
+
+
+DRAWS_NUMBERS = {
+    "random": lambda self: random.random(),
+    "randint": lambda self: random.randint(0, 1),
+    "random of numpy": lambda self: np.random.rand(),  # noqa: NPY002
+    "torch": lambda self: torch.rand(1).item(),
+    "generator of numpy": lambda self: self.source.random(),
+    "generator of the module": lambda self: DRAWS.random(),
+    "generator of python": lambda self: self.source.random(),
+}
+SOURCES = {
+    "generator of numpy": lambda: np.random.default_rng(0),
+    "generator of python": lambda: random.Random(0),
+}
+
+
+def disguised(function):
+    """As a decorator does that says it was PyTorch's."""
+    function.__module__ = "torch.nn.functional"
+    return function
+
+
+class Kind(enum.Enum):
+    ONE = 1
+
+    def scale(self):
+        return time.time()
+
+
+def loads_by_another_name(self):
+    return float(LOAD("a.npy")[0])
+
+
+UNKNOWN = {
+    "np.load": (lambda self: np.load("a.npy")[0], int, r"uses load\(\)"),
+    "np.load by another name": (loads_by_another_name, int, r"uses load\(\)"),
+    "np.load held by the extractor": (lambda self: self.source("a.npy")[0], lambda: np.load, r"uses load\(\)"),
+    "np.load by getattr": (lambda self: getattr(np, "load")("a.npy")[0], int, r"uses load\(\)"),  # noqa: B009
+    "np.loadtxt": (lambda self: np.loadtxt("a.txt")[0], int, r"uses loadtxt\(\)"),
+    "np.genfromtxt": (lambda self: np.genfromtxt("a.txt")[0], int, r"uses genfromtxt\(\)"),
+    "np.fromfile": (lambda self: np.fromfile("a.bin")[0], int, r"uses fromfile\(\)"),
+    "np.memmap": (lambda self: np.memmap("a.bin")[0], int, r"uses memmap\(\)"),
+    "open_memmap": (lambda self: np.lib.format.open_memmap("a.npy")[0], int, r"uses open_memmap\(\)"),
+    "np.save": (lambda self: np.save("a.npy", np.ones(1)) or 1.0, int, r"uses save\(\)"),
+    "np.savetxt": (lambda self: np.savetxt("a.txt", np.ones(1)) or 1.0, int, r"uses savetxt\(\)"),
+    "np.savez": (lambda self: np.savez("a.npz", np.ones(1)) or 1.0, int, r"uses savez\(\)"),
+    "tofile": (lambda self: np.ones(1).tofile("a.bin") or 1.0, int, r"uses tofile\(\)"),
+    "torch.load": (lambda self: torch.load("a.pt")["a"], int, r"uses load\(\)"),
+    "torch.save": (lambda self: torch.save(1.0, "a.pt") or 1.0, int, r"uses save\(\)"),
+    "torch.hub": (lambda self: float(len(torch.hub.get_dir())), int, r"uses get_dir\(\)"),
+    "torch.jit.save": (lambda self: torch.jit.save(None, "a.pt") or 1.0, int, r"uses save\(\)"),
+    "print of builtins": (lambda self: builtins.print(end="") or 1.0, int, r"uses print\(\)"),
+    "print held by the extractor": (lambda self: self.source(end="") or 1.0, lambda: print, r"uses print\(\)"),
+    "open of builtins": (lambda self: float(builtins.open("a.txt").read()), int, r"uses open\(\)"),  # noqa: SIM115
+    "open of io": (lambda self: float(io.open("a.txt").read()), int, "uses io"),  # noqa: SIM115, UP020
+    "input": (lambda self: float(input() or 1), int, r"uses input\(\)"),
+    "time in a function that says it is PyTorch's": (disguised(lambda self: time.time()), int, "uses time"),
+    "time in an enumeration": (lambda self: self.source.scale(), lambda: Kind.ONE, "uses time"),
+    "new generator in a second function": (
+        lambda self: np.random.random() + np.random.default_rng().random(),  # noqa: NPY002
+        int,
+        "uses",
+    ),
+    "time": (lambda self: time.time(), int, "uses time"),
+    "new generator": (lambda self: np.random.default_rng().random(), int, "uses"),
+    "environment variables": (lambda self: float(os.environ.get("SCALE", 1)), int, "uses os"),
+    "iterator": (lambda self: next(self.source), itertools.count, "a count, into which"),
+    "iterator of a list": (lambda self: next(self.source), lambda: iter([1.0] * 99), "into which"),
+    "print": (lambda self: print(end="") or 1.0, int, r"uses print\(\)"),
+    "large array": (lambda self: float(self.source[0]), lambda: np.ones(2**18), "MiB"),
+    "array of objects": (lambda self: self.source[0], lambda: np.array([1.0], dtype=object), "of objects"),
+    "long list": (lambda self: self.source[0], lambda: [1.0] * 501, "more than 500"),
+    "many objects": (
+        lambda self: self.source[0].count,
+        lambda: [Counted() for _ in range(500)],
+        "more than 500 objects",
+    ),
+}
+
+
+# --- What reads numbers elsewhere -------------------------------------------------------------------------------------
+
+
+class Gain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = 1.0
+
+    def forward(self, x):
+        return x * self.gain
+
+
+def statistics():
+    rms = RunningMeanStd(shape=())
+    rms.mean = np.array(1.0)
+    return rms

@@ -1,0 +1,176 @@
+"""The `jaxenvs` command where it needs no PyTorch; what trains is tested in tests/bridge/app."""
+
+import functools
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+
+import jaxenvs
+from bridge.app import cli as of_bridge
+from jaxenvs import cli
+from tests.bridge.app.short_runs import error_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_list_shows_every_environment(capsys):
+    cli.main(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == jaxenvs.registered()
+    pendulum = next(line for line in lines if line.startswith("Pendulum-v1"))
+    assert "Box(-2.0, 2.0, (1,), float32)" in pendulum
+
+
+def command(*arguments):
+    return [sys.executable, "-c", "from jaxenvs.cli import main; main()", *arguments]
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--help"]], ids=" ".join)
+def test_a_reader_who_has_enough_ends_the_command_quietly(arguments):
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    process.stdout.close()  # as `head` does
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+
+
+def test_a_reader_of_errors_who_has_enough_does_too(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["list", "no_such_module"])
+    assert ended.value.code == 141
+
+
+def test_closed_streams_are_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python has it after `jaxenvs --version >&-`
+    cli.main(["--version"])
+
+
+@pytest.mark.parametrize("name", [None, *cli.OF_BRIDGE, *cli.OWN])
+def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, monkeypatch):
+    text = cli.DESCRIPTION if name is None else (cli.OWN | of_bridge.COMMANDS)[name].__doc__
+    (example,) = re.findall(r"^ *(For example: jaxenvs .*)$", text, re.MULTILINE)
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"] if name else ["--help"])
+    assert example in " ".join(capsys.readouterr().out.split())
+    typed = []
+    for commands in (cli.OWN, of_bridge.COMMANDS):
+        for each, function in commands.items():
+            stand_in = functools.wraps(function)(lambda *_, _name=each, **__: typed.append(_name))
+            monkeypatch.setitem(commands, each, stand_in)
+    cli.main(example.split()[3:])
+    assert typed == [name or "train"]
+
+
+def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
+    monkeypatch.setattr(jaxenvs.foreign, "ids", lambda library: [f"{library}/one", f"{library}/two"])
+    cli.main(["list", "gymnax"])
+    assert capsys.readouterr().out == "gymnax/one\ngymnax/two\n"
+
+
+def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jumanji", None)
+    assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
+
+
+def test_tune_says_what_to_install_without_optuna(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    message = error_of(capsys, "tune", "ppo", "CartPole-v1")
+    assert "jaxenvs tune needs Optuna" in message
+    assert 'pip install "jaxenvs[tune]"' in message
+
+
+def test_bench_runs_the_scripts_named(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    (tmp_path / "benchmarks" / "common.py").write_text("print('no benchmark')")
+    for name in ("one", "two"):
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(f"\ndef main():\n    print('{name}')\n\nmain()")
+    cli.main(["bench", "two"])
+    assert capfd.readouterr().out == "two\n"
+    cli.main(["bench"])
+    assert capfd.readouterr().out == "one\ntwo\n"
+
+
+def test_bench_outside_a_checkout_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    assert "source checkout" in error_of(capsys, "bench")
+
+
+def test_as_a_module_it_ends_in_one_line_too(tmp_path):
+    command = [sys.executable, "-m", "jaxenvs.cli", "evaluate", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith("jaxenvs: error: Cannot read")
+
+
+def test_version_is_printed(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("jaxenvs ")
+
+
+def test_without_torch_what_does_not_need_it_works():
+    code = """
+import sys
+
+class Without:  # as if they were not installed
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, *arguments):
+        missing = name.split(".")[0] in ("torch", "stable_baselines3")
+        return None if missing else self.finder.find_spec(name, *arguments)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
+from jaxenvs.cli import main
+main(["--version"])
+main(["list"])
+main(["doctor"])
+for command in (["train", "ppo", "CartPole-v1"], ["evaluate", "run"], ["record", "run"]):
+    try:
+        main(command)
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+main(["--help"])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Pendulum-v1" in result.stdout
+    assert "bridge needs PyTorch and Stable-Baselines3" in result.stdout
+    assert "evaluate" in result.stdout
+    lines = result.stderr.splitlines()
+    assert lines[1::2] == ["2", "2", "2"], result.stderr
+    for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
+        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, and torch")
+        assert line.endswith('pip install "jaxenvs[sb3]".')
+
+
+def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
+    firsts = {name: command.__doc__.partition("\n")[0] for name, command in of_bridge.COMMANDS.items()}
+    assert firsts == cli.OF_BRIDGE
+
+
+def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
+    cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    assert f"jax {jax.__version__}," in text
+    assert f"torch {torch.__version__.partition('+')[0]}" in text
+    assert str(Path.home()) not in text
+    assert platform.node() not in text
+    rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
+    assert rows["PPO"] == ["all", "nothing", "acting, updates"]  # on a CPU
+    assert rows["SAC"][0] == "all"
+    assert rows["CrossQ"][1] == "-"

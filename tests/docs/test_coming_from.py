@@ -1,0 +1,36 @@
+"""What docs/coming-from/ shows of other libraries runs with them, as it stands there; ours is run by README's test."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGES = sorted((Path(__file__).parent.parent.parent / "docs" / "coming-from").glob("*.md"))
+PACKAGES = {"Stable-Baselines3": "stable_baselines3", "gymnax": "gymnax", "EnvPool": "envpool"}
+NOT_RUN = ("Brax", "PureJaxRL", "CleanRL")  # of which the pages say so, and why
+THEIRS = {
+    title: code
+    for page in PAGES
+    for title, code in re.findall(r'```\w+ title="(.*?)"\n(.*?)```', page.read_text(), re.DOTALL)
+    if title not in ("bridge", "jaxenvs")
+}
+
+
+def test_each_library_is_run_or_said_not_to_be():
+    assert set(THEIRS) == {*PACKAGES, *NOT_RUN}
+    for title in NOT_RUN:
+        assert any("not run here" in " ".join(page.read_text().split()) for page in PAGES if title.lower() == page.stem)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough  # it is theirs, and shows no behaviour of ours
+@pytest.mark.parametrize("title", PACKAGES)
+def test_their_lines_run(title, tmp_path):
+    if importlib.util.find_spec(PACKAGES[title]) is None:
+        pytest.skip(f"{title} is not installed: make test-foreign")
+    command = [sys.executable, "-c", THEIRS[title]]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr

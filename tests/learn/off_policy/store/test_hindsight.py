@@ -1,0 +1,112 @@
+"""Trainings with hindsight as pure functions: what they refuse, and that they learn what chance never shows them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxenvs
+from jaxenvs import learn
+from jaxenvs.compilation import compiler_options
+from jaxenvs.learn.off_policy.store.hindsight import Episodes
+from jaxenvs.learn.sweep import sweep
+
+
+def training(n_bits=6, **settings):
+    env = jaxenvs.make("BitFlipping-v0", n_bits=n_bits)
+    policy = learn.DQNPolicy.of(env, (64,))
+    algorithm = learn.DQN(
+        learning_rate=1e-3, buffer_size=2000, batch_size=64, train_freq=1, target_update_interval=200, **settings
+    )
+    return learn.Training(jaxenvs.VectorEnv(env, 4), policy, algorithm, 8000)
+
+
+def test_a_strategy_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="goal_selection_strategy"):
+        learn.Hindsight(goal_selection_strategy="past")
+    with pytest.raises(ValueError, match="n_sampled_goal must be"):
+        learn.Hindsight(n_sampled_goal=-1)
+
+
+def test_what_hindsight_cannot_go_with_is_refused():
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match="n_steps must be 1 with hindsight, got 3"):
+        training(hindsight=learn.Hindsight(), n_steps=3).init(key)
+    with pytest.raises(TypeError, match=r"hindsight must be None or a learn.Hindsight, got str"):
+        training(hindsight="future").init(key)
+    env = jaxenvs.make("CartPole-v1")
+    policy = learn.DQNPolicy.of(env, (8,))
+    with pytest.raises(TypeError, match=r"compute_reward\(achieved_goal, desired_goal, info\), CartPole has none"):
+        learn.Training(jaxenvs.VectorEnv(env, 2), policy, learn.DQN(hindsight=learn.Hindsight()), 100).init(key)
+
+
+def test_of_a_ring_without_a_whole_episode_nothing_is_learned():
+    begun = training(12, hindsight=learn.Hindsight(), learning_starts=0)
+    state = jax.jit(learn.Training.init)(begun, jax.random.key(0))
+    after, _ = jax.jit(learn.advance, static_argnums=2)(begun, state, 20)
+    assert int(after.learner.num_updates) == 20 - 11  # of episodes of 12 steps each
+
+
+@pytest.mark.thorough  # sweeps: tests/learn/test_sweep.py; of hindsight, by train_seeds, tests/bridge/algorithms
+def test_a_sweep_of_seeds_is_each_of_their_trainings():
+    begun = training(4, hindsight=learn.Hindsight(), learning_starts=20).replace(total_timesteps=200)
+    keys = jax.random.split(jax.random.key(0), 2)
+    swept = sweep(lambda key: learn.train(key, begun).state.learner, keys)
+    alone = jax.jit(learn.train)(keys[1], begun).state.learner
+    assert int(alone.num_updates) > 40
+    for both, one in zip(jax.tree.leaves(swept.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(both[1], one, rtol=1e-4, atol=1e-6)
+
+
+def success(**settings):
+    """Of BitFlipping with more states than a short training sees, in the last fifth."""
+    result = jax.jit(learn.train)(jax.random.key(0), training(10, **settings).replace(total_timesteps=24_000))
+    metrics = jax.tree.map(np.asarray, result.metrics)
+    late = slice(-len(metrics["episodes"]) // 5, None)
+    ended = metrics["episodes"][late].sum()
+    return 1 - ((metrics["episode_return"] <= -10) * metrics["episodes"])[late].sum() / ended
+
+
+def test_it_learns():
+    assert success(hindsight=learn.Hindsight()) > 0.8
+
+
+@pytest.mark.thorough  # that the test before is one
+def test_without_it_chance_shows_too_little():
+    assert success() < 0.3
+
+
+def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():
+    capacity, hindsight = 123_457, learn.Hindsight()
+    observation = {name: jnp.zeros((1, 3)) for name in hindsight.NAMES}
+    replay = learn.Replay.create(capacity, observation, jnp.zeros((1, 1)), whole=True)
+    no = jnp.zeros(1, bool)
+
+    def step(replay, bits):
+        seen = jax.tree.map(lambda leaf: leaf + 1, replay.last_observation)
+        action, done = seen["observation"][:, :1], seen["observation"][:, 0] % 5 == 0
+        replay = replay.add(seen, action, action[:, 0], no, done, seen, seen)
+        return replay, hindsight.transitions(replay, bits, 0.99, lambda achieved, desired, info: achieved[:, 0])
+
+    def run(replay, bits):
+        return jax.lax.scan(step, replay, bits)
+
+    program = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
+    text = program.lower(replay, jnp.zeros((9, 2, 5), jnp.uint32)).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
+    assert not copies
+
+
+def test_draws_are_uniform_over_whole_episodes():
+    """Of three lanes: one whose episodes have lost their first slots, one without any, one whose go round the end."""
+    episodes, ends = Episodes.create(8, 3), {0: (2, 6), 1: (), 2: (5, 10)}
+    for step in range(12):
+        done = np.array([step in ends[lane] for lane in range(3)])
+        episodes = jax.jit(Episodes.add)(episodes, np.int32(step % 8), done)
+    # Steps 4 to 11 are in the ring.
+    np.testing.assert_array_equal(episodes.count, [0, 0, 5])
+    rows, lanes = episodes.draw(jax.random.bits(jax.random.key(0), (5000,)))
+    assert {*np.asarray(lanes)} == {2}
+    counts = np.bincount(np.asarray(rows), minlength=8)
+    assert {*np.flatnonzero(counts)} == {6, 7, 0, 1, 2}
+    assert ((counts[[6, 7, 0, 1, 2]] - 1000) ** 2 / 1000).sum() < 18.5  # chi-squared of 4 degrees, 0.1 %
