@@ -182,7 +182,7 @@ class Learner:
             if "step" in names:
                 write_count(self._entries[name], np.asarray(leaves[name][names.index("step")]).item())
 
-    # --- Where PyTorch has it ---------------------------------------------------------------------------------------
+    # --- In PyTorch's tensors ---------------------------------------------------------------------------------------
 
     def _moments(self) -> list[list[Any]]:
         """Return what the optimizers hold, vector by vector; None where PyTorch has not created it yet."""

@@ -267,6 +267,6 @@ def numbers_of(training: Training) -> list[np.ndarray]:
 
 
 def structure_of(training: Training) -> Any:
-    """Return what is compiled of the settings. Trainings with an equal structure differ only in numbers."""
+    """Return the part of the settings that is compiled. Trainings with an equal structure differ only in numbers."""
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in numbers_of(training))
     return jax.tree.structure(training.algorithm), shapes

@@ -107,7 +107,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     def _current_plan(self, env: VecEnv | None) -> Plan:
         return self._session.current_plan(self, env)
 
-    # --- In SB3's place ---------------------------------------------------------------------------------------------
+    # --- SB3's methods ----------------------------------------------------------------------------------------------
 
     def learn(self, *args: Any, **kwargs: Any) -> Self:
         """Train the model as SB3's `learn`, with the same arguments.

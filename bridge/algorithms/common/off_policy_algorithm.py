@@ -58,7 +58,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 
-    # --- Each algorithm's own -----------------------------------------------------------------------------------
+    # --- Overridden by each algorithm ---------------------------------------------------------------------------
 
     def _settings_now(self) -> OffPolicySettings:
         """Return the current settings for compiled functions."""
@@ -108,7 +108,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
     def _count_step(self) -> None:
         """Do what SB3's `_on_step` does, except for updating the targets, which the compiled function has done."""
 
-    # --- In one program -----------------------------------------------------------------------------------------
+    # --- In one compiled function -------------------------------------------------------------------------------
 
     def go_on_with(self, action_noise: ActionNoise | None) -> None:
         """Let the next `learn` continue with an action noise in its present state, which SB3's `learn` would reset."""

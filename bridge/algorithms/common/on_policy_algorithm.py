@@ -50,7 +50,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     _masks: bool = False
     _compiling_for: Plan | None = None
 
-    # --- Each algorithm's own -----------------------------------------------------------------------------------
+    # --- Overridden by each algorithm ---------------------------------------------------------------------------
 
     def _settings(self, progress: float, learning_rate: float) -> OnPolicySettings:
         """Return the settings for compiled functions, at a `_current_progress_remaining`."""
@@ -77,7 +77,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         """Log the metrics of an update with these settings, as SB3's `train` does."""
         raise NotImplementedError
 
-    # --- In SB3's place -----------------------------------------------------------------------------------------
+    # --- SB3's methods ------------------------------------------------------------------------------------------
 
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         iteration, pace = 0, Pace()

@@ -101,7 +101,7 @@ def _train(
 
 @dataclasses.dataclass(frozen=True)
 class KeepSteps:
-    """Choice of what is kept of steps: the Steps of every one, and every one or only the last as callbacks see it."""
+    """Rule for what is kept of steps: the Steps of each, and of each or only the last what callbacks see."""
 
     most: int
     is_watched: bool

@@ -32,7 +32,7 @@ class StandIn:
 
 
 class Signals:
-    """Calls signal handlers as user code, but never before the results of a compiled function are stored.
+    """Handling of signals that calls handlers as user code, but never before a compiled function's results are stored.
 
     Python runs handlers as soon as a call has returned, before its result is stored. An exception there would lose the
     arrays that were donated to a compiled function, and the steps that it took would not be counted. So handlers wait

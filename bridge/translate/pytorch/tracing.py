@@ -182,7 +182,7 @@ _NUMBERS = frozenset(
 
 
 class _NoNumbersOfTensors(TorchFunctionMode):
-    """Refuses forwards that read a number from a tensor, such as a buffer, which may hold another one later."""
+    """Mode that refuses forwards that read a number from a tensor, such as a buffer, which may hold another later."""
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
@@ -191,7 +191,7 @@ class _NoNumbersOfTensors(TorchFunctionMode):
 
 
 class _Recorder(GraphAppendingTracer):
-    """Makes a graph of what the replicas that it watches call."""
+    """Tracer that records a graph of what the replicas that it watches call."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__(fx.Graph())
