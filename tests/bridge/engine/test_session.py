@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge.engine.user_code.model_references import why_reached
-from tests.bridge.algorithms.own_code_models import (
+from tests.bridge.algorithms.user_code.own_code_models import (
     LIBRARIES,
     OFF_POLICY,
     WHERE,
