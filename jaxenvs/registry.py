@@ -13,7 +13,17 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import boolean, did_you_mean, function, instance, integer, no_parameter, number, positive_int
+from jaxenvs.arguments import (
+    boolean,
+    did_you_mean,
+    function,
+    instance,
+    integer,
+    nearest,
+    no_parameter,
+    number,
+    positive_int,
+)
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
@@ -135,7 +145,8 @@ def spec(id: str) -> Spec:
     if name and library in LIBRARIES and id not in _specs:
         return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
-        hint = did_you_mean(id, _specs) or f"Registered are: {', '.join(registered())}."
+        near = ", ".join(nearest(id, _specs))
+        hint = did_you_mean(id, _specs) or f"The nearest are {near}; `jaxenvs list` shows all."
         raise UnknownEnvironment(f"No environment {id!r}. {hint}")
     return _specs[id]
 
