@@ -167,6 +167,18 @@ def test_what_cannot_be_trained_is_refused(changes, message):
         train(jax.random.key(0), TINY.replace(**changes))
 
 
+@pytest.mark.parametrize("setting", ["n_steps", "batch_size", "total_timesteps"])
+def test_what_chooses_a_shape_cannot_be_swept_and_says_so(setting):
+    def check(value):
+        TINY.replace(**{setting: value}).check()
+        return value
+
+    with pytest.raises(
+        ValueError, match=f"{setting} must be a positive int, got int32.*chooses a shape.* cannot be swept"
+    ):
+        jax.vmap(check)(jnp.array([8, 16]))
+
+
 @pytest.mark.parametrize("key", [0, np.zeros(2, np.uint32), None, jax.random.split(jax.random.key(0), 2)], ids=repr)
 def test_a_key_that_is_none_is_refused(key):
     with pytest.raises((TypeError, ValueError), match="key must"):
