@@ -1,4 +1,4 @@
-"""What `gymnasium.make` and `gymnasium.make_vec` make of an id: `jaxenvs.registry` tells Gymnasium these names."""
+"""Classes that `gymnasium.make` and `gymnasium.make_vec` create for an id; `jaxenvs.registry` registers their names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxenvs.vector import VectorEnv
 
 
 class RegisteredEnv(GymnasiumEnv):
-    """The environment of an id, as `gymnasium.make` wants it: the time limit is left to Gymnasium's wrapper."""
+    """Environment of an id for `gymnasium.make`. The time limit is left to Gymnasium's wrapper."""
 
     def __init__(self, env_id: str, render_mode: str | None = None, **parameters: Any) -> None:
         super().__init__(registry.make(env_id, max_episode_steps=-1, **parameters), render_mode)
 
 
 class RegisteredVectorEnv(GymnasiumVectorEnv):
-    """The environments of an id, as `gymnasium.make_vec` wants them: it passes the time limit, if there is one."""
+    """Environments of an id for `gymnasium.make_vec`, which passes the time limit, if there is one."""
 
     def __init__(
         self,
