@@ -92,7 +92,7 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
 
 
 def _repeat(begin: Any, end: Any, body: Callable[[jax.Array, Any], Any], state: Any, limits: Limits) -> Any:
-    """Like `jax.lax.fori_loop`, but it may end earlier, and needs no upper bound."""
+    """Run a loop like `jax.lax.fori_loop`, which may end earlier, and needs no upper bound."""
     if limits.goes_on is None:
         return jax.lax.fori_loop(begin, end, body, state)
 

@@ -44,9 +44,7 @@ class Moments:
         return cls(*moments, jnp.asarray(number, float))
 
     def combine(self, other: Moments) -> Moments:
-        """Return the moments of both together (Chan, Golub & LeVeque 1979), as increments, which keep digits in
-        float32.
-        """
+        """Return the moments of both together (Chan, Golub & LeVeque 1979). Increments keep digits in float32."""
         count = self.count + other.count
         share = jnp.where(count > 0, other.count / jnp.maximum(count, 1e-30), 0)
         delta = other.mean - self.mean
@@ -106,9 +104,7 @@ class Normalizer:
         return type(self)(**{**vars(self), **changes})
 
     def update(self, observation: Any, axis_name: str | None = None) -> Normalizer:
-        """Return the normalizer with a batch of observations, of all devices, added to its statistics, if it is
-        `training`.
-        """
+        """Add a batch of observations, of all devices, to the statistics, if they are updated (`training`)."""
         if not self.training:
             return self
         seen = _map_normalized(

@@ -236,9 +236,7 @@ class SquashedGaussian:
         return self._gaussian().log_prob(_arctanh(action)) - self._correction(action)
 
     def sample_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return a batch of actions and their log-probabilities, without the arctanh, which loses digits near the
-        bounds.
-        """
+        """Return actions and their log-probabilities, without the arctanh, which loses digits near the bounds."""
         action = self.sample(noise)
         log_prob = -jnp.sum(0.5 * noise**2 + self.log_std + HALF_LOG_TWO_PI, axis=-1)
         return action, log_prob - self._correction(action)

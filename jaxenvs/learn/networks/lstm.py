@@ -16,10 +16,10 @@ from jaxenvs.learn.networks.actor_critic import times_transposed
 Memory = tuple[jax.Array, jax.Array]
 # Recurrent states of the critic: separate ones, those that the actor computes, or none.
 CRITICS = ("own", "shared", "none")
-# An update runs this many slots side by side through the layers, because each step of one slot reads all weights. A
-# slot processes sequences one after the other, and all slots wait for the longest. With the 128 rows that sb3-contrib
-# learns from at once, two slots take a quarter less time of a core than four where sequences are long (9.1 instead of
-# 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
+# An update runs at most this many slots side by side through the layers, of at least that many rows each, because each
+# step of one slot reads all weights. A slot processes sequences one after the other, and all slots wait for the
+# longest. With the 128 rows that sb3-contrib learns from at once, two slots take a quarter less time of a core than
+# four where sequences are long (9.1 instead of 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
 MOST_LANES, ROWS_OF_LANE = 16, 64
 
 

@@ -104,7 +104,7 @@ def _new_store(settings: OffPolicySettings, observation: Observation, action: ja
 def advance(
     training: Training, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
-    """See `jaxenvs.learn.training.advance`. An iteration takes its steps and then its updates."""
+    """Run iterations of an off-policy training, for `jaxenvs.learn.training.advance`: steps, then updates."""
     venv, axis_name = training.venv, training.algorithm.axis_name
     num_envs = venv.num_envs * axis_size(axis_name)
     num_timesteps = training.algorithm.steps_per_iteration * num_envs

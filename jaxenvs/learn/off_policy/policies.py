@@ -204,6 +204,10 @@ class DQNPolicy(OffPolicyPolicy):
     ) -> Self:
         """Return the network for the spaces of an environment.
 
+        Args:
+          net_arch: sizes of the hidden layers.
+          activation: after each hidden layer.
+
         Raises:
           ValueError: actions are not Discrete.
         """
@@ -247,6 +251,8 @@ class SACPolicy(ActorCriticPolicy):
 
         Args:
           net_arch: hidden layers of the actor and of the critics, or of each under "pi" and "qf".
+          activation: after each hidden layer.
+          n_critics: the number of critics.
 
         Raises:
           ValueError: actions are not of a Box with bounds.

@@ -146,6 +146,8 @@ class OffPolicySettings(Settings):
         Args:
           policy: the networks, an OffPolicyPolicy.
           optimizers: by the names of `state.params`; without a learning rate, on vectors.
+          state: the parameters, the states of their optimizers, and the targets.
+          batch: Transitions to learn from.
           noise: of one update, as `noise` draws it.
           gradient_step: its number among the gradient steps after one collection, which SB3's SAC uses.
 

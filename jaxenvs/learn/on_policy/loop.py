@@ -82,7 +82,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
 def advance(
     training: Training, state: TrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
-    """See `jaxenvs.learn.training.advance`."""
+    """Run iterations of an on-policy training, for `jaxenvs.learn.training.advance`."""
     optimizers = training.algorithm.optimizers(training.optimizer)
     training = _with_masks(training)
     axis_name = training.algorithm.axis_name

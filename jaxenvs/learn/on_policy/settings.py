@@ -71,6 +71,9 @@ class OnPolicySettings(Settings):
         Args:
           network: from parameters and observations to a distribution over actions and values.
           optimizers: as `settings.optimizers()` returns them.
+          state: the parameters and the states of their optimizers.
+          rollout: as `collect` returns it.
+          key: a typed key, for shuffling.
 
         Returns:
           The next state, and metrics with SB3's names and meanings.

@@ -52,6 +52,11 @@ class QRDQNPolicy(OffPolicyPolicy):
     ) -> Self:
         """Return the network for the spaces of an environment.
 
+        Args:
+          net_arch: sizes of the hidden layers.
+          activation: after each hidden layer.
+          n_quantiles: of the returns of each action.
+
         Raises:
           ValueError: actions are not Discrete.
         """

@@ -234,8 +234,7 @@ class Replay:
         )
 
     def free_ends(self) -> jax.Array:
-        """Return how many more episodes may end, int32, before a row must be forgotten because the ring of ends is
-        full.
+        """Return how many more episodes may end, int32, before rows are forgotten because the ring of ends is full.
 
         This is a lower bound, because steps that are overwritten meanwhile free further rows. It reads the whole ring.
         """
