@@ -140,8 +140,7 @@ def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) ->
 
 
 def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[Any]]:
-    """Return the observation space of `env`; in traced code, if it depends on traced values, the spaces of two of its
-    kind.
+    """Return the observation space of `env`; if it depends on traced values, the spaces of two of its kind.
 
     Returns:
       An empty list where they are unknown.

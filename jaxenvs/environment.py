@@ -144,7 +144,7 @@ class TimeStep:
         truncated: Any = False,
         info: dict[str, Any] | None = None,
     ) -> TimeStep:
-        """Create a TimeStep with the same dtypes for any inputs; with the defaults, the first TimeStep of an episode.
+        """Create a TimeStep with fixed dtypes of reward and flags; with the defaults, the first TimeStep of an episode.
 
         Leaves lose their weak type, so that `reset` and `step` agree and a scan compiles once.
 
@@ -179,8 +179,7 @@ def _array(name: str, leaf: Any, dtype: Any = None) -> jax.Array:
 
 
 class Environment(Generic[State]):
-    """Base class of environments: a frozen dataclass (decorated with `environment`) with `reset`, `step` and two
-    spaces.
+    """Base class of environments: frozen dataclasses (see `environment`) with `reset`, `step` and two spaces.
 
     Numeric fields are physical parameters: set one with `CartPole(gravity=5.0)`, use `jax.vmap` over a batch, or
     `jax.grad` with respect to a mass. Derived quantities are properties, never fields.
@@ -222,7 +221,7 @@ class Environment(Generic[State]):
         raise NotImplementedError(f"{type(self).__name__} does not define reset(key).")
 
     def step(self, state: State, action: Any) -> tuple[State, TimeStep]:
-        """Take one step. Never resets; stepping past the end of an episode is allowed and harmless.
+        """Return the next state and TimeStep. Never resets; stepping past the end of an episode is harmless.
 
         Args:
           state: as `reset` or `step` returned it.
@@ -280,7 +279,7 @@ class Environment(Generic[State]):
         raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers also set those of `env`.
+        """Return a copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers forward those of `env`.
 
         Raises:
           AttributeError: there is no such parameter; the message lists the existing parameters.
@@ -340,8 +339,7 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
 
 
 class Wrapper(Environment[State]):
-    """Base class of wrappers: an environment that holds another one as `env`, and its state as `inner` in its own
-    state.
+    """Base class of wrappers: environments that hold another one as `env`, and its state as `inner` in their state.
 
     Attributes:
       env: the wrapped environment.

@@ -1,8 +1,8 @@
 """`bridge` under a name that shows which project it is from: `from jaxenvs.sb3 import PPO` imports `bridge`'s class.
 
-The objects are the same as in `bridge`, so that checkpoints and pickles written through one name can be read through
-the other. Import its submodules from `bridge`: importing them under this name would create a second copy of their
-classes. Needs PyTorch and Stable-Baselines3: `jaxenvs[sb3]`.
+The objects are the same as in `bridge`, so that files written through one name can be read through the other. Import
+its submodules from `bridge`: this name has none, because a second copy would have separate classes. Needs PyTorch and
+Stable-Baselines3: `jaxenvs[sb3]`.
 """
 
 from typing import Any

@@ -287,7 +287,7 @@ def _as_leaf(space: Leaf, value: Any) -> jax.Array:
     if not isinstance(value, jax.Array):
         try:
             value = np.asarray(value)
-        except ValueError:  # of ragged lists
+        except ValueError:  # ragged lists
             raise TypeError(f"value must be an array for {space}, got {shown(value)}.") from None
         if value.dtype.kind in "iu":  # JAX would wrap a number that is too large for it, perhaps into the space
             info = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))

@@ -117,7 +117,7 @@ class VectorEnv:
         return env
 
     def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:
-        """Start an episode in every environment.
+        """Start an episode in every environment; return the VectorState and the VectorTimeStep.
 
         Args:
           key: one typed key, into which the number of each environment is folded; or a key for each environment, shape
@@ -149,9 +149,10 @@ class VectorEnv:
         return state.replace(lanes=lanes), _with_statistics(timestep, state)
 
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
-        """Take one step in every environment.
+        """Take one step in every environment; return the next VectorState and the VectorTimeStep.
 
         Args:
+          state: as `reset`, `step` or `restart` returned it.
           action: a batch of members of the action space, leading axis `num_envs`. It is converted to the dtype of the
             space; whether it lies in the space is not checked.
 
@@ -313,8 +314,8 @@ def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lan
     CPU, only the environments that ended are therefore started, in chunks of fixed size: gathered, started and
     scattered back. With few environments the search costs more than it saves: all are started, in the steps in which
     any ended. On other devices, control flow that depends on data costs a round trip to the host, so all are started
-    and selected from. All three return the same bits, unless XLA rounds a multiplication and an addition in your
-    `reset` once in one and twice in another.
+    and selected from. All three return the same bits, unless XLA rounds a multiplication and an addition in `start`
+    once in one of them and twice in another.
 
     Args:
       start: a function that starts environments.

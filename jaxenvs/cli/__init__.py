@@ -131,14 +131,14 @@ def _require_sb3(command: str) -> None:
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments, or the ids of another library's environments.
+    """Print the registered environments, or the ids of other libraries' environments.
 
     For example: jaxenvs list gymnax
 
     Args:
-      modules: Your modules that register environments, which are imported first. Or one of brax, craftax, gymnax,
-        jumanji, navix, pgx, playground and xminigrid, if installed, to print the ids of its environments. Or envpool
-        and a part of an id: envpool Cheetah
+      modules: Your modules that register environments, which are imported first. Or libraries, if installed, whose ids
+        are printed instead: brax, craftax, gymnax, jumanji, navix, pgx, playground or xminigrid. Or envpool and a part
+        of an id: envpool Cheetah
     """
     if modules[:1] == ("envpool",):
         _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])

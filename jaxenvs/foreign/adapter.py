@@ -83,9 +83,7 @@ class ForeignEnvironment(Environment[ForeignState]):
         raise NotImplementedError
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        """Return the library's next state, and a TimeStep of any dtypes; leaves of `info` that are not arrays are
-        dropped.
-        """
+        """Return the library's next state, and a TimeStep of any dtypes. Non-array leaves of `info` are dropped."""
         raise NotImplementedError
 
     def __check_init__(self) -> None:

@@ -171,8 +171,7 @@ def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) 
 
 
 def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
-    """Call `build` with parameters that are numbers of the adapter, other fields of its params, or arguments of the
-    class.
+    """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class.
 
     Raises:
       TypeError: there is no such parameter.

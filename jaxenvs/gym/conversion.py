@@ -31,7 +31,7 @@ def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") 
     low, high = leaf_bounds(space)
     try:
         array = np.asarray(action)
-    except ValueError:  # of ragged lists
+    except ValueError:  # ragged lists
         raise _wrong_action(space, action, name) from None
     integers = low.dtype.kind != "f"
     if array.shape == space.shape and array.dtype.kind in ("iub" if integers else "fiub"):

@@ -106,10 +106,14 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         return self._parameters
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the first episode of a seed or, without a seed, the next episode. There are no options.
+        """Start the first episode of a seed or, without a seed, the next episode.
+
+        Args:
+          seed: an int of at least 0, or None.
+          options: None or empty, as there are none.
 
         Raises:
-          ValueError: the seed is not an int of at least 0, or there are options.
+          ValueError: the seed is not such an int, or there are options.
           RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
         require_usable()
@@ -130,6 +134,9 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step.
+
+        Args:
+          action: a member of the action space; real numbers may lie outside of its bounds.
 
         Raises:
           gymnasium.error.ResetNeeded: `reset` was not called yet.

@@ -162,6 +162,9 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take one step in every environment.
 
+        Args:
+          actions: a batch of members of the action space; real numbers may lie outside of its bounds.
+
         Returns:
           observation: a batch, in the dtypes of the space.
           reward, terminated, truncated: float64 and bool, shape (num_envs,).

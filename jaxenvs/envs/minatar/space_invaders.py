@@ -13,7 +13,7 @@ from jaxenvs.envs.minatar.game import FIRE, LEFT, NONE, RIGHT, SIZE, Draws, Game
 
 SHOT_INTERVAL = 5
 ENEMY_SHOT_INTERVAL = 10
-ENEMY_MOVE_INTERVAL = 12  # steps, at most, for the first block; one less for each block that was shot down, at least
+ENEMY_MOVE_INTERVAL = 12  # steps between moves of a full block; each block shot down reduces it, down to:
 LEAST_MOVE_INTERVAL = 6
 
 BLOCK_ROWS, BLOCK_COLUMNS = 4, 6
