@@ -1,7 +1,8 @@
-"""`bridge` under a name that says whose it is: `from jaxenvs.sb3 import PPO` gives the class of `bridge`.
+"""`bridge` under a name that shows which project it is from: `from jaxenvs.sb3 import PPO` imports `bridge`'s class.
 
-The objects are those of `bridge`, so that what either name wrote, the other reads. Its modules are imported by its own
-name: a second copy of them would have classes of its own. Needs PyTorch and Stable-Baselines3: `jaxenvs[sb3]`.
+The objects are the same as in `bridge`, so that files written through one name can be read through the other. Import
+its submodules from `bridge`: this name has none, because a second copy would have separate classes. Needs PyTorch and
+Stable-Baselines3: `jaxenvs[sb3]`.
 """
 
 from typing import Any
@@ -20,8 +21,8 @@ from bridge import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:
-    """What `bridge` imports when it is asked for: sb3-contrib's algorithms, `tune`."""
-    if name.startswith("__"):  # with a `__path__`, `import jaxenvs.sb3.wrappers` would make that second copy
+    """Return a name that `bridge` imports at its first use: sb3-contrib's algorithms, `tune`."""
+    if name.startswith("__"):  # with a `__path__`, `import jaxenvs.sb3.wrappers` would import that second copy
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(bridge, name)
 

@@ -1,4 +1,4 @@
-"""What there is on this machine, in one screen, to paste into an issue: `jaxenvs doctor`."""
+"""Report of this machine, in one screen, to paste into an issue: `jaxenvs doctor`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jaxenvs.learn.sweep import num_cores
 
 WIDTH = 100
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib", "optuna")
-# Variables of the environment that change how programs run.
+# Environment variables that change how compiled functions run.
 VARIABLES = re.compile("JAX|XLA|PJRT|CUDA|NCCL|OMP_|MKL_")
 
 
 def report() -> str:
-    """Versions, devices, threads, settings, the cache of programs, extras, and what of SB3 is compiled here.
+    """Return versions, devices, threads, settings, the compilation cache, extras, and what of SB3 is compiled here.
 
     At most 40 lines of 100 columns; names of users and of the machine are left out.
     """
     variables = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
-    why_no_bridge = _import_bridge()  # before JAX runs, as this changes how that does
+    why_no_bridge = _import_bridge()  # before JAX runs, because importing bridge changes JAX's settings
     has_bridge = why_no_bridge is None
     facts = {
         "jaxenvs": f"{jaxenvs.__version__}, Python {platform.python_version()}, {platform.platform()}",
@@ -51,12 +51,12 @@ def report() -> str:
 
 
 def _import_bridge() -> str | None:
-    """Why there is none; None if there is."""
+    """Import bridge; return why that fails, or None."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
         return "jaxenvs alone: bridge needs PyTorch and Stable-Baselines3"
     try:
         importlib.import_module("bridge")
-    except Exception as error:  # of whatever of them is broken
+    except Exception as error:  # any of them may be broken in any way
         return f"jaxenvs alone: bridge cannot be imported, {type(error).__name__}: {error}"
     return None
 
@@ -66,7 +66,7 @@ def _wrapped(name: str, text: str) -> list[str]:
 
 
 def _anonymous(text: str) -> str:
-    """Without the names of users."""
+    """Remove the names of users."""
     try:
         home, user = str(Path.home()), getpass.getuser()
     except (RuntimeError, OSError, KeyError):  # a user without a home, or without a name
@@ -98,7 +98,7 @@ def _threads(has_torch: bool) -> str:
 
 
 def _cache(has_bridge: bool) -> str:
-    """Where compiled programs are kept, and how much there is."""
+    """Return where compiled functions are cached, and the size of the cache."""
     if has_bridge:
         folder = importlib.import_module("bridge").configure(cache=True)
     else:
@@ -110,7 +110,7 @@ def _cache(has_bridge: bool) -> str:
 
 
 def _extras() -> str:
-    """Which of `jaxenvs[...]` are there. Of those that are not, it is not known whether anybody asked for them."""
+    """Return which `jaxenvs[...]` extras are installed. Extras that are not installed are left out."""
     needed: dict[str, list[str]] = {}
     try:
         for line in requires("jaxenvs") or []:
