@@ -261,8 +261,7 @@ class Environment(Generic[State]):
 
     def render(self, state: State) -> np.ndarray:
         """Return the picture that `draw` draws, as a NumPy array of `render_size`. Not for use in traced code."""
-        # draw() of the base class raises
-        draw = self.draw if type(self).draw is Environment.draw else functools.partial(_draw, self)
+        draw = self.draw if type(self).draw is Environment.draw else functools.partial(_draw, self)  # the first raises
         return np.asarray(draw(state, *self.render_size))
 
     @property
