@@ -78,7 +78,8 @@ class Takeover:
     """
 
     def __init__(self, space: spaces.Space[Any], trusted: bool = False) -> None:
-        """
+        """Prepare for batches of observations of a space.
+
         Args:
           space: the space of one observation.
           trusted: True if the environment is known never to write into returned memory again, though it returns views.

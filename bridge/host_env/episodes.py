@@ -55,7 +55,8 @@ class Episodes:
     """
 
     def __init__(self, num_envs: int, monitored: bool = False) -> None:
-        """
+        """Start counting at zero in all environments.
+
         Args:
           num_envs: the number of environments.
           monitored: True if the environments write `episode` themselves, as in a Monitor, so that nothing is counted.

@@ -49,7 +49,8 @@ class GymVecEnv(HostVecEnv):
     """
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-        """
+        """Wrap a vector environment.
+
         Args:
           vector_env: a SyncVectorEnv, an AsyncVectorEnv, a result of `gymnasium.make_vec`, an EnvPool with Gymnasium's
             interface, or a custom one with `metadata["autoreset_mode"]`. The GymVecEnv owns it from now on. A custom

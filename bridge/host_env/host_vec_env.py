@@ -31,7 +31,8 @@ class HostVecEnv(AllLanesVecEnv):
         action_space: Space,
         monitored: bool = False,
     ) -> None:
-        """
+        """Wrap a vector environment.
+
         Args:
           source: the object with the attributes of the environments, and `render`.
           num_envs: the number of environments.

@@ -84,7 +84,8 @@ class BufferPool:
     """
 
     def __init__(self, num_envs: int, observation_space: gymnasium.Space[Any]) -> None:
-        """
+        """Allocate the first Buffers.
+
         Args:
           num_envs: the number of environments.
           observation_space: the space of one observation.

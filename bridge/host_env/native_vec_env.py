@@ -27,7 +27,8 @@ class NativeVecEnv(HostVecEnv):
     """
 
     def __init__(self, env: NativeVectorEnv) -> None:
-        """
+        """Wrap an environment.
+
         Args:
           env: an environment that follows the NativeVectorEnv protocol.
 

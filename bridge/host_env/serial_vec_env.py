@@ -33,7 +33,8 @@ class SerialVecEnv(DummyVecEnv):
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
-        """
+        """Make the environments.
+
         Args:
           env_fns: functions that each make and return a new environment.
 

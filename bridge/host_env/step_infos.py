@@ -27,7 +27,8 @@ class StepInfos(list[dict[str, Any]]):
     """
 
     def __init__(self, quiet_infos: QuietInfos, write: Callable[[Infos], None] | None = None) -> None:
-        """
+        """Remember how to make the infos.
+
         Args:
           quiet_infos: makes the infos of environments that have nothing to report.
           write: writes the infos of the other environments into the list. The data that it reads must not change any

@@ -61,7 +61,8 @@ class JaxVecEnv(AllLanesVecEnv):
         seed: int | None = None,
         devices: int | Mesh | None = None,
     ) -> None:
-        """
+        """Prepare to step the environments; `reset` starts their first episodes.
+
         Args:
           env: an environment, or a VectorEnv with auto-reset SAME_STEP.
           num_envs: the number of environments, by default 1, or the VectorEnv's own number.

@@ -40,7 +40,8 @@ class RayVecEnv(WorkerVecEnv):
         step_timeout: float | None = None,
         on_worker_death: str = "raise",
     ) -> None:
-        """
+        """Start the actors, and make the environments in them.
+
         Args:
           env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work. Modules
             that they refer to must be installed on the nodes.

@@ -45,7 +45,8 @@ class WorkerActor(WorkerHandle):
     """
 
     def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
-        """
+        """Start an actor, and make its environments.
+
         Args:
           lanes: the indices of the actor's environments.
           env_fns: a pickled list of functions that make the environments.

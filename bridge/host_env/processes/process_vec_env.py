@@ -53,7 +53,8 @@ class ProcessVecEnv(WorkerVecEnv):
         step_timeout: float | None = None,
         on_worker_death: str = "raise",
     ) -> None:
-        """
+        """Start the processes, and make the environments in them.
+
         Args:
           env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work.
           envs_per_process: the number of environments that a process steps, one after another. More than 1 is faster if

@@ -31,7 +31,8 @@ class StepMemory:
     def __init__(
         self, file: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        """
+        """Allocate the arrays.
+
         Args:
           file: the descriptor of the file whose memory is shared with the workers, or PRIVATE.
           num_envs: the number of environments.

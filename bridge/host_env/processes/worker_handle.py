@@ -78,7 +78,8 @@ class WorkerHandle(ABC):
     """
 
     def __init__(self, lanes: range, env_fns: bytes) -> None:
-        """
+        """Start the worker, and let it make its environments.
+
         Args:
           lanes: the indices of the worker's environments.
           env_fns: a pickled list of functions that make the environments.
@@ -156,7 +157,8 @@ class WorkerProcess(WorkerHandle):
     """
 
     def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
-        """
+        """Start the process, and let it make its environments.
+
         Args:
           lanes: the indices of the worker's environments.
           env_fns: a pickled list of functions that make the environments.

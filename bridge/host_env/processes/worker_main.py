@@ -39,8 +39,7 @@ PRIVATE = -1
 # Types of values in an info that cannot be modified.
 IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
 
-# Arrays with the leading axis of the environments: one under the key None, or the parts of a Dict or Tuple by their
-# keys.
+# Arrays with the leading axis of the environments: one under the key None, or the parts of a Dict or Tuple by key.
 Observations = Mapping[Any, np.ndarray]
 
 
@@ -78,11 +77,7 @@ class Lanes:
     def reset(
         self, seeds: Iterable[int | None], options: Iterable[dict[str, Any] | None], observations: Observations
     ) -> list[dict[str, Any]]:
-        """Begin an episode in every environment.
-
-        Returns:
-          The environments' infos.
-        """
+        """Begin an episode in every environment, and return the infos."""
         plain, infos = observations.get(None), []
         lane = 0
         try:
@@ -135,11 +130,7 @@ class Lanes:
 
 
 def _write(observations: Observations, plain: np.ndarray | None, lane: int, observation: Any) -> None:
-    """Write an observation into the row `lane` of the arrays.
-
-    Args:
-      plain: the only array of observations, if there is one.
-    """
+    """Write an observation into row `lane` of the arrays, of which `plain` is the only one, if there is only one."""
     if plain is not None:
         plain[lane] = observation
     else:
@@ -284,7 +275,8 @@ class Worker:
     """
 
     def __init__(self, memory: int) -> None:
-        """
+        """Prepare to make environments at the first command.
+
         Args:
           memory: the descriptor of the file whose memory is shared; PRIVATE if none is.
         """

@@ -62,7 +62,8 @@ class WorkerVecEnv(VecEnv):
         step_timeout: float | None,
         on_worker_death: str,
     ) -> None:
-        """
+        """Start the workers, and make the environments in them.
+
         Args:
           env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work.
           envs_per_worker: the number of environments that a worker steps, one after another.
