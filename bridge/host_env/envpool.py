@@ -174,8 +174,7 @@ class PoolCalls:
         return state[self._observation], state[self._reward], done & ~truncated, truncated, self._info(state)
 
     def reset(self, lanes: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
-        """Start the next episodes of environments whose episode ended; the returned function waits for their first
-        observations.
+        """Start next episodes after the previous ones ended; the returned function waits for the first observations.
 
         After an episode's end, a step with any action begins the next episode. EnvPool's `reset` would too, but it
         begins a new game where only a life was lost.

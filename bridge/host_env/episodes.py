@@ -113,9 +113,7 @@ class Episodes:
     def step(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, Infos]:
-        """Call `count`, and return the infos of a step in which no episode ended, for callers that fill in each
-        environment's.
-        """
+        """Call `count`, and return infos of a step in which no episode ended, for callers that fill in all infos."""
         return *self.count(rewards, terminated, truncated), self.quiet_infos({})
 
     def end(self, lanes: np.ndarray, infos: Infos, terminated: np.ndarray, observations: list[Any]) -> None:

@@ -162,15 +162,17 @@ class GymVecEnv(HostVecEnv):
         info: dict[str, Any],
         told: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the last observations of the ended environments, and the infos of all; write first observations into
-        `observation`.
+        """Return the last observations of ended episodes, and infos; write first observations into `observation`.
 
         Args:
           ended: the indices of the environments whose episode ended.
           first: the function that a LaneReset returned, if environments are reset one by one.
           observation: a batch for all environments, after the step.
           info: the infos of the step, as Gymnasium batches them.
-          told: the same without those of the previous episode, as `_kept` returns them.
+          told: the same without the previous episode's infos, as `_kept` returns them.
+
+        Returns:
+          Last observations of the ended environments, and infos of all.
         """
         if first is None:
             self._update_reset_infos(ended, told, ended, self.num_envs)
@@ -292,9 +294,7 @@ class GymVecEnv(HostVecEnv):
         return [self._source.envs[lane] for lane in lanes_of(indices, self.num_envs)]
 
     def _are_monitored(self) -> bool:
-        """Return whether all environments are in Monitors, which may count other rewards than those that `step`
-        returns.
-        """
+        """Return whether all environments are in Monitors, whose `episode` may count other rewards."""
         core: Any = self.vector_env.unwrapped
         if hasattr(core, "envs"):
             return all(is_wrapped(env, Monitor) for env in core.envs)

@@ -93,8 +93,7 @@ class ActionChecker:
 
 
 def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
-    """Return a batch of actions as SB3 passes them to environments, in a new array, because environments may write into
-    it.
+    """Return a batch of actions as SB3 passes them to environments, in a new array, which these may overwrite.
 
     Box actions are clipped to the space's bounds, which stay in float64: rounded to float32, a bound may lie outside.
     """

@@ -172,9 +172,7 @@ class Programs:
 
 
 def _gives_masks(venv: VectorEnv, state: Any) -> bool:
-    """Return whether the environments have `action_masks` that can be traced. On the host, `action_masks` may run any
-    code.
-    """
+    """Return whether the environments have `action_masks` that can be traced: on the host it may run any code."""
     if not has_action_masks(venv.env):
         return False
     try:

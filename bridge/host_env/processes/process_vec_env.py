@@ -37,12 +37,11 @@ IS_POSIX = os.name == "posix"
 
 
 class ProcessVecEnv(WorkerVecEnv):
-    """Vectorized environment whose Gymnasium environments run in other processes, one or several in each; on Linux and
-    macOS.
+    """Vectorized environment whose Gymnasium environments run in other processes, one or several in each.
 
-    Use it for environments that take longer than waking a process. Observations, rewards and flags are in shared
-    memory; infos are sent only if they are not empty. Results, and what happens when an environment raises or a process
-    dies, are as in WorkerVecEnv.
+    Use it for environments that take longer than waking a process, on Linux and macOS. Observations, rewards and flags
+    are in shared memory; infos are sent only if they are not empty. Results, and what happens when an environment
+    raises or a process dies, are as in WorkerVecEnv.
     """
 
     def __init__(

@@ -111,9 +111,7 @@ class StepMemory:
 
 
 def anonymous_file() -> IO[bytes]:
-    """Return a file without a name, in memory where the system supports it. It disappears when the last process closes
-    it.
-    """
+    """Return a file without a name, in memory if possible, that disappears when no process has it open."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("ProcessVecEnv"), "r+b")
     return tempfile.TemporaryFile()
