@@ -1,4 +1,4 @@
-"""Where the arrays of a ring are: in memory or in files."""
+"""Storage of a ring's arrays, in memory or in files."""
 
 from __future__ import annotations
 

@@ -30,10 +30,10 @@ SMALL_ENDS = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the ring stores what environments return, where it differs: (1,) for a Discrete space, and dtypes.
+    """Shapes and dtypes of a ring where they differ from the environments': (1,) for a Discrete space, and dtypes.
 
     Attributes:
-      obs_shape: the shape of an observation, or a dict of such.
+      obs_shape: the shape of an observation in the ring, or a dict of such.
       observation_space: of the environments.
       action_dtype: in the ring.
     """

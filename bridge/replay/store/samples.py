@@ -8,7 +8,7 @@ import torch
 
 
 class PrioritizedSamples(NamedTuple):
-    """SB3's samples, of either kind of observations, with weights and indices.
+    """Samples with the fields of SB3's, for either kind of observations, and weights and indices.
 
     Attributes:
       weights: (batch_size,), importance weights, the greatest of which is 1.
