@@ -117,9 +117,7 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         return create_empty_array(env.venv.observation_space, env.num_envs)
 
     def _map_statistics(self, function: Any) -> Any:
-        """Apply `function` to the RunningMeanStd of each array of the observation; None for arrays that are not
-        normalized.
-        """
+        """Apply `function` to the RunningMeanStd of each normalized array of the observation; None for others."""
         env = self.wrapper
         if not env.norm_obs:
             return None
@@ -140,9 +138,7 @@ def own_statistics(env: VecNormalize) -> type | None:
 
 
 def _array(numbers: Any) -> Any:
-    """Return `jnp.asarray(numbers, float)`, but with NumPy: outside of compiled functions, JAX's operations cost
-    dispatch.
-    """
+    """Return `jnp.asarray(numbers, float)`, but with NumPy: uncompiled operations of JAX cost dispatch."""
     return np.asarray(numbers, jax.dtypes.canonicalize_dtype(float))
 
 
