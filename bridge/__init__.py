@@ -38,6 +38,7 @@ from bridge.seeds import train_seeds
 from bridge.translate.pytorch.operations import MODULES
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from bridge.wrappers import CompiledWrapper, register_wrapper
+from jaxenvs import __version__ as __version__
 
 __all__ = [
     "A2C",

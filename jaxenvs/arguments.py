@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable
@@ -32,6 +35,11 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
     Raises:
       ValueError: it is none.
     """
+    if is_traced(value):
+        raise ValueError(
+            f"{name} must be {expected or 'an int'}, got {shown(value)}, which is traced: it chooses a shape or a path "
+            "of the program, so it cannot be swept. Call the function once for each value."
+        )
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -236,6 +244,11 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 3, show: Callable[
     return f"Did you mean {' or '.join(map(show, near))}?" if near else ""
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the five known names that are nearest to a wrong one, however far."""
+    return difflib.get_close_matches(name, list(known), n=5, cutoff=0.0)
+
+
 def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
     """What to say of a parameter that an environment does not have.
 
@@ -246,3 +259,59 @@ def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
     names = list(names)
     hint = did_you_mean(name, names, most=1, show=repr)
     return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."
+
+
+def explain_calls(cls: Any) -> None:
+    """Make `reset` and `step` of an environment say how they are called when somebody calls them as in Gymnasium.
+
+    Args:
+      cls: the class, changed in place. Inherited methods that explain their calls already stay as they are, and so do
+        static methods and the like.
+    """
+    usages = {"reset": "state, timestep = env.reset(key)", "step": "state, timestep = env.step(state, action)"}
+    for name, usage in usages.items():
+        method = inspect.getattr_static(cls, name)
+        if inspect.isfunction(method) and not hasattr(method, "explains_calls"):
+            setattr(cls, name, _explained(method, usage))
+
+
+def _explained(method: Any, usage: str) -> Any:
+    signature, takes_key = inspect.signature(method), "(key)" in usage
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            values = list(signature.bind(self, *args, **kwargs).arguments.values())
+        except TypeError as error:
+            raise TypeError(
+                f"{type(self).__name__}.{method.__name__}: {error}. An environment of jaxenvs keeps no state: "
+                f'`{usage}`. gymnasium.make("jaxenvs/ID") makes one with Gymnasium\'s reset and step.'
+            ) from None
+        if takes_key and len(values) > 1 and is_real(values[1]) and np.ndim(values[1]) == 0:
+            typed_key("key", values[1])  # which refuses a seed; keys of the old kind, uint32[2], pass
+        return method(self, *args, **kwargs)
+
+    call.explains_calls = True  # type: ignore[attr-defined]
+    return call
+
+
+def replaceable(cls: Any) -> None:
+    """Give a frozen dataclass a method `replace`, and let it tell of that whoever assigns to a field.
+
+    Args:
+      cls: changed in place. A `replace` of its own stays.
+    """
+    if not hasattr(cls, "replace"):
+        cls.replace = dataclasses.replace
+    assign = cls.__setattr__
+
+    def refuse(self: Any, name: str, value: Any) -> None:
+        try:
+            assign(self, name, value)
+        except dataclasses.FrozenInstanceError:
+            noun = "env" if hasattr(cls, "step") else "state"
+            raise dataclasses.FrozenInstanceError(
+                f"cannot assign to {cls.__name__}.{name}: {noun}.replace({name}=...) makes a changed copy."
+            ) from None
+
+    cls.__setattr__ = refuse

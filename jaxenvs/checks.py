@@ -182,9 +182,14 @@ def _spaces(env: Environment[Any]) -> _Spaces:
 def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
     """What `reset`, and a step after it, return: (state, timestep) of `jax.ShapeDtypeStruct`, twice."""
 
+    numbers: list[str] = []  # of Python, in the state of reset, while step runs
+
     def episode(env: Environment[Any], key: jax.Array, action: Any) -> Any:
         started = _require_pair("reset", env.reset(key))
-        return started, _require_pair("step", env.step(started[0], action))
+        numbers[:] = _python_numbers("state", started[0])
+        stepped = env.step(started[0], action)
+        numbers.clear()
+        return started, _require_pair("step", stepped)
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
@@ -195,7 +200,13 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
             jax.eval_shape(lambda key, action: episode(env, key, action), key, action)
         except Exception:
             if not isinstance(error, jax.errors.JAXTypeError) and "Tracer" not in str(error):
-                raise error from None
+                if not numbers:
+                    raise error from None
+                raise TypeError(
+                    f"{name}.step fails with the state that reset returned, {type(error).__name__}: {error}. In that "
+                    f"state {numbers[0]} is a Python number: {name}.reset must return an array there, as jnp.asarray "
+                    "makes it."
+                ) from error
             raise TypeError(
                 f"{name}.reset and step must not ask for values of the state, the action or the key, which are traced: "
                 "choose with jnp.where or jax.lax.cond, and convert with jnp.asarray."
@@ -207,6 +218,12 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
             "One that chooses a code path or a shape must be marked so, as `size: int = static(default=3)`."
         ) from error
     return found
+
+
+def _python_numbers(part: str, tree: Any) -> list[str]:
+    """Return the paths and values of the leaves that are numbers of Python."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [f"{part}{jax.tree_util.keystr(path)} = {leaf}" for path, leaf in leaves if isinstance(leaf, int | float)]
 
 
 def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
@@ -321,14 +338,22 @@ def _describe(leaf: Any) -> str:
 
 def _require_same(function: str, from_reset: Any, from_step: Any) -> None:
     before, after = (
-        {jax.tree_util.keystr(path): _describe(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (from_reset, from_step)
+        {
+            f"{part}{jax.tree_util.keystr(path)}": _describe(leaf)
+            for part, tree in zip(("state", "timestep"), pair, strict=True)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for pair in (from_reset, from_step)
     )
     for path in before.keys() | after.keys():
-        if before.get(path) != after.get(path):
+        first, second = before.get(path, "absent"), after.get(path, "absent")
+        if first != second:
+            hint = (
+                " A Python number is weak: jnp.float32(0.0) has a dtype of its own." if "weak" in first + second else ""
+            )
             raise TypeError(
-                f"reset and {function} must return the same structure and dtypes: (state, timestep){path} is "
-                f"{before.get(path, 'absent')} from reset and {after.get(path, 'absent')} from {function}."
+                f"reset and {function} must return the same structure and dtypes: {path} is {first} from reset and "
+                f"{second} from {function}.{hint}"
             )
 
 

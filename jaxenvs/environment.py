@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.arguments import hashable, is_array, is_real, no_parameter, shown, type_name
+from jaxenvs.arguments import explain_calls, hashable, is_array, is_real, no_parameter, replaceable, shown, type_name
 
 State = TypeVar("State")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def struct(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass and a pytree whose leaves are its fields. For states and the like.
+    """Make a class a frozen dataclass with `replace`, and a pytree of its fields. For states and the like.
 
     A method `__check_init__(self)` is called with what somebody made, and may raise; not with what JAX puts together
     from leaves, which may be tracers, axes or anything else.
@@ -43,6 +43,7 @@ def struct(cls: type[T]) -> type[T]:
     if not isinstance(cls, type):
         raise TypeError(f"@struct must decorate a class, got {shown(cls)}.")
     cls = dataclasses.dataclass(frozen=True)(cls)
+    replaceable(cls)
     if not hasattr(cls, "__check_init__"):
         return jax.tree_util.register_dataclass(cls)
     _check_after_init(cls)
@@ -101,6 +102,7 @@ def environment(cls: type[T]) -> type[T]:
             f"@environment must decorate a subclass of jaxenvs.Environment, got {got}. For states: @struct."
         )
     cls = struct(cls)
+    explain_calls(cls)
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.default is dataclasses.MISSING or field.metadata.get("static"):
             continue
@@ -308,7 +310,9 @@ def require_environment(name: str, value: Any) -> None:
     if isinstance(value, type) and issubclass(value, Environment):
         raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make one of it.")
     if not isinstance(value, Environment):
-        raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}.")
+        theirs = " of Gymnasium: bridge.make_vec_env takes it, and check_env of stable_baselines3.common.env_checker"
+        whose = theirs if isinstance(value, gymnasium.Env) else ""
+        raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}{whose}.")
     if jax.tree_util.all_leaves([value]):
         raise TypeError(f"{name} must be a pytree: decorate the class {type(value).__name__} with @environment.")
 

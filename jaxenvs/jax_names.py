@@ -9,6 +9,8 @@ import jax
 
 # The beginning of the names of events by which `jax.monitoring` tells what tracing, lowering and compiling took.
 COMPILE_EVENTS = "/jax/core/compile/"
+# The modules whose functions call Python, use files or ask for devices, and so do more than calculate.
+OUTSIDE_MODULES = ("jax._src.debugging", "jax._src.callback", "jax._src.profiler", "jax._src.xla_bridge")
 
 
 def has_run() -> bool | None:

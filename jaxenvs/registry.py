@@ -13,7 +13,17 @@ import jax
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from jaxenvs.arguments import did_you_mean, function, instance, integer, no_parameter, number, positive_int
+from jaxenvs.arguments import (
+    boolean,
+    did_you_mean,
+    function,
+    instance,
+    integer,
+    nearest,
+    no_parameter,
+    number,
+    positive_int,
+)
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.vector import VectorEnv
 from jaxenvs.wrappers import TimeLimit
@@ -82,10 +92,11 @@ def register(
     max_episode_steps: int | None = None,
     reward_threshold: float | None = None,
     parameters: Mapping[str, Any] | None = None,
+    override: bool = False,
 ) -> None:
     """Make an environment known to `make`, to `bridge.make_vec_env`, and to Gymnasium as "jaxenvs/<id>".
 
-    Registering an id again replaces it, so that a notebook cell can be run twice.
+    Registering your own id again replaces it, so that a notebook cell can be run twice.
 
     Args:
       id: name and version, as "CartPole-v1".
@@ -93,13 +104,17 @@ def register(
       max_episode_steps: the limit that `make` puts on an episode, or None.
       reward_threshold: the mean return at which the task counts as solved, or None.
       parameters: what `make` passes to the entry point unless told otherwise.
+      override: replace an environment that comes with jaxenvs.
 
     Raises:
-      TypeError, ValueError: an argument is not what it must be.
+      TypeError, ValueError: an argument is not what it must be, or the id is one of jaxenvs's own.
       gymnasium.error.Error: Gymnasium does not take the id; its message says why.
     """
     instance("parameters", parameters, (Mapping, NoneType), "a mapping of names to values")
     spec = Spec(id, entry_point, max_episode_steps, reward_threshold, dict(parameters or {}))
+    known, override = _specs.get(id, spec), boolean("override", override)
+    if known != spec and str(known.entry_point).startswith("jaxenvs.envs.") and not override:
+        raise ValueError(f"id must not be {id!r}, which comes with jaxenvs: take another, or pass override=True.")
     _register_in_gymnasium(spec)  # first, as Gymnasium may refuse the id
     _specs[id] = spec
 
@@ -130,7 +145,8 @@ def spec(id: str) -> Spec:
     if name and library in LIBRARIES and id not in _specs:
         return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
-        hint = did_you_mean(id, _specs) or f"Registered are: {', '.join(registered())}."
+        near = ", ".join(nearest(id, _specs))
+        hint = did_you_mean(id, _specs) or f"The nearest are {near}; `jaxenvs list` shows all."
         raise UnknownEnvironment(f"No environment {id!r}. {hint}")
     return _specs[id]
 
@@ -153,7 +169,7 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
     no_limit = isinstance(max_episode_steps, int | np.integer) and max_episode_steps == -1
     if not (max_episode_steps is None or no_limit or isinstance(max_episode_steps, jax.Array)):  # it may be traced
         integer("max_episode_steps", max_episode_steps, 1, expected="None, -1 for no limit, or a positive int")
-    entry_point = _imported(known)
+    entry_point = import_entry_point(known)
     if isinstance(entry_point, type) and dataclasses.is_dataclass(entry_point):
         names = [field.name for field in dataclasses.fields(entry_point)]
         for name in parameters:
@@ -167,7 +183,12 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
     return env if limit is None or no_limit else TimeLimit(env, limit)
 
 
-def _imported(spec: Spec) -> Callable[..., Environment[Any]]:
+def import_entry_point(spec: Spec) -> Callable[..., Environment[Any]]:
+    """Return the class or function that makes the environment of a spec.
+
+    Raises:
+      ImportError: it cannot be imported.
+    """
     if not isinstance(spec.entry_point, str):
         return spec.entry_point
     module, _, name = spec.entry_point.partition(":")

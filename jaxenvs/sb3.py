@@ -16,6 +16,7 @@ if not hasattr(bridge, "JaxVecEnv"):
 
 from bridge import *  # noqa: F403
 from bridge import __all__ as __all__
+from bridge import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:

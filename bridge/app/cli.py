@@ -15,7 +15,7 @@ from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import LAST_SEED, TrainingConfig, forget_fitted, load_config, tell_of_other_versions
 from bridge.app.evaluation import evaluate_run
 from bridge.app.files import check_folder
-from bridge.app.hyperparameters import parse_assignments
+from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
 from bridge.app.runs import refuse_used
 from bridge.app.training.distributed import joined
@@ -33,11 +33,34 @@ def _shown_as(metavar: str, help: str | None = None) -> Any:
     return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
 
 
+def _read_by(read: Callable[[str], Any], metavar: str) -> Any:
+    """Return tyro's specification for an argument that is one word, which `read` converts; None cannot be typed."""
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _key_of(algorithm: str) -> str:
+    """Return the key of ALGORITHMS for a name in any case, such as PPO or MaskablePPO; an unknown name unchanged."""
+    keys = {name.lower(): key for key, spec in ALGORITHMS.items() for name in (key, spec.name)}
+    return keys.get(algorithm.lower(), algorithm)
+
+
 # Optional arguments show no "(default: None)", because their help says what None means.
-Algorithm = Annotated[str | None, tyro.conf.Positional, _shown_as("[ALGORITHM", f"One of {', '.join(ALGORITHMS)}.")]
+Algorithm = Annotated[
+    str | None,
+    tyro.conf.Positional,
+    _read_by(_key_of, "ALGORITHM"),
+    _shown_as("[ALGORITHM", f"One of {', '.join(ALGORITHMS)}."),
+]
 EnvId = Annotated[str | None, tyro.conf.Positional, _shown_as("ENV_ID]")]
 Name = Annotated[str | None, _shown_as("NAME")]
-Number = Annotated[int | None, _shown_as("N")]
+Count = Annotated[int, _read_by(whole_number, "N")]
+Number = Annotated[int | None, _read_by(whole_number, "N"), _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Settings = Annotated[
     Path | None,
@@ -98,8 +121,8 @@ def train(
       resume: The folder of a run: continue from its last checkpoint, as if it had never stopped, to its total
         timesteps, or to more, if --total-timesteps is given.
       devices: Divide one compiled training over this many devices of this machine; on a CPU, over this many cores.
-      distributed: Divide it over all devices of all processes that are started alike, on any number of machines. Under
-        SLURM and the like nothing else is needed; elsewhere give the next three arguments, too.
+      distributed: Divide the training over all devices of all processes that are started alike, on any number of
+        machines. Under SLURM and the like nothing else is needed; elsewhere give the next three arguments, too.
       coordinator: HOST:PORT of the first process, for the others to find it.
       num_processes: The number of processes.
       process_id: The number of this process, from 0 on.
@@ -210,17 +233,17 @@ def tune(
     algorithm: Algorithm = None,
     env_id: EnvId = None,
     trials: Number = None,
-    seeds: int = 5,
+    seeds: Count = 5,
     num_envs: Number = None,
     total_timesteps: Number = None,
-    seed: int = 0,
+    seed: Count = 0,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     space: File = None,
     sampler: Literal["tpe", "random"] = "tpe",
     pruner: Literal["median", "halving", "none"] = "median",
-    startup_trials: int = 10,
-    evaluations: int = 5,
+    startup_trials: Count = 10,
+    evaluations: Count = 5,
     storage: Name = None,
     study_name: Name = None,
     out: File = None,
@@ -293,7 +316,7 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
     print(evaluate_run(run, episodes, seed))
 
 
-def record(run: Run, episodes: int = 1, seed: Number = None, out: File = None) -> None:
+def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None) -> None:
     """Film the agent of a run, as GIF or MP4.
 
     For example: jaxenvs record runs/CartPole-v1-ppo-0

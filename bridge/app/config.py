@@ -28,6 +28,7 @@ from bridge.app.hyperparameters import (
     check_bounds,
 )
 from bridge.app.tuned import GAMES, TUNED, read
+from bridge.engine.plan import ENGINES
 from jaxenvs.cli import UserError
 
 # For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
@@ -104,7 +105,11 @@ class TrainingConfig:
           UserError: something is unknown, of the wrong type, or does not fit together.
         """
         if algorithm not in ALGORITHMS:
-            raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm, ALGORITHMS)}")
+            raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm.lower(), ALGORITHMS)}")
+        if engine not in ENGINES:
+            raise UserError(
+                f"--engine must be one of {', '.join(ENGINES)}, got {engine}. JAX takes a GPU if there is one."
+            )
         env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
         _require_json("--env-kwargs", env_kwargs)
         _require_json("--hyperparameters", given)

@@ -82,7 +82,7 @@ def _pool_has(env_id: str) -> bool:
 
 
 def _pool_name(env_id: str) -> str:
-    return native_id(env_id) if env_id.endswith("NoFrameskip-v4") else env_id
+    return native_id(env_id) if env_id.endswith("NoFrameskip-v4") else env_id.removeprefix("ALE/")
 
 
 def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:

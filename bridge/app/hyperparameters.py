@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -109,6 +110,21 @@ def _parse_value(name: str, text: str) -> Any:
         if re.fullmatch(r"[A-Za-z][\w.+-]*", text):
             return text
         raise ValueError(f"{name}={text} is not a Python literal, as 32, 0.5, True, 'text' or [64, 64].") from error
+
+
+def whole_number(text: str) -> int:
+    """Read a whole number as people type it: 100000, 100_000 or 1e5.
+
+    Raises:
+      ValueError: it is none.
+    """
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if number.is_integer() and abs(number) < 2**53:  # beyond which floats leave out numbers
+            return int(number)
+    raise ValueError(f"a whole number was expected, as 100000 or 1e5, got {text!r}.")
 
 
 def to_schedule(value: Any) -> Any:

@@ -23,6 +23,7 @@ import tyro
 import jaxenvs
 import jaxenvs.foreign
 from jaxenvs import Environment
+from jaxenvs.arguments import did_you_mean
 from jaxenvs.foreign.library import require_library
 from jaxenvs.registry import LIBRARIES
 
@@ -147,8 +148,10 @@ def list_environments(modules: Modules = ()) -> None:
         modules = tuple(name for name in modules if name not in LIBRARIES)
         if not modules:
             return
+    others = [*LIBRARIES, "envpool"]
+    known = f"Libraries whose environments can be listed: {', '.join(others)}."
     for module in modules:
-        import_module(module)
+        import_module(module, did_you_mean(module, others, most=1) or known)
     rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
     for env_id in jaxenvs.registered():
         spec = jaxenvs.spec(env_id)
@@ -269,8 +272,11 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def import_module(name: str) -> None:
+def import_module(name: str, hint: str = "") -> None:
     """Import a module of the user's, which registers environments.
+
+    Args:
+      hint: what to say besides if there is no such module.
 
     Raises:
       UserError: there is no such module, or it raises.
@@ -282,7 +288,7 @@ def import_module(name: str) -> None:
         importlib.import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"No module {name!r}, neither in {here} nor installed.") from error
+            raise UserError(f"No module {name!r}, neither in {here} nor installed. {hint}".rstrip()) from error
         raise UserError(f"The module {name!r} cannot be imported: {_described(error)}") from error
 
 

@@ -110,7 +110,7 @@ def _cache(has_bridge: bool) -> str:
 
 
 def _extras() -> str:
-    """Which of `jaxenvs[...]` are there, and what the others lack."""
+    """Which of `jaxenvs[...]` are there. Of those that are not, it is not known whether anybody asked for them."""
     needed: dict[str, list[str]] = {}
     try:
         for line in requires("jaxenvs") or []:
@@ -120,10 +120,7 @@ def _extras() -> str:
                 needed.setdefault(extra, []).extend(names)
     except PackageNotFoundError:
         return "unknown, as jaxenvs is not installed but on the path"
-    lacking = {extra: sorted(_lacking(extra, needed)) for extra in needed}
-    whole = [extra for extra, packages in lacking.items() if not packages]
-    parts = [f"{extra} lacks {', '.join(packages)}" for extra, packages in lacking.items() if packages]
-    return "; ".join([f"whole: {', '.join(whole) or 'none'}", *parts])
+    return ", ".join(extra for extra in needed if not _lacking(extra, needed)) or "none"
 
 
 def _lacking(extra: str, needed: dict[str, list[str]]) -> set[str]:

@@ -13,10 +13,14 @@ from jaxenvs.vector import VectorEnv
 
 
 class RegisteredEnv(GymnasiumEnv):
-    """The environment of an id, as `gymnasium.make` wants it: the time limit is left to Gymnasium's wrapper."""
+    """The environment of an id, as `gymnasium.make` wants it: the time limit is left to Gymnasium's wrapper.
+
+    The limit of an environment that computes its own, as BitFlipping does, is not known to Gymnasium.
+    """
 
     def __init__(self, env_id: str, render_mode: str | None = None, **parameters: Any) -> None:
-        super().__init__(registry.make(env_id, max_episode_steps=-1, **parameters), render_mode)
+        limit = None if registry.spec(env_id).max_episode_steps is None else -1
+        super().__init__(registry.make(env_id, max_episode_steps=limit, **parameters), render_mode)
 
 
 class RegisteredVectorEnv(GymnasiumVectorEnv):
@@ -26,7 +30,7 @@ class RegisteredVectorEnv(GymnasiumVectorEnv):
         self,
         env_id: str,
         num_envs: int,
-        max_episode_steps: int | None = -1,
+        max_episode_steps: int | None = None,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **parameters: Any,

@@ -15,6 +15,7 @@ import torch
 import jaxenvs
 from bridge.app import cli as of_bridge
 from jaxenvs import cli
+from jaxenvs.cli import machine_report
 from tests.bridge.app.short_runs import error_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -80,6 +81,14 @@ def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
 def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "jumanji", None)
     assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
+
+
+def test_list_says_what_can_be_listed_where_there_is_no_such_module(capsys):
+    message = error_of(capsys, "list", "foo")
+    assert "No module 'foo'" in message
+    assert "Libraries whose environments can be listed: brax, craftax, gymnax, " in message
+    assert message.rstrip().endswith("xminigrid, envpool.")
+    assert "Did you mean gymnax?" in error_of(capsys, "list", "gymnas")
 
 
 def test_tune_says_what_to_install_without_optuna(capsys, monkeypatch):
@@ -158,6 +167,12 @@ main(["--help"])
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
     firsts = {name: command.__doc__.partition("\n")[0] for name, command in of_bridge.COMMANDS.items()}
     assert firsts == cli.OF_BRIDGE
+
+
+def test_doctor_lists_the_extras_that_are_there_alone(monkeypatch):
+    lines = ['numpy; extra == "one"', 'no-such-package; extra == "two"', 'jaxenvs[one,two]; extra == "both"']
+    monkeypatch.setattr(machine_report, "requires", lambda name: lines)
+    assert "extras    one\n" in machine_report.report()
 
 
 def test_doctor_fits_on_a_screen_and_names_nobody(capsys):

@@ -111,3 +111,9 @@ def test_another_bridge_in_the_way_is_named(tmp_path):
     (tmp_path / "bridge.py").write_text("")
     result = subprocess.run([sys.executable, "-c", "import jaxenvs.sb3"], cwd=tmp_path, capture_output=True, text=True)
     assert f"`import bridge` finds {tmp_path / 'bridge.py'}" in result.stderr
+
+
+def test_every_name_of_the_package_has_its_version():
+    code = "import bridge, jaxenvs, jaxenvs.sb3 as sb3; print(bridge.__version__, sb3.__version__, jaxenvs.__version__)"
+    first, *others = python(code).stdout.split()
+    assert others == [first] * 2

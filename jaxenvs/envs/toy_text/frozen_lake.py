@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import gymnasium
 import jax
@@ -150,12 +151,14 @@ def _goal_can_be_reached(rows: tuple[str, ...]) -> bool:
     return bool((reached & (letters == "G")).any())
 
 
-def _checked_map(desc: Iterable[str]) -> tuple[str, ...]:
-    rows = tuple(desc)
-    right = not isinstance(desc, str) and all(
-        isinstance(row, str) and len(row) == len(rows[0]) and set(row) <= set("SFHG") for row in rows
-    )
-    if not rows or not right or "S" not in "".join(rows):
+def _checked_map(desc: Iterable[Any]) -> tuple[str, ...]:
+    """Return the rows of a map as texts. As in Gymnasium, a row may be a list of letters, too, and letters bytes."""
+    try:
+        rows = tuple(b"".join(np.asarray(row, dtype="c").ravel()).decode() for row in desc)
+    except (TypeError, ValueError):  # no rows, or no letters
+        rows = ()
+    right = not isinstance(desc, str) and all(len(row) == len(rows[0]) and set(row) <= set("SFHG") for row in rows)
+    if not right or "S" not in "".join(rows):
         raise ValueError(
             f"desc must be equally long texts of the letters S, F, H and G, with an S among them, got {shown(desc)}."
         )
