@@ -160,7 +160,7 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
             model = algorithm_class(config.algorithm).load(newest)
         if isinstance(env, VecNormalize):
             env = VecNormalize.load(str(folder / STATISTICS), env.venv)
-    except Exception as error:  # unpickling may raise anything
+    except Exception as error:  # whatever unpickling ends in
         raise UserError(f"Cannot load {newest} of {folder}: {_in_a_line(error)}") from error
     return model, env
 
@@ -175,7 +175,7 @@ def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAl
     try:
         with without_dynamo():
             return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
-    except Exception as error:  # unpickling may raise anything
+    except Exception as error:  # whatever unpickling ends in
         raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 

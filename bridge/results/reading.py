@@ -103,7 +103,7 @@ def _of_episodes(timesteps: np.ndarray, returns: np.ndarray) -> Table:
 
 
 def _of_metrics(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table for each seed; a single seed may have no axis."""
+    """A table for each row of seeds; of one seed there may be no axis."""
     missing = [name for name in COLUMNS if name not in metrics]
     if missing:
         raise ValueError(f"Metrics must have {', '.join(COLUMNS)}; there is no {missing[0]}, only {sorted(metrics)}.")
@@ -118,7 +118,7 @@ def _run(table: Table, num_timesteps: int | None, x_axis: str) -> Run:
     x = table["episodes"].cumsum() if x_axis == "episodes" else table.get(x_axis)
     if x is None:
         raise ValueError(f"x_axis={x_axis!r} needs monitor files: nothing else tells the time of an episode.")
-    has_ended = table["episodes"] > 0  # the return of other rows is 0
+    has_ended = table["episodes"] > 0  # of the others the return is 0
     if num_timesteps is not None:
         has_ended &= table["timesteps"] <= num_timesteps
     return Run(x[has_ended], table["episode_return"][has_ended], table["episodes"][has_ended])
