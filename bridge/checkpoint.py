@@ -106,7 +106,7 @@ def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, 
     random generators of PyTorch (with CUDA), NumPy and Python, and the replay buffer, if there is one.
 
     Call it between rollouts, as RolloutCheckpoint does: a partly filled rollout buffer is not saved. The file is
-    replaced atomically, so an interrupted save loses nothing; but for a replay buffer in files it holds only their
+    replaced atomically, so an interrupted save loses nothing. For a replay buffer in files it holds only their
     folder, whose content may be newer.
 
     Args:

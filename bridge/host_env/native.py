@@ -15,7 +15,7 @@ from bridge.observations import map_parts
 # The alignment that XLA requires of memory to use it without a copy.
 ALIGNMENT = 64
 
-# The memory of at most this many steps is reused. If the caller holds more steps, it keeps the others for good.
+# The memory of at most this many steps is reused. If the caller holds more, the oldest leaves the pool for good.
 MOST_BUFFERS = 8
 
 

@@ -152,8 +152,8 @@ class JaxVecEnv(AllLanesVecEnv):
             raise RuntimeError("step_wait was called without step_async.")
         try:
             outputs = self.programs.outputs_on_host(stepping)
-        # On devices other than a CPU, a failure of the compiled function is raised only here.
         except Exception:
+            # On devices other than a CPU, a failure of the compiled function is raised only here.
             self._state = None
             raise
         infos = self.quiet_infos(outputs.final_info)

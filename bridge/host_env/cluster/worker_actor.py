@@ -89,8 +89,8 @@ class WorkerActor(WorkerHandle):
             raise self._died(f"did not {deadline.what}") from None
         except errors.RayTaskError as error:  # raised by this package's code, not by an environment
             raise WorkerError(f"The actor of {self.lanes_in_words} failed:\n\n{error}", self.lanes) from None
-        # Also for an actor that is temporarily unreachable, and for answers that were lost with a node.
         except errors.RayError as error:
+            # Also for an actor that is temporarily unreachable, and for answers that were lost with a node.
             self.end()
             what, _, _ = str(error).partition("Some common causes")  # without Ray's long advice
             raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None

@@ -43,12 +43,12 @@ class WorkerVecEnv(VecEnv):
     `reset` and `step` return the same as SerialVecEnv, and environments with the same seeds do the same. Infos have
     `episode`, as if each environment were in a Monitor.
 
-    If an environment raises in a step or a reset, a WorkerError has its traceback and index. If a worker is killed or
-    ends at any time, a WorkerDied has the indices of its environments. Then the other workers are shut down, and this
-    VecEnv is closed. With `on_worker_death="restart"`, a worker that died is restarted, and a warning is logged: its
-    environments begin new episodes, unseeded and with the attributes that their factories set (by a factory's `again`,
-    if it has one). In the next step, the previous episodes are truncated, with their last observation as the terminal
-    one and a reward of 0.
+    If an environment raises in a step or a reset, a WorkerError with its traceback and index is raised. If a worker is
+    killed or ends at any time, a WorkerDied with the indices of its environments is raised. Then the other workers are
+    shut down, and this VecEnv is closed. With `on_worker_death="restart"`, a worker that died is restarted, and a
+    warning is logged: its environments begin new episodes, unseeded and with the attributes that their factories set
+    (by a factory's `again`, if it has one). In the next step, the previous episodes are truncated, with their last
+    observation as the terminal one and a reward of 0.
 
     Attributes:
       restarts: the number of times that workers were restarted.

@@ -28,8 +28,8 @@ from jaxenvs.learn.off_policy.store import replay_tags
 
 try:
     import fcntl
-# Not on Windows, where nothing prevents opening a folder twice.
 except ImportError:
+    # Windows has no fcntl, so nothing prevents opening a folder twice there.
     fcntl = None  # type: ignore[assignment]
 
 STATE, RESERVED, LOCK = "state.npz", "reserved.json", "lock"
