@@ -94,6 +94,13 @@ def test_import_bridge_imports_what_a_name_needs_when_it_is_asked_for():
     ], result.stderr
 
 
+@pytest.mark.parametrize("state", ["enable", "disable"])
+def test_the_garbage_collector_is_left_as_it_was(state):
+    imports = "import bridge; bridge.dlpack; bridge.to_jax; bridge.make_vec_env"
+    result = python(f"import gc; gc.{state}(); {imports}; print(gc.isenabled())")
+    assert result.stdout.strip() == str(state == "enable"), result.stderr
+
+
 def test_type_checkers_see_each_name_where_it_is_imported_from():
     tree = ast.parse(Path(bridge.__file__).read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
