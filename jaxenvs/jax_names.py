@@ -9,6 +9,8 @@ import jax
 
 # The beginning of the names of events by which `jax.monitoring` tells what tracing, lowering and compiling took.
 COMPILE_EVENTS = "/jax/core/compile/"
+# The event of a compiled function that was read from the cache on disk.
+CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
 def has_run() -> bool | None:
