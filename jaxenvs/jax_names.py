@@ -9,6 +9,8 @@ import jax
 
 # The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"
+# The event of a compiled function that was read from the cache on disk.
+CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 # The modules whose functions call Python, use files or ask for devices, and so do more than calculate.
 OUTSIDE_MODULES = ("jax._src.debugging", "jax._src.callback", "jax._src.profiler", "jax._src.xla_bridge")
 

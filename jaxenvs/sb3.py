@@ -5,24 +5,25 @@ its submodules from `bridge`: this name has none, because a second copy would ha
 Stable-Baselines3: `jaxenvs[sb3]`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bridge
 
-if not hasattr(bridge, "JaxVecEnv"):
+if "JaxVecEnv" not in getattr(bridge, "__all__", ()):
     raise ImportError(
         f"jaxenvs.sb3 gives what the package `bridge` of jaxenvs has, and `import bridge` finds {bridge.__file__}: "
         "rename that file, or start Python where it is not on sys.path."
     )
 
-from bridge import *  # noqa: F403
+if TYPE_CHECKING:
+    from bridge import *  # noqa: F403
 from bridge import __all__ as __all__
 from bridge import __version__ as __version__
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name that `bridge` imports at its first use: sb3-contrib's algorithms, `tune`."""
-    if name.startswith("__"):  # with a `__path__`, `import jaxenvs.sb3.wrappers` would import that second copy
+    """Return what `bridge` has under this name, which it imports now."""
+    if name.startswith("__"):  # with a `__path__`, `import jaxenvs.sb3.wrappers` would make that second copy
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(bridge, name)
 

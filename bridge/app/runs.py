@@ -21,7 +21,6 @@ from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
-from bridge.configuration import without_dynamo
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
 from jaxenvs.cli import UserError
 
@@ -111,8 +110,7 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
     try:
         algorithm: Any = algorithm_class(config.algorithm)
-        with without_dynamo():
-            model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
+        model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
         return model
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
@@ -156,8 +154,7 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
     if newest.name == CHECKPOINT:
         return read_checkpoint(folder, config, env), env
     try:
-        with without_dynamo():
-            model = algorithm_class(config.algorithm).load(newest)
+        model = algorithm_class(config.algorithm).load(newest)
         if isinstance(env, VecNormalize):
             env = VecNormalize.load(str(folder / STATISTICS), env.venv)
     except Exception as error:  # whatever unpickling ends in
@@ -173,8 +170,7 @@ def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAl
     """
     use_few_threads(config)
     try:
-        with without_dynamo():
-            return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
+        return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
     except Exception as error:  # whatever unpickling ends in
         raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
@@ -197,7 +193,7 @@ def save_model(model: BaseAlgorithm, folder: Path) -> None:
     if normalize is not None:
         with replacing(folder / STATISTICS) as unfinished:
             normalize.save(str(unfinished))
-    with writing(folder / MODEL), without_dynamo():
+    with writing(folder / MODEL):
         model.save(folder / MODEL)
 
 

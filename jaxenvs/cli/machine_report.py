@@ -16,7 +16,8 @@ from pathlib import Path
 import jax
 
 import jaxenvs
-from jaxenvs.jax_names import setting
+from jaxenvs.compilation import GUARD, compiler_options, count_wrong_rows
+from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
 WIDTH = 100
@@ -39,6 +40,7 @@ def report() -> str:
         "devices": _devices(has_bridge),
         "threads": _threads(has_bridge),
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
+        "results": _results(),
         "cache": _cache(has_bridge),
         "extras": _extras(),
         "compiled": why_no_bridge or 'of the algorithms, on environments of these kinds ("all": also the environments)',
@@ -97,8 +99,19 @@ def _threads(has_torch: bool) -> str:
     return f"{num_cores()} of {os.cpu_count()} cores{torch}"
 
 
+def _results() -> str:
+    """Say whether this jaxlib computes matrix products right."""
+    if not (wrong := count_wrong_rows()):
+        return "jax.jit computes matrix products right"
+    said = f"jax.jit computes wrong rows of matrix products ({wrong} of the check's, jax-ml/jax#39103); "
+    if count_wrong_rows(compiler_options()):
+        return f"{said}jaxenvs and bridge do too: install another jaxlib"
+    flags = " ".join(f"--{name}={value}" for name, value in GUARD.items())
+    return f"{said}jaxenvs and bridge compute right; for your own jax.jit set XLA_FLAGS={flags}"
+
+
 def _cache(has_bridge: bool) -> str:
-    """Return where compiled functions are cached, and the size of the cache."""
+    """Return where compiled functions are cached, the size of the cache, and whether JAX reads from it."""
     if has_bridge:
         folder = importlib.import_module("bridge").configure(cache=True)
     else:
@@ -106,7 +119,18 @@ def _cache(has_bridge: bool) -> str:
     if folder is None:
         return "not kept on disk"
     files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
-    return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files"
+    return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files, {_hits()}"
+
+
+def _hits() -> str:
+    """Say whether JAX reads a function that it has just compiled from its cache, which it does not on some CPUs."""
+    if (least := setting("jax_persistent_cache_min_compile_time_secs")) > 0:
+        return f"without functions that compile in less than {least:g} s"
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    for _ in range(2):  # two functions that are compiled to the same
+        jax.jit(lambda x: 3 * x + 1)(jax.numpy.arange(7.0))
+    return "read again" if CACHE_HIT_EVENT in events else "never read again: see jax-ml/jax#38445"
 
 
 def _extras() -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxenvs import arguments
 from jaxenvs.checks import require_contract
-from jaxenvs.compilation import require_usable
+from jaxenvs.compilation import guarded_jit, require_usable
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
 from jaxenvs.gym.parameter_access import ParameterAttributes
@@ -21,12 +21,12 @@ from jaxenvs.wrappers.action_masker import action_masks_of, has_action_masks
 # The compiled functions. Environments are arguments, so that all objects of one structure share the functions.
 
 
-@jax.jit
+@guarded_jit
 def _reset(env: Environment[Any], seed: jax.Array, episode: jax.Array) -> Any:
     return env.reset(jax.random.fold_in(jax.random.key(seed), episode))
 
 
-@jax.jit
+@guarded_jit
 def _step(env: Environment[Any], state: Any, action: Any) -> Any:
     return env.step(state, action)
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from jaxenvs import arguments
-from jaxenvs.compilation import require_usable
+from jaxenvs.compilation import guarded_jit, require_usable
 from jaxenvs.environment import Environment
 from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
 from jaxenvs.gym.env import metadata_of, require_same_actions, warn_of_no_render_mode
@@ -26,12 +26,12 @@ from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 # The compiled functions, shared between objects of one structure as in GymnasiumEnv.
 
 
-@jax.jit
+@guarded_jit
 def _reset_lanes(venv: VectorEnv, seeds: jax.Array) -> tuple[VectorState, VectorTimeStep]:
     return venv.reset(jax.vmap(jax.random.key)(seeds))
 
 
-@jax.jit
+@guarded_jit
 def _restart_lanes(
     venv: VectorEnv, state: VectorState, timestep: VectorTimeStep, mask: jax.Array, seeded: jax.Array, seeds: jax.Array
 ) -> tuple[VectorState, VectorTimeStep]:
@@ -45,7 +45,7 @@ def _restart_lanes(
     return venv.restart(state, timestep, mask)
 
 
-@jax.jit
+@guarded_jit
 def _step_lanes(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
     return venv.step(state, action)
 

@@ -24,6 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
+from bridge.configuration import without_dynamo
 from bridge.engine.plan import Plan, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import CallbackDoor, Session
@@ -187,7 +188,8 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def _setup_model(self) -> None:
         key = vars(self).get("key")  # of a zip that is being loaded
-        super()._setup_model()  # type: ignore[safe-super]
+        with without_dynamo():
+            super()._setup_model()  # type: ignore[safe-super]
         if key is not None:
             self.key = key
 
@@ -201,12 +203,12 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def get_parameters(self) -> Any:
         """SB3's."""
-        with self._session.user_code():
+        with self._session.user_code(), without_dynamo():
             return super().get_parameters()
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
         """SB3's."""
-        with self._session.user_code():
+        with self._session.user_code(), without_dynamo():
             super().set_parameters(*args, **kwargs)
 
     def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:

@@ -18,7 +18,6 @@ from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import CHECKPOINT
-from bridge.configuration import without_dynamo
 from bridge.engine.callbacks.callback_schedule import QuietCallback
 from bridge.results.reading import EPISODES, read_episodes
 
@@ -132,7 +131,7 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._timer.writing(), writing(self.path), without_dynamo():
+        with self._timer.writing(), writing(self.path):
             self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
             yield
 

@@ -74,7 +74,8 @@ def compiled(cls: Class) -> Class:
     """Make a class of ours known, and the methods that it has now: a decorator."""
     _ALGORITHMS.add(cls)
     remember(cls)
-    remember_packages("sb3_contrib")  # where it is one of those that are imported late
+    # With what was imported for it: modules of bridge and sb3-contrib are imported late.
+    remember_packages("stable_baselines3", "sb3_contrib", "bridge")
     return cls
 
 
