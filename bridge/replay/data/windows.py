@@ -1,7 +1,7 @@
 """Windows of a ring: contiguous slots of one environment within one episode, sampled in a time independent of its size.
 
 A window of `length` slots is identified by its last one, and exists if and only if the age of that slot, counted from
-what is stored, is at least length - 1. So two look-ups tell whether it exists, also across wrap-arounds and in running
+what is stored, is at least length - 1. So two look-ups show whether it exists, also across wrap-arounds and in running
 episodes. Uniform sampling draws slots, and draws again where a slot ends no window. Only if hardly any slot does, the
 trajectories are listed, once for the batch.
 """
@@ -19,7 +19,7 @@ from jaxenvs.learn.off_policy.store import replay_tags
 # Windows as two arrays: their last slots, and their lengths.
 Windows = tuple[np.ndarray, np.ndarray]
 
-# Slots are drawn again at most this often, at most so many at once, before the trajectories are listed.
+# Slots are drawn again in at most ROUNDS rounds of at most MOST_AT_ONCE slots, before the trajectories are listed.
 ROUNDS, MOST_AT_ONCE = 4, 65536
 
 

@@ -42,7 +42,7 @@ class RingReplayBuffer(SB3Attributes):
     _lent: Replay | None = None
     # Both are None, because a compiled function has taken the arrays and was interrupted before it returned them.
     _is_lost = False
-    # For the store on the device: when this number of episodes had ended, there was room for the ends of so many more.
+    # For the store on the device: when this number of episodes had ended, there was room for this many more.
     _counted = (0, 0)
     # Compiled functions may replace the methods of a class with this attribute in its own body, but not of subclasses.
     is_known = True
