@@ -105,9 +105,8 @@ def evaluate(
         environments are used. If they differ between environments, episode i has those of environment i modulo their
         number.
       n_episodes: the number of episodes.
-      deterministic: whether to take the most likely actions. Else actions are sampled: with state-dependent
-        exploration, from one noise matrix for each episode; for DQN and QRDQN, at random as often as the model's
-        `exploration_rate` says.
+      deterministic: whether to take the most likely actions. Otherwise actions are sampled, with state-dependent
+        exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
       seed: episode i is the first of environment i of a JaxVecEnv with this seed, with `jax.random.key(seed + i)`.
       max_steps: longer episodes are truncated after this number of steps. Required without a TimeLimit.
       max_lanes: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
@@ -115,8 +114,7 @@ def evaluate(
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
-      TypeError: `model` or `env` is not one of these.
-      UnknownEnvironment: there is no such id.
+      TypeError, UnknownEnvironment: `model` or `env` is not one of these, or there is no such id.
       ValueError: the policy does not fit the spaces, or is MaskablePPO's and `env` has no action masks; nothing limits
         the episodes; a number is not positive; or weights or statistics are NaN.
     """
@@ -143,8 +141,7 @@ def evaluate(
     _require_spaces(policy, network, stack, lanes.lane_env(0))
     _require_ends(lanes.lane_env(0), max_steps)
 
-    # A power of two, so that other numbers of episodes use the same compiled function; surplus environments stand
-    # still.
+    # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
     num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, lanes, chain, num_lanes, n_episodes, deterministic, seed, max_steps)
 
