@@ -67,7 +67,7 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 # And Ray's cluster: docs/cluster-environments.md.
 WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
 WITH_OTHERS += tests/docs/test_coming_from.py
-WITH_OTHERS += tests/bridge/host_env/test_ray_cluster.py
+WITH_OTHERS += tests/bridge/host_env/cluster/test_ray_cluster.py
 PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/foreign
 WITH_OTHERS += $(patsubst %,"tests/docs/test_readme.py::test_the_code_of_a_page_runs[docs/%.md]",$(PAGES))
 test-foreign: .venv-foreign/.installed

@@ -1,23 +1,30 @@
-"""Whose environment an id means: that of jaxenvs, or that of Gymnasium."""
+"""Decides whether an id and its keywords mean an environment of jaxenvs or of Gymnasium."""
 
 from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 import jaxenvs
-from jaxenvs import Spec, UnknownEnvironment
+from jaxenvs import Environment, Spec, UnknownEnvironment
+from jaxenvs.registry import import_entry_point
+
+# Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
+OTHER_NAMES: dict[Any, dict[str, str]] = {
+    "jaxenvs.envs.classic_control.pendulum:Pendulum": {"g": "gravity"},
+}
 
 
 def is_jax_id(env_id: str) -> bool:
     """Return whether bridge makes the environment of jaxenvs for an id.
 
-    An id that you registered or changed in Gymnasium is yours, also if jaxenvs has an environment of this name. An id
-    that you registered with `jaxenvs.register` is that of jaxenvs.
+    It does not for an id that you registered or changed in Gymnasium, even if jaxenvs has an environment of this name.
+    It does for an id that you registered with `jaxenvs.register`.
     """
     try:
         known = jaxenvs.spec(env_id)
@@ -45,21 +52,56 @@ def spec_of_jax_id(env_id: str, parameters: dict[str, Any]) -> EnvSpec | None:
     Returns:
       The spec of this id, or of "jaxenvs/<id>", or None: Gymnasium does not know environments of other libraries.
     """
-    name = jaxenvs.spec(env_id).id
-    spec = gymnasium.registry.get(name) if is_jax_id(env_id) else None
-    spec = copy.deepcopy(spec or gymnasium.registry.get(f"jaxenvs/{name}"))
+    spec = copy.deepcopy(gymnasium.registry.get(gymnasium_id(env_id)))
     if spec is not None:
-        kwargs = dict(parameters)
+        kwargs = {name: value for name, value in parameters.items() if name != "disable_env_checker"}
         limit = kwargs.pop("max_episode_steps", None)
         spec.kwargs = {**spec.kwargs, **kwargs}
         spec.max_episode_steps = spec.max_episode_steps if limit is None else None if limit == -1 else limit
     return spec
 
 
-def require_in_gymnasium(env_id: str) -> None:
-    """
+def gymnasium_id(env_id: str) -> str:
+    """Return the id under which Gymnasium makes the environment of an id of jaxenvs: this id, or "jaxenvs/<id>"."""
+    name = jaxenvs.spec(env_id).id
+    return name if name in gymnasium.registry and is_jax_id(env_id) else f"jaxenvs/{name}"
+
+
+def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Translate keywords of `gymnasium.make` to parameters of the JAX environment.
+
+    Args:
+      env_id: an id of jaxenvs, or a class.
+      kwargs: what the user gave. A keyword that the JAX environment has itself stays as it is, and so does one that
+        neither has.
+
     Raises:
-      UnknownEnvironment: Gymnasium does not have the id, nor does jaxenvs.
+      TypeError: two keywords are names of one parameter.
+      ValueError: `render_mode` is one that JAX environments do not have.
+    """
+    if not kwargs:
+        return {}
+    spec = jaxenvs.spec(env_id) if isinstance(env_id, str) else None
+    entry_point: Any = env_id if spec is None else import_entry_point(spec)
+    own = inspect.signature(entry_point).parameters
+    other_names = {} if spec is None else OTHER_NAMES.get(spec.entry_point, {})
+    parameters = {name if name in own else other_names.get(name, name): value for name, value in kwargs.items()}
+    if len(parameters) < len(kwargs):
+        raise TypeError(f"env_kwargs has a parameter under two names: {', '.join(kwargs)}.")
+    if "disable_env_checker" not in own:
+        parameters.pop("disable_env_checker", None)  # disables Gymnasium's checker, which changes nothing
+    if "render_mode" not in own:
+        render_mode = parameters.pop("render_mode", None)
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array' for JAX environments, got {render_mode!r}.")
+    return parameters
+
+
+def require_in_gymnasium(env_id: str) -> None:
+    """Raise unless Gymnasium has an id.
+
+    Raises:
+      UnknownEnvironment: neither Gymnasium nor jaxenvs has the id.
     """
     try:
         gymnasium_spec(env_id)

@@ -1,10 +1,11 @@
-"""make_vec_env: as Stable-Baselines3's, for environments of every kind."""
+"""make_vec_env: Stable-Baselines3's function, for environments of every kind."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import logging
 import os
 import warnings
@@ -14,34 +15,42 @@ from typing import Any
 import gymnasium
 import jax
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
-from bridge.environment_ids import gymnasium_spec, is_jax_id, require_in_gymnasium, spec_of_jax_id
+from bridge.environment_ids import (
+    gymnasium_id,
+    is_jax_id,
+    jax_parameters,
+    require_in_gymnasium,
+    spec_of_jax_id,
+)
 from bridge.host_env import envpool
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
-from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.makers import env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
+from bridge.host_env.vectorized import make_vectorized
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment
-from jaxenvs.arguments import did_you_mean, instance, is_array, non_negative_int, one_of, positive_int, shown
+from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 from jaxenvs.parameters import numeric_parameter
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 
-# Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
-# "What was measured once" in docs/decisions.md.
+# The number of Box2D environments from which on ours take less time for a step on a CPU than Gymnasium's: "What was
+# measured once" in docs/decisions.md.
 FEWEST_BOX2D = {
     "LunarLander-v3": 4,
     "LunarLanderContinuous-v3": 4,
     "BipedalWalker-v3": 16,
     "BipedalWalkerHardcore-v3": 16,
 }
+
+# Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
+MONITOR_DEFAULTS = {"allow_early_resets": True, "reset_keywords": False, "override_existing": True}
 
 log = logging.getLogger("bridge")
 
@@ -61,32 +70,34 @@ def make_vec_env(
     *,
     backend: str = "auto",
 ) -> VecEnv:
-    """A monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
+    """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
     Args:
-      env_id: an id of `jaxenvs.registered()` or of Gymnasium; or a jaxenvs Environment; or a class or function that
-        makes an environment, a jaxenvs one or a Gymnasium one.
-      n_envs: how many.
-      seed: lane i starts from `seed + start_index + i`.
+      env_id: an id of `jaxenvs.registered()` or of Gymnasium; a jaxenvs Environment; or a class or function that makes
+        a jaxenvs or Gymnasium environment.
+      n_envs: the number of environments.
+      seed: environment i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
-      monitor_dir: a folder for the logs of episodes: one for each Gymnasium environment, SB3's Monitor's, which "ray"
-        writes on the machine that has the environment; for "jax" and "native" one, `monitor.csv`, VecMonitor's. Without
-        one, `episode` is in the infos all the same.
-      wrapper_class: from an environment to another: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
-      env_kwargs: parameters of the environment.
-      vec_env_cls: a class of VecEnv, as SB3's SubprocVecEnv: everything is then as SB3's own `make_vec_env` does it.
-      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, RayVecEnv, or of `vec_env_cls`; of JaxVecEnv
-        `devices`, with which "auto" is "jax".
-      monitor_kwargs: for Monitor; for "jax" and "native", VecMonitor's `info_keywords`.
-      wrapper_kwargs: for `wrapper_class`.
-      backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
-        ProcessVecEnv, in others; "ray", a RayVecEnv, on the machines of a Ray cluster; "native", a GymVecEnv of the
-        EnvPool, or else of the `vector_entry_point`, that a Gymnasium id has. "auto" is "jax" for what jaxenvs has, but
-        for Box2D's worlds on a GPU, or where they are few: a step of Gymnasium's is faster there; and "serial" for the
-        rest. The log says which.
+      monitor_dir: a folder for logs of episodes: one log of SB3's Monitor for each Gymnasium environment, which "ray"
+        writes on the environment's machine; for "jax" and "native" one log of VecMonitor, `monitor.csv`. Without a
+        folder, the infos have `episode` too.
+      wrapper_class: wraps each environment: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
+      env_kwargs: keywords of `gymnasium.make`, or parameters of the JAX environment.
+      vec_env_cls: a class of VecEnv, such as SB3's SubprocVecEnv: then SB3's own `make_vec_env` does everything.
+      vec_env_kwargs: further arguments of ProcessVecEnv, RayVecEnv or `vec_env_cls`; for JaxVecEnv only `devices`, with
+        which "auto" means "jax".
+      monitor_kwargs: arguments of Monitor; for "jax" and "native" only `info_keywords`, and Monitor's default values.
+      wrapper_kwargs: arguments of `wrapper_class`.
+      backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
+        SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a RayVecEnv, on a
+        Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
+        "jax" for what jaxenvs has, with two exceptions: Gymnasium's Box2D environments step faster on a GPU, or if they
+        are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
+        Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
+        why.
 
     Raises:
-      ValueError, TypeError: an argument is not what it must be.
+      ValueError, TypeError: an argument is invalid.
       UnknownEnvironment: there is no such id.
     """
     n_envs, start_index = positive_int("n_envs", n_envs), non_negative_int("start_index", start_index)
@@ -99,12 +110,16 @@ def make_vec_env(
     monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
+    if "filename" in monitor_kwargs:
+        raise TypeError("monitor_kwargs must not have a filename: monitor_dir says where the logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
     if backend == "auto":
-        backend, made = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(env_id, n_envs, env_kwargs)
+        backend, made = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
         asked = dataclasses.replace(asked, env_id=made)
+    elif backend not in ("jax", "native"):
+        _hint(env_id, n_envs)
     if backend in ("jax", "native"):
         return _batched(asked, backend, monitor_dir, monitor_kwargs)
     return _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
@@ -112,7 +127,7 @@ def make_vec_env(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """Checked arguments of make_vec_env, by their names; but `seed` is that of lane 0."""
+    """Checked arguments of make_vec_env, by name; but `seed` is the first environment's."""
 
     env_id: Any
     n_envs: int
@@ -131,7 +146,7 @@ def _by_sb3(
     monitor_kwargs: dict[str, Any],
     start_index: int,
 ) -> VecEnv:
-    """What SB3's own `make_vec_env` makes."""
+    """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls, as of SB3, and {what} exclude each other: give one of them.")
@@ -152,37 +167,32 @@ def _by_sb3(
 
 
 def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
-    """Environments that are stepped all at once, by JAX or by a library, in a VecMonitor where one is asked for."""
+    """Make environments that JAX or a library steps all at once, in a VecMonitor if one is needed."""
     wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
         takes = "of vec_env_kwargs devices alone" if backend == "jax" else "no vec_env_kwargs"
         raise TypeError(f"backend={backend!r} takes {takes}, got {shown(vec_env_kwargs)}.")
-    if unknown := monitor_kwargs.keys() - {"info_keywords"}:
-        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords, got {', '.join(map(repr, unknown))}.")
+    monitor_kwargs = _of_vec_monitor(monitor_kwargs)
     if backend == "jax":
-        env = _make_env(asked.env_id, asked.env_kwargs)
-        if wrapper_class is not None:
-            env = _wrap(env, wrapper_class, asked.wrapper_kwargs)
-        jax_vec_env = JaxVecEnv(env, asked.n_envs, asked.seed, **vec_env_kwargs)
+        jax_vec_env = JaxVecEnv(_make_env(asked), asked.n_envs, asked.seed, **vec_env_kwargs)
         if isinstance(asked.env_id, str):
             jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
         return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
     if wrapper_class is not None:
         raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
-    vec_env = _native(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
+    vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
     return _monitored(vec_env, monitor_dir, monitor_kwargs)
 
 
 def _one_by_one(
     asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
 ) -> VecEnv:
-    """Gymnasium environments, each made and stepped alone, in its Monitor where one is asked for."""
-    _hint(asked.env_id, asked.n_envs)
-    # Episodes are counted by the VecEnv. But a wrapper may change rewards and ends, which a Monitor is to see before.
+    """Make Gymnasium environments that are stepped one by one, each in its Monitor if one is needed."""
+    # The VecEnv counts episodes. But a wrapper may change rewards and ends, which a Monitor must see before.
     if monitor_dir is not None or monitor_kwargs or asked.wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
         if monitor_dir is not None:
-            monitor_dir = os.path.abspath(monitor_dir)  # an actor may be in another folder
+            monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
     env_fns = []
     for lane in range(asked.n_envs):
@@ -197,28 +207,21 @@ def _one_by_one(
     return host_vec_env
 
 
-def _choose(env_id: Any, n_envs: int, kwargs: dict[str, Any]) -> tuple[str, Any]:
-    """ "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, what came of it."""
-    source, level, reason = env_id, logging.INFO, ""
-    if isinstance(env_id, str):
-        backend = "jax" if is_jax_id(env_id) else "serial"
-        if backend == "serial":
-            require_in_gymnasium(env_id)
-        if backend == "jax" and _is_slower_here(env_id, n_envs, kwargs):
-            backend, device = "serial", jax.default_backend()
-            reason = f", Gymnasium's, which is faster on a {device} than backend='jax'"
-            if device == "cpu":
-                level = logging.WARNING
-                reason = (
-                    f", Gymnasium's: {n_envs} of these step faster so, but bridge's algorithms train faster with "
-                    "backend='jax'"
-                )
-    elif isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment)):
-        backend = "jax"
+def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, its result."""
+    env_id, level, reason = asked.env_id, logging.INFO, ""
+    backend, source = "jax", env_id
+    if isinstance(env_id, str) and not is_jax_id(env_id):
+        require_in_gymnasium(env_id)
+        backend = "serial"
+    elif isinstance(env_id, str):
+        level, reason = _why_not_jax(asked, monitor_kwargs)
+        if reason:
+            backend, source = "serial", gymnasium_id(env_id)
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
         backend = "serial"
-    else:
-        env = env_id(**kwargs) if callable(env_id) else None
+    elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
+        env = env_id(**asked.env_kwargs) if callable(env_id) else None
         if not isinstance(env, Environment | gymnasium.Env):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
@@ -227,29 +230,62 @@ def _choose(env_id: Any, n_envs: int, kwargs: dict[str, Any]) -> tuple[str, Any]
         backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
+    if backend == "serial" and not reason:
+        _hint(source, asked.n_envs)
     return backend, source
 
 
-def _is_slower_here(env_id: str, n_envs: int, kwargs: dict[str, Any]) -> bool:
-    """Whether a step of Gymnasium's own environments of an id of jaxenvs is faster on this device, and they can be made
-    of `kwargs`.
+def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, str]:
+    """Return why Gymnasium's environment stands in for the JAX environment of an id, or "", and the log's level.
 
-    A step of Box2D's worlds is 180 rounds one after the other: on a CPU as long for one lane as for several; an
-    accelerator has to be sent the kernels of each, some 10 ms at least, in which Gymnasium steps a hundred of them.
-    All others are faster than Gymnasium's.
+    Raises:
+      Exception: neither environment takes the arguments. The error is what the JAX environment raised.
+    """
+    try:
+        _make_env(asked)
+        _of_vec_monitor(monitor_kwargs)
+    except Exception as error:  # of any kind, because a wrapper may be the user's
+        if (refusal := _refusal_of_gymnasium(asked, monitor_kwargs)) is None:
+            why = str(error).partition(". ")[0].rstrip(".")
+            return logging.WARNING, f", Gymnasium's, because the JAX environment refuses: {why}"
+        error.add_note(f"Gymnasium's environment refuses too: {type(refusal).__name__}: {refusal}")
+        raise
+    if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked, monitor_kwargs) is not None:
+        return logging.INFO, ""
+    device = jax.default_backend()
+    if device != "cpu":
+        return logging.INFO, f", Gymnasium's, which is faster on a {device} than backend='jax'"
+    return logging.WARNING, (
+        f", Gymnasium's: {asked.n_envs} of these step faster so, but bridge's algorithms train faster with "
+        "backend='jax'"
+    )
+
+
+def _is_slower_here(env_id: str, n_envs: int) -> bool:
+    """Return whether Gymnasium has the environment of an id of jaxenvs too, and steps it faster on this device.
+
+    A step of Box2D has 180 sequential rounds. On a CPU they take as long for one environment as for several; an
+    accelerator must be sent the kernels of each, which takes at least some 10 ms, in which Gymnasium steps a hundred
+    environments. All other environments are faster than Gymnasium's.
     """
     fewest = FEWEST_BOX2D.get(env_id)
     if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
         return False
+    return env_id in gymnasium.registry and importlib.util.find_spec("Box2D") is not None
+
+
+def _refusal_of_gymnasium(asked: _Asked, monitor_kwargs: dict[str, Any]) -> Exception | None:
+    """Return the error that Gymnasium's environment of an id of jaxenvs raises with these arguments, or None."""
     try:
-        load_env_creator(gymnasium.spec(env_id).entry_point)(**kwargs).close()  # type: ignore[arg-type]
-    except Exception:  # an older Gymnasium, or one without Box2D; or it has no such parameter, or not in this range
-        return False
-    return True
+        make = maker(gymnasium_id(asked.env_id), asked.env_kwargs)
+        env_fn(make, None, {"filename": None, **monitor_kwargs}, asked.wrapper_class, asked.wrapper_kwargs)().close()
+    except Exception as error:  # of any kind, as above
+        return error
+    return None
 
 
 class _Made:
-    """A function that makes environments, one of which it has made already: that is what it gives first."""
+    """A function that makes environments, and has already made one, which it returns first."""
 
     def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
         self.make = make
@@ -260,45 +296,15 @@ class _Made:
         return self._made.pop() if self._made else self.make(**kwargs)
 
 
-def _native(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> VecEnv:
-    instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
-    if env_id in envpool.ids():
-        if seed is None:  # EnvPool's own default would be the same in every run
-            seed = int(np.random.randint(0, 2**31 - 1))  # noqa: NPY002
-        pool_env = GymVecEnv(envpool.make(env_id, n_envs, seed, kwargs))
-        _align(pool_env, env_id)
-        return pool_env
-    try:
-        spec = gymnasium_spec(env_id)
-    except gymnasium.error.UnregisteredEnv:
-        spec = None
-    if getattr(spec, "vector_entry_point", None) is None:
-        if env_id.endswith("NoFrameskip-v4"):
-            hint = "make_atari_env takes this name of a game."
-        elif known := envpool.ids():
-            hint = did_you_mean(env_id, known) or "`jaxenvs list envpool` prints EnvPool's ids."
-        else:
-            hint = 'EnvPool is not installed: pip install "jaxenvs[envpool]".'
-        raise ValueError(
-            f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
-            f"backend='native', got {env_id!r}. {hint}"
-        )
-    vec_env = GymVecEnv(gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs))
-    vec_env.seed(seed)
-    return vec_env
+def _make_env(asked: _Asked) -> Environment[Any]:
+    """Return the JAX environment, in its wrapper if there is one."""
+    env = _make_unwrapped(asked.env_id, asked.env_kwargs)
+    return env if asked.wrapper_class is None else _wrap(env, asked.wrapper_class, asked.wrapper_kwargs)
 
 
-def _align(pool_env: GymVecEnv, env_id: str) -> None:
-    """Give an EnvPool the bounds that jaxenvs, and so Gymnasium, tells for observations of its id: SB3 loads a model
-    beside other environments only if their spaces are equal."""
-    if env_id in jaxenvs.registered():
-        known, told = jaxenvs.make(env_id).observation_space, pool_env.observation_space
-        if (known.shape, known.dtype) == (told.shape, told.dtype):
-            pool_env.observation_space = known
-
-
-def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
+def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
     if isinstance(env_id, str):
+        kwargs = jax_parameters(env_id, kwargs)
         made = jaxenvs.make(env_id, **kwargs)
         for name in [name for name, value in kwargs.items() if np.ndim(value) and is_array(value)]:
             if np.ndim(numeric_parameter(jaxenvs.make(env_id), name)[1]) == 0:
@@ -308,7 +314,9 @@ def _make_env(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
                 )
         return made
     if isinstance(env_id, Environment):
-        return env_id.replace(**kwargs)
+        return env_id.replace(**jax_parameters(type(env_id), kwargs))
+    if isinstance(env_id, type) and issubclass(env_id, Environment):
+        kwargs = jax_parameters(env_id, kwargs)
     env = env_id(**kwargs) if callable(env_id) else None
     if not isinstance(env, Environment):
         raise TypeError(
@@ -327,32 +335,46 @@ def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> 
     return wrapped
 
 
+def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`.
+
+    Raises:
+      TypeError: VecMonitor cannot do what an argument asks for.
+    """
+    others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
+    unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
+    if unknown:
+        given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
+        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords and Monitor's defaults, got {given}.")
+    return {name: value for name, value in kwargs.items() if name == "info_keywords"}
+
+
 def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> VecEnv:
     if folder is None and not kwargs:
         return vec_env
     with warnings.catch_warnings():
-        # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
+        # VecMonitor warns that it overwrites the infos' `episode`, but both are the same here.
         warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
         return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
 def _hint(env_id: Any, n_envs: int) -> None:
-    """Say that jaxenvs, or an EnvPool that is installed, has the environment too, if it has."""
+    """Log that jaxenvs or an installed EnvPool has the environment too, if so."""
     if isinstance(env_id, str):
         names = [env_id]
     else:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if is_jax_id(name) and not _is_slower_here(name, n_envs, {})]:
+    if also := [name for name in names if is_jax_id(name) and not _is_slower_here(name, n_envs)]:
         _say_once(
             logging.WARNING,
             f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",
         )
     elif isinstance(env_id, str):
-        if not log.isEnabledFor(logging.INFO):  # to ask EnvPool takes seconds
+        if not log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds
             return
-        with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
+        with contextlib.suppress(Exception):  # a broken EnvPool does not matter to callers without it
             known, is_game = envpool.ids(), env_id.endswith("NoFrameskip-v4")
             if env_id in known:
                 _say_once(logging.INFO, f'EnvPool has {env_id} too, and steps it much faster: backend="native".')

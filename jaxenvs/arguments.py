@@ -1,8 +1,11 @@
-"""Checks of arguments, for functions that users call: each error has the argument, what was expected and what came."""
+"""Checks of arguments of public functions: each error names the argument, what was expected and what came."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable
@@ -14,12 +17,12 @@ import numpy as np
 
 from jaxenvs.jax_names import is_traced
 
-# Lanes, steps and the like are counted in int32 inside of programs.
+# Environments, steps and similar things are counted in int32 inside compiled functions.
 MOST = 2**31 - 1
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, and an array by its dtype and shape."""
+    """Format a value for a message: short, and an array as its dtype and shape."""
     if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
     text = repr(value)
@@ -27,11 +30,16 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: Any, least: int, most: int | None = MOST, expected: str = "") -> int:
-    """`value` as an int from `least` to `most`, if there is one; integers of NumPy will do, bools will not.
+    """Return `value` as an int from `least` to `most`. NumPy's integers are accepted, bools are not.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
+    if is_traced(value):
+        raise ValueError(
+            f"{name} must be {expected or 'an int'}, got {shown(value)}, which is traced: it chooses a shape or a path "
+            "of the program, so it cannot be swept. Call the function once for each value."
+        )
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -46,34 +54,34 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
 
 
 def positive_int(name: str, value: Any, most: int = MOST) -> int:
-    """`value` as an int from 1 on.
+    """Return `value` as an int of at least 1.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 1, most, "a positive int")
 
 
 def non_negative_int(name: str, value: Any, most: int = MOST) -> int:
-    """`value` as an int from 0 on.
+    """Return `value` as an int of at least 0.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 0, most, "a non-negative int")
 
 
 def seed(name: str, value: Any) -> int:
-    """`value` as an int from 0 on, however large: seeds count modulo 2^32.
+    """Return `value` as an int of at least 0, however large: seeds count modulo 2^32.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 0, None, "a non-negative int")
 
 
 def image_size(name: str, value: Any) -> tuple[int, int]:
-    """`value` as height and width in pixels, for which one number may stand.
+    """Return `value` as (height, width) in pixels; a single number stands for both.
 
     Raises:
       ValueError: it is neither.
@@ -87,14 +95,14 @@ def image_size(name: str, value: Any) -> tuple[int, int]:
 
 
 def number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> Any:
-    """`value`, if it is a finite real number within bounds; one that is traced passes, as long as it is real and ().
+    """Return `value` if it is a finite real number within bounds. A traced value need only be real and of shape ().
 
     Args:
       least, most: the bounds, both included.
       above: a bound that is not included.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such a number.
     """
     bounds = [f"above {above}"] * (above > -math.inf) + [f"at least {least}"] * (least > -math.inf)
     bounds += [f"at most {most}"] * (most < math.inf)
@@ -104,7 +112,7 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     if not is_traced(value):
         try:
             found = float(value)
-        except OverflowError:  # of an int beyond all floats
+        except OverflowError:  # an int larger than all floats
             found = math.inf
         if not (math.isfinite(found) and least <= found <= most and found > above):
             raise ValueError(f"{name} must be {expected}, got {found}.")
@@ -112,10 +120,10 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
 
 
 def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A number, or an array of them, in a dtype that can hold it.
+    """Convert a number, or an array of numbers, to a dtype that can hold it.
 
     Raises:
-      ValueError: the shape or the kind is another, or a value has no place in the dtype; floats may be rounded.
+      ValueError: the shape or the kind differs, or the dtype cannot represent a value; floats may be rounded.
     """
     dtype = np.dtype(dtype)
     try:
@@ -134,24 +142,24 @@ def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.
 
 
 def is_real(value: Any) -> bool:
-    """Whether this is a number or an array of numbers, of integers or reals."""
+    """Return whether `value` is an integer or real number, or an array of them."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return bool(jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating))
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether JAX takes this for an array: also a number."""
+    """Return whether JAX accepts `leaf` as an array; numbers count as arrays."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, jax.Array | bool | int | float | complex)
 
 
 def hashable(name: str, value: Any) -> Any:
-    """`value`, if it can be hashed.
+    """Return `value` if it can be hashed.
 
     Raises:
-      TypeError: it is not hashable, and so can be no part of a compiled program.
+      TypeError: it is not hashable, and so cannot be part of a compiled function.
     """
     try:
         hash(value)
@@ -161,10 +169,10 @@ def hashable(name: str, value: Any) -> Any:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """`value` as a bool of Python, if it is a bool.
+    """Return `value` as a Python bool, if it is a bool.
 
     Raises:
-      ValueError: it is no bool.
+      ValueError: it is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be a bool, got {shown(value)}.")
@@ -172,7 +180,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """`value`, if it is one of some choices.
+    """Return `value` if it is one of `choices`, in value and type.
 
     Raises:
       ValueError: it is none of them.
@@ -183,7 +191,7 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
 
 
 def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
-    """`value`, if it is of a class.
+    """Return `value` if it is an instance of `kind`.
 
     Args:
       expected: `kind` in words, as "a str".
@@ -197,7 +205,7 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
 
 
 def function(name: str, value: Any) -> Any:
-    """`value`, if it can be called.
+    """Return `value` if it can be called.
 
     Raises:
       TypeError: it cannot be called.
@@ -208,13 +216,13 @@ def function(name: str, value: Any) -> Any:
 
 
 def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
-    """`value`, if it is a typed PRNG key of one of some shapes.
+    """Return `value` if it is a typed PRNG key of one of the given shapes.
 
     Args:
-      shapes: those it may have.
+      shapes: the allowed shapes.
 
     Raises:
-      TypeError: it is no typed key.
+      TypeError: it is not a typed key.
       ValueError: it has another shape.
     """
     if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -226,23 +234,84 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
 
 
 def type_name(value: Any) -> str:
-    """The class of a value, as a message names it."""
+    """Return the name of a value's class for a message."""
     return "an array" if isinstance(value, jax.Array) else type(value).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
-    """A question with the known names that are nearest to a wrong one; an empty text if none is near."""
+    """Return a question with the known names nearest to a wrong one; an empty string if none is near."""
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.6 if most == 1 else 0.4)
     return f"Did you mean {' or '.join(map(show, near))}?" if near else ""
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the five known names that are nearest to a wrong one, however far."""
+    return difflib.get_close_matches(name, list(known), n=5, cutoff=0.0)
+
+
 def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
-    """What to say of a parameter that an environment does not have.
+    """Format the error message for a parameter that an environment does not have.
 
     Args:
       owner: the class of the environment.
-      names: those of the parameters that it has.
+      names: the names of its parameters.
     """
     names = list(names)
     hint = did_you_mean(name, names, most=1, show=repr)
     return f"{owner} has no parameter {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(names) or 'none'}."
+
+
+def explain_calls(cls: Any) -> None:
+    """Make `reset` and `step` of an environment say how they are called when somebody calls them as in Gymnasium.
+
+    Args:
+      cls: the class, changed in place. Inherited methods that explain their calls already stay as they are, and so do
+        static methods and the like.
+    """
+    usages = {"reset": "state, timestep = env.reset(key)", "step": "state, timestep = env.step(state, action)"}
+    for name, usage in usages.items():
+        method = inspect.getattr_static(cls, name)
+        if inspect.isfunction(method) and not hasattr(method, "explains_calls"):
+            setattr(cls, name, _explained(method, usage))
+
+
+def _explained(method: Any, usage: str) -> Any:
+    signature, takes_key = inspect.signature(method), "(key)" in usage
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            values = list(signature.bind(self, *args, **kwargs).arguments.values())
+        except TypeError as error:
+            raise TypeError(
+                f"{type(self).__name__}.{method.__name__}: {error}. An environment of jaxenvs keeps no state: "
+                f'`{usage}`. gymnasium.make("jaxenvs/ID") makes one with Gymnasium\'s reset and step.'
+            ) from None
+        if takes_key and len(values) > 1 and is_real(values[1]) and np.ndim(values[1]) == 0:
+            typed_key("key", values[1])  # which refuses a seed; keys of the old kind, uint32[2], pass
+        return method(self, *args, **kwargs)
+
+    call.explains_calls = True  # type: ignore[attr-defined]
+    return call
+
+
+def replaceable(cls: Any) -> None:
+    """Give a frozen dataclass a method `replace`, and let it tell of that whoever assigns to a field.
+
+    Args:
+      cls: changed in place. A `replace` of its own stays.
+    """
+    if not hasattr(cls, "replace"):
+        cls.replace = dataclasses.replace
+    assign = cls.__setattr__
+
+    def refuse(self: Any, name: str, value: Any) -> None:
+        try:
+            assign(self, name, value)
+        except dataclasses.FrozenInstanceError:
+            noun = "env" if hasattr(cls, "step") else "state"
+            raise dataclasses.FrozenInstanceError(
+                f"cannot assign to {cls.__name__}.{name}: {noun}.replace({name}=...) makes a changed copy."
+            ) from None
+
+    cls.__setattr__ = refuse

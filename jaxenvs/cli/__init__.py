@@ -1,6 +1,6 @@
-"""The `jaxenvs` command: list, doctor and bench, and the way to train, tune, evaluate and record: `bridge.app`'s.
+"""The `jaxenvs` command: list, doctor and bench; train, tune, evaluate and record are in `bridge.app`.
 
-Nothing here needs PyTorch, so that the first three work without it, and begin at once.
+Nothing here needs PyTorch, so that the first three commands work without it, and start at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import tyro
 import jaxenvs
 import jaxenvs.foreign
 from jaxenvs import Environment
+from jaxenvs.arguments import did_you_mean
 from jaxenvs.foreign.library import require_library
 from jaxenvs.registry import LIBRARIES
 
@@ -31,15 +32,16 @@ DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version`
 For example: jaxenvs train ppo CartPole-v1
 """
 CHECKOUT = Path(__file__).parent.parent.parent
-ENDED_BY_SIGPIPE = 141  # as a shell has it
-# The commands of `bridge.app.cli`, and what their help begins with.
+ENDED_BY_SIGPIPE = 141  # the exit status of shells
+# The commands of `bridge.app.cli`, and the first line of their help.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
     "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
     "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
     "record": "Film the agent of a run, as GIF or MP4.",
 }
-# What these need, as it is imported; the extra `sb3`. Looked for, not imported: that takes seconds.
+# Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
+# seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
 TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
 
@@ -50,14 +52,14 @@ Modules = Annotated[
 
 
 class UserError(Exception):
-    """A mistake in what the user asked for, or something that their machine does not have. One line says which."""
+    """Error in what the user asked for, or something that their machine lacks. The message is one line."""
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the `jaxenvs` command.
 
-    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
-    what it prints.
+    Exits with 2 and one line on stderr after a user's mistake, with 130 after Ctrl-C, and with 141 if the reader of its
+    output has closed the pipe.
     """
     status = 0
     try:
@@ -71,11 +73,11 @@ def main(argv: list[str] | None = None) -> None:
         finally:
             for stream in _open_streams():
                 stream.flush()
-    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `jaxenvs list | head -1` does
         for stream in _open_streams():
             try:
                 stream.flush()
-            except BrokenPipeError:  # Python still has something to write there, as it ends
+            except BrokenPipeError:  # Python writes the rest when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         status = ENDED_BY_SIGPIPE
     if status:
@@ -83,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _open_streams() -> list[TextIO]:
-    """Of stdout and stderr those that were not closed before Python began, as `>&-` does."""
+    """Return stdout and stderr, except one that was closed before Python started, as by `>&-`."""
     return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
 
 
@@ -96,7 +98,8 @@ def _run(argv: list[str]) -> None:
     commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
     if name in OF_BRIDGE:
         _require_sb3(name)
-        # The one place where jaxenvs imports bridge, which stands on it: one command has all of them.
+        # The only place where jaxenvs imports bridge, which depends on jaxenvs: one command includes the commands of
+        # both.
         commands |= importlib.import_module("bridge.app.cli").COMMANDS
     elif name in OWN:
         commands |= OWN
@@ -104,7 +107,7 @@ def _run(argv: list[str]) -> None:
 
 
 def _stand_in(help: str) -> Callable[[], None]:
-    """A command for the list of all of them, which never runs."""
+    """Create a command for the list of all commands, which never runs."""
 
     def command() -> None: ...
 
@@ -113,7 +116,7 @@ def _stand_in(help: str) -> Callable[[], None]:
 
 
 def _require_sb3(command: str) -> None:
-    """Refuse a command of bridge without what bridge needs.
+    """Raise if a package is missing that a command of bridge needs.
 
     Raises:
       UserError: a package that the command needs is not installed.
@@ -129,14 +132,14 @@ def _require_sb3(command: str) -> None:
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments, or the ids of those of other libraries.
+    """Print the registered environments, or the ids of other libraries' environments.
 
     For example: jaxenvs list gymnax
 
     Args:
-      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
-        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed. Or envpool, and a
-        part of an id: envpool Cheetah
+      modules: Your modules that register environments, which are imported first. Or libraries, if installed, whose ids
+        are printed instead: brax, craftax, gymnax, jumanji, navix, pgx, playground or xminigrid. Or envpool and a part
+        of an id: envpool Cheetah
     """
     if modules[:1] == ("envpool",):
         _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])
@@ -147,8 +150,10 @@ def list_environments(modules: Modules = ()) -> None:
         modules = tuple(name for name in modules if name not in LIBRARIES)
         if not modules:
             return
+    others = [*LIBRARIES, "envpool"]
+    known = f"Libraries whose environments can be listed: {', '.join(others)}."
     for module in modules:
-        import_module(module)
+        import_module(module, did_you_mean(module, others, most=1) or known)
     rows: list[tuple[str, ...]] = [("id", "observation space", "action space", "time limit", "threshold")]
     for env_id in jaxenvs.registered():
         spec = jaxenvs.spec(env_id)
@@ -169,15 +174,15 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 
 def doctor() -> None:
-    """Print what there is on this machine, and what of Stable-Baselines3 is compiled on it, to paste into an issue.
+    """Print a report of this machine, and of what is compiled for Stable-Baselines3 on it, to paste into an issue.
 
     For example: jaxenvs doctor
     """
-    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # of a room above this one
+    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # in a layer above this module
 
 
 def bench(names: Names = ()) -> None:
-    """Run benchmarks, side by side with other libraries. From a source checkout only.
+    """Run benchmarks against other libraries. Works only in a source checkout.
 
     For example: jaxenvs bench training
 
@@ -192,7 +197,8 @@ def bench(names: Names = ()) -> None:
         if name not in scripts:
             raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
     for name in names or scripts:
-        # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
+        # A separate process, so that neither the settings of this one nor the previous benchmark affect the
+        # measurement.
         done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
         if done.returncode:
             sys.exit(done.returncode)
@@ -202,7 +208,7 @@ OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doct
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:
-    """The space in one short line: bounds only if they are the same everywhere."""
+    """Describe the space in one short line: bounds only if they are the same everywhere."""
     if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
         return f"Box({space.shape}, {space.dtype})"
     return " ".join(str(space).split())
@@ -212,7 +218,7 @@ def _describe(space: gymnasium.Space[Any]) -> str:
 
 
 def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
-    """`jaxenvs.make`, with the module of the id looked for in the current directory too.
+    """Call `jaxenvs.make`, and look for the module of the id in the current directory too.
 
     Raises:
       UserError: the module cannot be imported, it does not register the id, or does not accept `env_kwargs`.
@@ -226,13 +232,13 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         return env
     except jaxenvs.UnknownEnvironment as error:
         raise UserError(f"{module} was imported. {error}" if module else str(error)) from error
-    except Exception as error:  # of whatever kind: the constructor may be the user's
+    except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
 
 
 def library_ids(library: str) -> list[str]:
-    """The ids of another library's environments.
+    """Return the ids of another library's environments.
 
     Raises:
       UserError: the library is not installed.
@@ -244,8 +250,9 @@ def library_ids(library: str) -> list[str]:
 
 
 def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
-    """The ids of EnvPool that have one of these parts, in upper or lower case, `*` and `?` as a shell has them; the
-    family of each, and the name that its reference has for it: Gymnasium, or ale-py.
+    """Return rows of EnvPool's ids that contain one of these parts, ignoring case, with `*` and `?` as in a shell.
+
+    Each row has the id, its family, and the name that its reference has for it: Gymnasium, or ale-py.
 
     Raises:
       UserError: EnvPool is not installed, or has no such id.
@@ -269,31 +276,34 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def import_module(name: str) -> None:
+def import_module(name: str, hint: str = "") -> None:
     """Import a module of the user's, which registers environments.
+
+    Args:
+      hint: what to say besides if there is no such module.
 
     Raises:
       UserError: there is no such module, or it raises.
     """
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does; the command's own folder is there instead
+        sys.path.insert(0, here)  # as `python -m` does; sys.path has the folder of the command instead
     try:
         importlib.import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise UserError(f"No module {name!r}, neither in {here} nor installed.") from error
+            raise UserError(f"No module {name!r}, neither in {here} nor installed. {hint}".rstrip()) from error
         raise UserError(f"The module {name!r} cannot be imported: {_described(error)}") from error
 
 
 def has_time_limit(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Whether `make` puts a limit on an episode."""
+    """Return whether `make` puts a limit on an episode."""
     limit = env_kwargs.get("max_episode_steps")
     return (jaxenvs.spec(env_id).max_episode_steps if limit is None else limit) not in (None, -1)
 
 
 def _described(error: Exception) -> str:
-    """The error in one line, with the place in the user's code where it was raised."""
+    """Return the error in one line, with the place in the user's code where it was raised."""
     said = f"{type(error).__name__}: {error}"
     own = os.path.dirname(jaxenvs.__file__)
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", own))]

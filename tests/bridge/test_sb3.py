@@ -177,7 +177,7 @@ def test_many_steps_do_not_grow_the_memory():
     assert resident_megabytes(100_000) - before < 5
 
 
-@pytest.mark.thorough  # ours does: tests/bridge/algorithms/test_on_policy.py
+@pytest.mark.thorough  # ours does: tests/bridge/algorithms/on_policy/test_on_policy.py
 @pytest.mark.slow
 def test_stock_ppo_with_the_zoo_settings_learns_to_balance():
     tuned = {k: v for k, v in TUNED["ppo"]["CartPole-v1"].items() if k not in ("n_envs", "n_timesteps")}

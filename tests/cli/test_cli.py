@@ -15,6 +15,8 @@ import torch
 import jaxenvs
 from bridge.app import cli as of_bridge
 from jaxenvs import cli
+from jaxenvs.cli import machine_report
+from jaxenvs.compilation import count_wrong_rows
 from tests.bridge.app.short_runs import error_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -80,6 +82,14 @@ def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
 def test_list_says_what_to_install_for_a_library(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "jumanji", None)
     assert 'pip install "jaxenvs[jumanji]"' in error_of(capsys, "list", "jumanji")
+
+
+def test_list_says_what_can_be_listed_where_there_is_no_such_module(capsys):
+    message = error_of(capsys, "list", "foo")
+    assert "No module 'foo'" in message
+    assert "Libraries whose environments can be listed: brax, craftax, gymnax, " in message
+    assert message.rstrip().endswith("xminigrid, envpool.")
+    assert "Did you mean gymnax?" in error_of(capsys, "list", "gymnas")
 
 
 def test_tune_says_what_to_install_without_optuna(capsys, monkeypatch):
@@ -160,6 +170,12 @@ def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
     assert firsts == cli.OF_BRIDGE
 
 
+def test_doctor_lists_the_extras_that_are_there_alone(monkeypatch):
+    lines = ['numpy; extra == "one"', 'no-such-package; extra == "two"', 'jaxenvs[one,two]; extra == "both"']
+    monkeypatch.setattr(machine_report, "requires", lambda name: lines)
+    assert "extras    one\n" in machine_report.report()
+
+
 def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
     cli.main(["doctor"])
     lines = capsys.readouterr().out.splitlines()
@@ -170,6 +186,8 @@ def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
     assert f"torch {torch.__version__.partition('+')[0]}" in text
     assert str(Path.home()) not in text
     assert platform.node() not in text
+    assert ("jaxenvs and bridge compute right" in " ".join(text.split())) == (count_wrong_rows() > 0)
+    assert "read again" in text
     rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
     assert rows["PPO"] == ["all", "nothing", "acting, updates"]  # on a CPU
     assert rows["SAC"][0] == "all"

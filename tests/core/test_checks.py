@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from jaxenvs import Environment, TimeLimit, TimeStep, VectorEnv, check_env, environment, static, struct
 from jaxenvs.checks import require_contract
@@ -84,6 +85,44 @@ def test_check_env_names_what_is_wrong(env, error, message):
 def test_check_env_wants_an_environment():
     with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
         check_env("CartPole-v1")
+
+
+def test_check_env_says_what_gymnasiums_environments_are_for():
+    with pytest.raises(
+        TypeError, match=r"got CartPoleEnv of Gymnasium: bridge\.make_vec_env takes it, and check_env of"
+    ):
+        check_env(CartPoleEnv())
+
+
+@pytest.mark.parametrize(
+    ("first", "next", "message"),
+    [
+        (
+            0.0,
+            lambda x: x[0],
+            r"Numbers\.step fails .*'float' object is not subscriptable.* state\.x = 0\.0 is a Python",
+        ),
+        (0, lambda x: jnp.asarray(x)[0], r"IndexError: Too many indices.*state\.x = 0 is a Python number"),
+        (
+            0,
+            lambda x: jnp.float32(x),
+            r"state\.x is int32\[\] \(weak\) from reset and float32\[\] from step\. A Python nu",
+        ),
+    ],
+    ids=["not subscriptable", "no axes", "another dtype"],
+)
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TimeLimit(env, 5)], ids=["alone", "wrapped"])
+def test_a_python_number_in_a_state_is_named_with_its_field_and_method(first, next, message, wrap):
+    @environment
+    class Numbers(Walk):
+        def reset(self, key):
+            return State(first), TimeStep.create(jnp.zeros(1))
+
+        def step(self, state, action):
+            return State(next(state.x)), TimeStep.create(jnp.zeros(1))
+
+    with pytest.raises(TypeError, match=message):
+        check_env(wrap(Numbers()))
 
 
 def test_check_env_walks_with_the_actions_of_its_seed():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, VectorEnv, check_env, environment, static
+from jaxenvs import CartPole, Environment, TimeLimit, TimeStep, VectorEnv, check_env, environment, static, struct
 from tests.environments import Counter
 
 
@@ -40,6 +40,76 @@ def test_a_field_that_cannot_be_traced_must_be_static(value):
 def test_an_environment_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         CartPole().gravity = 5.0
+
+
+def test_an_assignment_is_answered_with_replace():
+    env = TimeLimit(CartPole(), 10)
+    state, timestep = env.reset(jax.random.key(0))
+    for value, field, said in (
+        (env, "max_steps", r"TimeLimit\.max_steps: env\.replace\(max_steps=...\) makes a changed copy"),
+        (state.inner, "x", r"CartPoleState\.x: state\.replace\(x=...\)"),
+        (timestep, "reward", r"TimeStep\.reward: "),
+    ):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=said):
+            setattr(value, field, jnp.ones(()))
+    assert state.inner.replace(x=jnp.ones(())).x == 1
+    assert state.inner.x != 1
+
+
+def test_a_state_may_have_a_replace_of_its_own():
+    @struct
+    class State:
+        x: float
+
+        def replace(self):
+            return "mine"
+
+    assert State(1.0).replace() == "mine"
+
+
+@pytest.mark.parametrize("env", [CartPole(), TimeLimit(CartPole(), 10)], ids=["alone", "wrapped"])
+def test_a_seed_in_the_place_of_a_key_is_named(env):
+    for seed in (0, np.int64(7), jnp.int32(7)):
+        with pytest.raises(TypeError, match=r"key must be a typed key, as jax\.random\.key\(0\), got "):
+            env.reset(seed)
+    for key in (jax.random.key(0), jax.random.PRNGKey(0)):
+        env.reset(key=key)
+
+
+def test_calls_as_gymnasium_has_them_say_how_these_are_called():
+    env = TimeLimit(CartPole(), 10)
+    for call in (env.reset, lambda: env.reset(seed=0)):
+        with pytest.raises(
+            TypeError, match=r"TimeLimit\.reset: .*`state, timestep = env\.reset\(key\)`.*gymnasium\.make"
+        ):
+            call()
+    with pytest.raises(TypeError, match=r"TimeLimit\.step: missing .* 'action'.*= env\.step\(state, action\)`"):
+        env.step(0)
+
+
+def test_a_key_may_have_another_name_and_methods_may_be_static():
+    @environment
+    class Named(Environment):
+        def reset(self, rng):
+            return rng, None
+
+        @staticmethod
+        def step(state, action):
+            return state, action
+
+    assert Named().step(1, 2) == (1, 2)
+    with pytest.raises(TypeError, match="key must be a typed key"):
+        Named().reset(0)
+
+
+def test_errors_inside_of_methods_stay_as_they_are():
+    @environment
+    class Failing(Environment):
+        def step(self, state, action):
+            raise TypeError("of the method")
+
+    with pytest.raises(TypeError, match=r"^of the method$"):
+        Failing().step(0, 0)
 
 
 def test_replace_reaches_through_wrappers_and_names_what_is_missing():

@@ -38,7 +38,7 @@ def test_an_unknown_id_is_answered_with_the_nearest():
     for call in (jaxenvs.make, jaxenvs.spec):
         with pytest.raises(UnknownEnvironment, match=r"No environment 'Cartpole-v1'\. Did you mean CartPole-v1"):
             call("Cartpole-v1")
-    with pytest.raises(KeyError, match="Registered are: Acrobot-v1, "):
+    with pytest.raises(KeyError, match=r"The nearest are (\S+, ){4}\S+; `jaxenvs list` shows all\.$"):
         jaxenvs.make("zzz")
 
 
@@ -54,6 +54,17 @@ def test_registered_environments_are_made_by_either_entry_point():
         assert jaxenvs.make("Counter-v0") == TimeLimit(Counter(length=4), 9)
         assert jaxenvs.make("Counter-v0", length=2).unwrapped == Counter(length=2)
         assert gymnasium.make("jaxenvs/Counter-v0").reset(seed=0)[0][0] == 0
+
+
+def test_an_environment_that_comes_with_jaxenvs_is_replaced_only_if_asked_for():
+    with pytest.raises(ValueError, match=r"id must not be 'CartPole-v1', which comes with jaxenvs: .* override=True"):
+        jaxenvs.register("CartPole-v1", Counter)
+    assert jaxenvs.make("CartPole-v1").unwrapped == CartPole()
+    jaxenvs.register("CartPole-v1", Counter, override=True)
+    assert jaxenvs.make("CartPole-v1").unwrapped == Counter()
+    jaxenvs.register("CartPole-v1", Counter, max_episode_steps=9)  # which is the user's now, and a cell is run twice
+    with pytest.raises(ValueError, match="override must be a bool, got 1"):
+        jaxenvs.register("Counter-v0", Counter, override=1)
 
 
 def test_an_id_that_gymnasium_refuses_is_not_half_registered():

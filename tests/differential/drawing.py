@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tests.differential.overriding import METHODS, SPECIAL
 from tests.differential.running import Program
 from tests.differential.settings import ALGORITHMS, ON_POLICY, Q_LEARNING, SOFT, Setting
+from tests.differential.user_classes.overriding import METHODS, SPECIAL
 
 # With few settings, of an algorithm each: what programs are compiled for is most of what they cost.
 OBSERVATIONS = {

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
-from tests.differential import extractors, writing
 from tests.differential.environments import two_observations
+from tests.differential.operations import writing
 from tests.differential.settings import PPOS, Setting
+from tests.differential.user_classes import extractors
 
 # Of the clock.
 TIMES = ("time/fps", "time/time_elapsed")

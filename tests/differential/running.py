@@ -21,9 +21,11 @@ from stable_baselines3.common.logger import Logger
 import bridge
 from jaxenvs import learn
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
-from tests.differential import descending, interposing, observing, overriding, saving, writing
+from tests.differential import observing
+from tests.differential.operations import descending, interposing, saving, writing
 from tests.differential.settings import Setting, make, new_env
-from tests.differential.watching import Broken, OwnLogger, Rows, Watch
+from tests.differential.user_classes import overriding
+from tests.differential.user_classes.watching import Broken, OwnLogger, Rows, Watch
 from tests.stock import STOCK
 
 LIBRARIES = {"sb3": STOCK, "bridge": bridge}

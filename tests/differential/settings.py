@@ -14,9 +14,9 @@ from torch import nn
 
 from bridge.algorithms.specs import SPECS
 from jaxenvs import learn
-from tests.differential import buffers, extractors
 from tests.differential.environments import LONGEST, make_env
-from tests.differential.overriding import subclass
+from tests.differential.user_classes import buffers, extractors
+from tests.differential.user_classes.overriding import subclass
 
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG", "QRDQN", "TQC", "MaskablePPO", "CrossQ", "RecurrentPPO")
 # Whose settings are of a class, or of one that begins as that does.

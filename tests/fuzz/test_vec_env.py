@@ -68,7 +68,7 @@ def test_making() -> None:
             "monitor_dir": (5, NAN, True, [], {}, Anything()),
             "wrapper_class": not_wrappers,
             "env_kwargs": NOT_A_DICT,
-            "monitor_kwargs": (*NOT_A_DICT, {"allow_early_resets": True}, {5: 5}),
+            "monitor_kwargs": (*NOT_A_DICT, {"allow_early_resets": False}, {5: 5}),
             "wrapper_kwargs": NOT_A_DICT,
         }
         yield from cases(make_vec_env, {"env_id": Counter, "n_envs": 3, "seed": 0}, bad)

@@ -58,6 +58,13 @@ def test_a_vector_by_id_has_the_time_limit_that_sync_would_have(limit: dict[str,
     assert (env.max_steps if isinstance(env, TimeLimit) else None) == expected
 
 
+def test_an_environment_that_computes_its_time_limit_has_it_in_gymnasium_too() -> None:
+    env = gymnasium.make("jaxenvs/BitFlipping-v0", n_bits=3)
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
+    assert gymnasium.make_vec("jaxenvs/BitFlipping-v0", num_envs=2, n_bits=3).venv.env.max_steps == 3
+
+
 def test_make_vec_takes_an_autoreset_mode_by_name() -> None:
     venv = gymnasium.make_vec("jaxenvs/CartPole-v1", num_envs=2, autoreset_mode="SameStep")
     assert venv.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP

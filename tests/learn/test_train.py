@@ -55,7 +55,7 @@ def test_ppo_learns_to_balance_a_pole():
     assert result.metrics["timesteps"][-1] == 97 * 256
 
 
-@pytest.mark.thorough  # test_a2c_descends_as_sb3s_does, and its updates in tests/bridge/algorithms/test_arithmetic.py
+@pytest.mark.thorough  # updates: tests/bridge/algorithms/on_policy/test_arithmetic.py
 def test_a2c_learns_to_balance_a_pole():
     training = Training(VENV, NETWORK, A2C(n_steps=8, learning_rate=3e-3), total_timesteps=60_000)
     metrics = train_once(jax.random.key(0), training).metrics
@@ -108,7 +108,7 @@ def test_training_with_normalisation_counts_every_observation():
     assert np.isfinite(metrics["loss"]).all()
 
 
-@pytest.mark.thorough  # as SB3's: tests/bridge/algorithms/test_arithmetic.py
+@pytest.mark.thorough  # as SB3's: tests/bridge/algorithms/on_policy/test_arithmetic.py
 def test_target_kl_ends_an_update_early():
     far = train_once(jax.random.key(0), TINY.replace(learning_rate=0.05, target_kl=0.01))
     assert far.metrics["epochs"].min() == 1
@@ -165,6 +165,18 @@ def test_a_training_runs_with_debug_nans():
 def test_what_cannot_be_trained_is_refused(changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
         train(jax.random.key(0), TINY.replace(**changes))
+
+
+@pytest.mark.parametrize("setting", ["n_steps", "batch_size", "total_timesteps"])
+def test_what_chooses_a_shape_cannot_be_swept_and_says_so(setting):
+    def check(value):
+        TINY.replace(**{setting: value}).check()
+        return value
+
+    with pytest.raises(
+        ValueError, match=f"{setting} must be a positive int, got int32.*chooses a shape.* cannot be swept"
+    ):
+        jax.vmap(check)(jnp.array([8, 16]))
 
 
 @pytest.mark.parametrize("key", [0, np.zeros(2, np.uint32), None, jax.random.split(jax.random.key(0), 2)], ids=repr)

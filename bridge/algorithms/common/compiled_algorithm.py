@@ -24,6 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
+from bridge.configuration import without_dynamo
 from bridge.engine.plan import Plan, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import CallbackDoor, Session
@@ -203,7 +204,8 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def _setup_model(self) -> None:
         key = vars(self).get("key")  # set if a zip is being loaded
-        super()._setup_model()  # type: ignore[safe-super]
+        with without_dynamo():
+            super()._setup_model()  # type: ignore[safe-super]
         if key is not None:
             self.key = key
 
@@ -220,12 +222,12 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     def get_parameters(self) -> Any:
         """Return the weights and the states of the optimizers, as SB3 does."""
-        with self._session.user_code():
+        with self._session.user_code(), without_dynamo():
             return super().get_parameters()
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
         """Set the weights and the states of the optimizers, as SB3 does, with the same arguments."""
-        with self._session.user_code():
+        with self._session.user_code(), without_dynamo():
             super().set_parameters(*args, **kwargs)
 
     def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:

@@ -74,7 +74,8 @@ def compiled(cls: Class) -> Class:
     """Register one of bridge's classes with its present methods. A class decorator."""
     _ALGORITHMS.add(cls)
     remember(cls)
-    remember_packages("sb3_contrib")  # sb3-contrib is imported late
+    # Including what was imported for it: modules of bridge and sb3-contrib are imported late.
+    remember_packages("stable_baselines3", "sb3_contrib", "bridge")
     return cls
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxenvs import jax_names
+
 CONTAINERS = (dict, list, set, collections.deque)
 # Objects of the standard library that exist to hold settings, as a user's own do.
 SETTINGS = (types.SimpleNamespace, Namespace)
@@ -55,8 +57,9 @@ OUTSIDE += ("numpy.lib.npyio", "numpy.lib._utils_impl", "numpy.__config__", "num
 OUTSIDE += ("torch.serialization", "torch.storage", "torch.hub", "torch.jit._serialization", "torch.package")
 OUTSIDE += ("torch.distributed", "torch.multiprocessing", "torch.profiler", "torch.autograd.profiler", "torch.onnx")
 OUTSIDE += ("torch.utils.tensorboard", "torch.utils.data", "torch.utils.cpp_extension", "torch.utils.model_zoo")
-OUTSIDE += ("jax._src.debugging", "jax._src.callback", "jax._src.profiler", "jax._src.xla_bridge")
-# What does so in other modules and in C, where no module tells; and methods of arrays, by whatever names arrays have.
+OUTSIDE += jax_names.OUTSIDE_MODULES
+# Names that do so in other modules and in C, where the module does not show it; and methods of arrays, whatever the
+# variables with the arrays are called.
 OUTSIDE_NAMES = {"load", "save", "fromfile", "from_file", "memmap", "set_num_threads", "get_num_threads"}
 OUTSIDE_METHODS = {"dump", "tofile", "fromfile", "from_file"}
 # Methods that have run already, or that no calculation calls by itself.

@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 
 import bridge
-from tests.bridge.algorithms.test_off_policy_on_host import Walk
+from tests.bridge.algorithms.off_policy.test_off_policy_on_host import Walk
 
 SETTINGS = {
     "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from bridge import make_vec_env
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.config import TrainingConfig, forget_fitted, load_config
-from bridge.app.hyperparameters import parse_assignments, to_schedule
+from bridge.app.hyperparameters import parse_assignments, to_schedule, whole_number
 from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
 from jaxenvs.cli import UserError
@@ -111,7 +111,11 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
         (["ppo", "CartPole-v1", "--hyperparameters", "batch_size=0"], "batch_size must be at least 1"),
         (["ppo", "CartPole-v1", "--seed", "-1"], "--seed"),
         (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], "--engine torch"),
-        (["ppo", "CartPole-v1", "--engine", "cuda"], "torch"),
+        (
+            ["ppo", "CartPole-v1", "--engine", "cuda"],
+            "--engine must be one of auto, xla, torch, got cuda. JAX takes a GPU",
+        ),
+        (["PPPO", "CartPole-v1"], "Did you mean ppo?"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["ppo", "CartPole-v1", "--total-timesteps", "100"], "rollouts of 256 steps"),
         (["sac", "CartPole-v1"], "sac needs an environment with Box actions, those of CartPole-v1 are Discrete"),
@@ -137,6 +141,39 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     assert said in error_of(capsys, "train", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_and_numbers_may_be_written_as_people_write_them(tmp_path):
+    numbers = ["--num-envs", "2e0", "--total-timesteps", "1.28e2", "--seed", "3"]
+    cli.main(["train", "PPO", "CartPole-v1", *numbers, "--hyperparameters", "n_epochs=1", "--out", str(tmp_path)])
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["algorithm"], config["num_envs"], config["total_timesteps"], config["seed"]) == ("ppo", 2, 128, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("7", 7), ("-1", -1), ("1e5", 100_000), ("2_000", 2000), ("1.5e3", 1500), ("1E+2", 100)]
+)
+def test_whole_numbers_are_read(text, number):
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "ppo", "CartPole-v1", "--total-timesteps"],
+        ["record", "run", "--episodes"],
+        ["evaluate", "run", "--seed"],
+        ["tune", "ppo", "CartPole-v1", "--seeds"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize("text", ["foo", "1.5", "1e-3", "1e300", "nan", "inf", "None"])
+def test_what_is_no_whole_number_is_named(arguments, text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, text])
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert f"Error parsing {arguments[-1]}: a whole number was expected, as 100000 or 1e5, got {text!r}." in said
 
 
 def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):

@@ -131,6 +131,12 @@ def test_list_shows_ids_with_a_part_and_the_names_of_their_references(capsys):
     assert "EnvPool has no id with Chetah in it" in error_of(capsys, "list", "envpool", "Chetah")
 
 
+def test_a_game_by_its_name_in_ale_py_is_found(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(environments.envpool, "ids", lambda: ("Pong-v5",))
+    said = error_of(capsys, "train", "ppo", "ALE/Pong-v5", "--out", str(tmp_path / "run"))
+    assert "EnvPool has it: --backend native" in said
+
+
 def test_without_envpool_it_is_said_what_to_install(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(environments.envpool, "ids", lambda: ())
     out = ["--out", str(tmp_path / "run")]

@@ -14,7 +14,7 @@ import bridge
 from bridge import JaxVecEnv, ReplayBuffer
 from bridge.replay.store import lending
 from jaxenvs import Environment, TimeStep, environment, static, struct
-from tests.bridge.algorithms.off_policy_models import OWN, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.off_policy.off_policy_models import OWN, assert_equal, make, make_env, state_of
 from tests.environments import Counter
 from tests.tiers import tiered
 

@@ -122,7 +122,7 @@ def test_a_crossq_policy_may_have_no_hidden_layers():
     assert [network.sizes for network in (policy.actor.latent_pi, *policy.critic.q_networks)] == [(3,), (4, 1), (4, 1)]
 
 
-@pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/test_off_policy.py
+@pytest.mark.thorough  # of bridge.TD3, by the same code: tests/bridge/algorithms/off_policy/test_off_policy.py
 def test_actions_are_random_until_learning_starts_and_then_those_of_the_policy():
     # In numbers only, so that the program is that of the other tests.
     training = TRAININGS["TD3"].replace(action_noise=OrnsteinUhlenbeckActionNoise(0.0, 0.0), learning_rate=0.0)

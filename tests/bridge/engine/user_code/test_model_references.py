@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 import bridge
 from bridge.engine.user_code import model_references
 from bridge.engine.user_code.model_references import why_reached
-from tests.bridge.algorithms.own_code_models import OFF_POLICY, HostCounter
+from tests.bridge.algorithms.user_code.own_code_models import OFF_POLICY, HostCounter
 
 
 class Names(enum.Enum):
@@ -124,7 +124,7 @@ PACKAGE = {
     "holder": "model = None\n",
     "game": """
 from tests.environments import Counter
-from tests.bridge.algorithms.own_code_models import HostCounter
+from tests.bridge.algorithms.user_code.own_code_models import HostCounter
 
 class Game(HostCounter):
     def step(self, action):

@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
 import bridge
-from tests.bridge.algorithms.own_code_models import (
+from tests.bridge.algorithms.user_code.own_code_models import (
     LIBRARIES,
     WHERE,
     AtStep,

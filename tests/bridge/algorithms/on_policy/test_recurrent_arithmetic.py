@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import configure
 import bridge
 from bridge.translate.pytorch.modules import read_parameters
 from jaxenvs.learn.on_policy.recurrent_ppo import in_rows
-from tests.bridge.algorithms import test_arithmetic
+from tests.bridge.algorithms.on_policy import test_arithmetic
 from tests.environments import Counter
 from tests.tiers import tiered
 

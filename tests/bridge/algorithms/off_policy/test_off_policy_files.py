@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import bridge
 from bridge import RolloutCheckpoint, load_checkpoint, save_checkpoint
-from tests.bridge.algorithms.off_policy_models import assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, make, make_env, state_of
 from tests.bridge.small_models import with_picklable_schedules
 from tests.stock import STOCK
 from tests.tiers import tiered

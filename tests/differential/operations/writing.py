@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
-from tests.differential import extractors
+from tests.differential.user_classes import extractors
 
 NETWORKS = {
     "PPO": ("mlp_extractor", "value_net"),

@@ -1,6 +1,5 @@
 """bridge.DQN, SAC and TD3 on JAX environments: steps, store and updates as one program, and what others see of it."""
 
-import csv
 import signal
 import sys
 
@@ -10,14 +9,7 @@ import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import (
     BaseCallback,
-    CallbackList,
-    CheckpointCallback,
-    EvalCallback,
-    EveryNTimesteps,
-    StopTrainingOnMaxEpisodes,
-    StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.logger import configure
 from stable_baselines3.common.noise import VectorizedActionNoise
 
 import bridge
@@ -26,21 +18,9 @@ from bridge.engine.callbacks.callback_schedule import Pace, QuietCallback
 from bridge.engine.off_policy import program as programs
 from bridge.replay.store import lending
 from jaxenvs.learn.off_policy.iteration import NOISE_BYTES
-from tests.bridge.algorithms.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
+from tests.bridge.algorithms.off_policy.off_policy_models import N_ENVS, assert_equal, make, make_env, state_of
 from tests.bridge.small_models import Recorder
 from tests.tiers import tiered
-
-
-@pytest.fixture
-def one_by_one(monkeypatch):
-    """Programs of one step each."""
-    monkeypatch.setattr(Pace, "next", lambda self, most: 1)
-
-
-@pytest.fixture
-def in_one(monkeypatch):
-    """Programs as long as they may be."""
-    monkeypatch.setattr(Pace, "next", lambda self, most: most)
 
 
 def in_one_program(model):
@@ -220,141 +200,6 @@ def test_the_share_of_random_actions_follows_its_schedule():
     assert set(actions[:10].ravel()) == {0, 1, 2}
     assert (actions[:24] != 2).mean() > (actions[24:48] != 2).mean() > 0
     assert (actions[49:] == 2).all()
-
-
-# --- Callbacks ------------------------------------------------------------------------------------------------------
-
-
-class AtSteps(BaseCallback):
-    """Keeps, whenever it is called, the step and the weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = {}
-
-    def _on_step(self):
-        weights = torch.nn.utils.parameters_to_vector(self.model.policy.q_net.parameters())
-        self.seen[self.num_timesteps] = (weights.detach().numpy().copy(), self.model._n_updates)
-        return True
-
-
-def test_callbacks_at_given_steps_act_there_and_see_the_weights_of_that_step(tmp_path, in_one):
-    each, some, new = AtSteps(), AtSteps(), AtSteps()
-    make().learn(96, each)
-    evaluation = EvalCallback(make_env(), n_eval_episodes=1, eval_freq=7, verbose=0, callback_after_eval=new)
-    saving = CheckpointCallback(5, str(tmp_path))
-    model = make()
-    model.learn(96, CallbackList([EveryNTimesteps(13, some), evaluation, saving]))
-    assert list(some.seen) == [14, 28, 42, 56, 70, 84]
-    assert list(new.seen) == [14, 28, 42, 56, 70, 84]
-    for seen in (some.seen, new.seen):
-        for step, (weights, updates) in seen.items():
-            np.testing.assert_array_equal(weights, each.seen[step][0])
-            assert updates == each.seen[step][1]
-    for step in range(10, 97, 10):
-        saved = bridge.DQN.load(tmp_path / f"rl_model_{step}_steps.zip")
-        weights = torch.nn.utils.parameters_to_vector(saved.policy.q_net.parameters()).detach().numpy()
-        np.testing.assert_array_equal(weights, each.seen[step][0][: len(weights)])
-        assert (saved.num_timesteps, saved._n_updates) == (step, each.seen[step][1])
-    assert len({weights.tobytes() for weights, _ in each.seen.values()}) > 10
-
-
-def test_one_who_looks_at_every_step_sees_sb3s_events_and_locals():
-    ours, stock = Recorder(), Recorder()
-    make().learn(30, ours)
-    make(package=stable_baselines3).learn(30, stock)
-    assert ours.events == stock.events
-    observation = make_env().reset()
-    for mine, theirs in zip(ours.steps, stock.steps, strict=True):
-        # Of loops over infos, and of a Box.
-        missing = theirs.keys() - mine.keys() - {"idx", "done", "kwargs"}
-        assert not missing
-        for name in ("num_collected_steps", "num_collected_episodes", "learning_starts", "train_freq"):
-            assert mine[name] == theirs[name], name
-        for name in ("actions", "buffer_actions", "new_obs", "rewards", "dones"):
-            assert (mine[name].shape, mine[name].dtype) == (theirs[name].shape, theirs[name].dtype), name
-        np.testing.assert_array_equal(mine["dones"], theirs["dones"])
-        np.testing.assert_array_equal(mine["new_obs"], theirs["new_obs"])
-        np.testing.assert_array_equal(mine["rewards"], mine["actions"])
-        assert [info.keys() for info in mine["infos"]] == [info.keys() for info in theirs["infos"]]
-        observation = mine["new_obs"]
-    assert observation.shape == (N_ENVS, 2)
-
-
-class StopAt(BaseCallback):
-    def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-    def _on_step(self):
-        return self.num_timesteps < self.step
-
-
-def test_a_callback_that_returns_false_stops_the_training_at_its_step():
-    ours, stock = make(), make(package=stable_baselines3)
-    for model in (ours, stock):
-        model.learn(96, StopAt(30))
-    for counter in ("num_timesteps", "_n_updates", "_episode_num"):
-        assert getattr(ours, counter) == getattr(stock, counter), counter
-    ours.learn(24, reset_num_timesteps=False)
-    assert ours.num_timesteps == 30 + 24
-
-
-def test_stopping_at_a_reward_or_after_episodes_stops_where_sb3_stops():
-    for make_callback in (
-        lambda: EvalCallback(make_env(), StopTrainingOnRewardThreshold(-1), n_eval_episodes=1, eval_freq=9, verbose=0),
-        lambda: StopTrainingOnMaxEpisodes(5),
-    ):
-        steps = []
-        for package in (bridge, stable_baselines3):
-            model = make(package=package)
-            model.learn(96, make_callback())
-            steps.append((model.num_timesteps, model._n_updates))
-        assert steps[0] == steps[1]
-        assert steps[0][0] < 96
-
-
-def test_a_progress_bar_reaches_the_end():
-    pytest.importorskip("tqdm")
-    pytest.importorskip("rich")
-    model = make()
-    model.learn(24, progress_bar=True)
-    assert model.num_timesteps == 24
-
-
-# --- Logs -----------------------------------------------------------------------------------------------------------
-
-TIMES = {"time/fps", "time/time_elapsed", "time/compile_s"}
-
-
-def logged(model, folder, total, **learn):
-    model.set_logger(configure(str(folder), ["csv"]))
-    model.learn(total, **learn)
-    model.logger.close()
-    with open(folder / "progress.csv") as file:
-        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
-
-
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
-@pytest.mark.parametrize("log_interval", [1, 3])
-def test_logs_come_at_sb3s_steps_with_sb3s_names_and_counts(name, log_interval, tmp_path):
-    ours, stock = (
-        logged(
-            make(name, package=package, learning_rate=lambda left: 1e-3 * left),
-            tmp_path / package.__name__,
-            80,
-            log_interval=log_interval,
-        )
-        for package in (bridge, stable_baselines3)
-    )
-    assert len(ours) > 3
-    names = {"time/episodes", "time/total_timesteps", "train/n_updates", "train/learning_rate", "rollout/ep_len_mean"}
-    for mine, theirs in zip(ours, stock, strict=True):
-        assert {name for name, value in mine.items() if value} == {name for name, value in theirs.items() if value}
-        for each in names & mine.keys():
-            assert mine[each] == theirs[each], (each, mine, theirs)
-        if name == "DQN":
-            assert mine["rollout/exploration_rate"] == theirs["rollout/exploration_rate"]
 
 
 # --- Failures -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from tests.differential import overriding, writing
+from tests.differential.operations import writing
+from tests.differential.user_classes import overriding
 
 if TYPE_CHECKING:
     from tests.differential.running import Run

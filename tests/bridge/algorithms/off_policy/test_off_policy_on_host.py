@@ -19,7 +19,7 @@ from bridge.algorithms.common import predicting
 from bridge.engine import acting
 from bridge.engine.update import update_program
 from jaxenvs import learn
-from tests.bridge.algorithms.off_policy_models import assert_equal, state_of
+from tests.bridge.algorithms.off_policy.off_policy_models import assert_equal, state_of
 from tests.environments import Counter
 
 

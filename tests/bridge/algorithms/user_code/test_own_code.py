@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 import bridge
 from bridge import JaxVecEnv
 from jaxenvs import TimeLimit
-from tests.bridge.algorithms.own_code_models import (
+from tests.bridge.algorithms.user_code.own_code_models import (
     LIBRARIES,
     OFF_POLICY,
     WHERE,

@@ -7,8 +7,10 @@ import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from tests.differential import observing, overriding, writing
+from tests.differential import observing
+from tests.differential.operations import writing
 from tests.differential.settings import make, new_env, sizes
+from tests.differential.user_classes import overriding
 
 if TYPE_CHECKING:
     from tests.differential.running import Run

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.differential import writing
+from tests.differential.operations import writing
 from tests.stock import STOCK
 
 # Of those that call the overridden method and count; what else they do is `doing`'s.

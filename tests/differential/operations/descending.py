@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.differential import writing
 from tests.differential.environments import two_observations
+from tests.differential.operations import writing
 
 if TYPE_CHECKING:
     from tests.differential.running import Run

@@ -11,7 +11,7 @@ import pytest
 
 from bridge import RayVecEnv, WorkerDied, WorkerError, make_vec_env
 from bridge.host_env.cluster import worker_actor
-from tests.bridge.host_env import ray_stand_in
+from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.host_environments import HANG, RAISE, SIGKILL, Counting
 from tests.bridge.host_env.test_host_vec_envs import assert_same_as_dummy_vec_env
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step

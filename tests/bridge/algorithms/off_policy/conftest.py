@@ -1,0 +1,17 @@
+"""How long programs of off-policy trainings are, as fixtures."""
+
+import pytest
+
+from bridge.engine.callbacks.callback_schedule import Pace
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Programs of one step each."""
+    monkeypatch.setattr(Pace, "next", lambda self, most: 1)
+
+
+@pytest.fixture
+def in_one(monkeypatch):
+    """Programs as long as they may be."""
+    monkeypatch.setattr(Pace, "next", lambda self, most: most)

@@ -1,0 +1,136 @@
+"""What of bridge.PPO and bridge.A2C is not compiled, and that it is named and trains as in Stable-Baselines3."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.env_util import make_vec_env as make_gym_vec_env
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.vec_env import VecNormalize
+
+import bridge
+from bridge.errors import NotCompilable
+from bridge.translate.pytorch.modules import read_parameters
+from tests.bridge.small_models import N_ENVS, N_STEPS, ROLLOUT, SETTINGS, OnRolloutEnd, make, make_env
+
+
+class Own(ActorCriticPolicy):
+    """A policy with something of its own."""
+
+    def forward(self, obs, deterministic=False):
+        return super().forward(obs, deterministic)
+
+
+class DropoutExtractor(FlattenExtractor):
+    def __init__(self, space):
+        super().__init__(space)
+        self.flatten = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
+
+
+class OwnBuffer(RolloutBuffer):
+    pass
+
+
+class OwnWrapper(VecNormalize):
+    """May do anything."""
+
+
+DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
+OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
+COMPILED, SB3 = "compiled", "SB3's code"
+ACTING = "acting compiled, environments stepped from the host"
+
+# How to make the model; by what it collects and updates; and a part of the reason.
+FALLBACKS = {
+    "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), ACTING, COMPILED, "OwnWrapper"),
+    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
+    "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
+    "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
+    "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),
+}
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_auto_falls_back_and_says_once_to_what_and_why(what, caplog):
+    make_model, collects, updates, why = FALLBACKS[what]
+    with caplog.at_level(logging.WARNING, logger="bridge"):
+        model = make_model()
+        before = read_parameters(model.policy.parameters())
+        model.learn(2 * ROLLOUT)
+        model.learn(ROLLOUT)
+    [record] = caplog.records
+    assert f"collecting: {collects}\nupdating: {updates}\nnot compiled: " in record.getMessage()
+    assert record.getMessage() == str(model.plan)
+    assert why in record.getMessage()
+    assert not np.array_equal(read_parameters(model.policy.parameters()), before)
+
+
+@pytest.mark.parametrize("what", FALLBACKS)
+def test_xla_raises_where_auto_falls_back(what):
+    make_model, _, _, why = FALLBACKS[what]
+    with pytest.raises(NotCompilable, match=why):
+        make_model(engine="xla").learn(ROLLOUT)
+
+
+def test_torch_compiles_nothing():
+    model = make(engine="torch")
+    assert str(model.plan).startswith(f"collecting: {SB3}\nupdating: {SB3}")
+    model.learn(2 * ROLLOUT)
+    assert model._n_updates == 2 * SETTINGS["n_epochs"]
+
+
+def test_environments_on_the_host_are_told_as_information(caplog):
+    with caplog.at_level(logging.INFO, logger="bridge"):
+        make(make_gym_vec_env("CartPole-v1", N_ENVS)).learn(ROLLOUT)
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == ("INFO", f"collecting: {ACTING}\nupdating: {COMPILED}")
+
+
+def test_a_callback_may_change_the_optimizer():
+    def change(model):
+        model.policy.optimizer = torch.optim.RMSprop(model.policy.parameters(), lr=0.01)
+
+    model = make(engine="xla").learn(ROLLOUT, callback=OnRolloutEnd(change))
+    assert model.policy.optimizer.state[model.policy.action_net.weight]["square_avg"].any()
+
+
+def test_a_callback_may_freeze_weights(caplog):
+    def freeze(model):
+        model.policy.value_net.weight.requires_grad_(False)
+
+    model = make()
+    before = [parameter.detach().clone() for parameter in model.policy.value_net.parameters()]
+    with caplog.at_level(logging.WARNING, logger="bridge"):
+        model.learn(2 * ROLLOUT, callback=OnRolloutEnd(freeze))
+    assert "value_net.weight is frozen" in caplog.text
+    changed = [not torch.equal(new, old) for new, old in zip(model.policy.value_net.parameters(), before)]
+    assert changed == [False, True]
+
+
+def test_an_engine_that_is_set_later_is_checked_too():
+    model = make()
+    model.engine = "jax"
+    with pytest.raises(ValueError, match="got 'jax'"):
+        model.learn(ROLLOUT)
+
+
+def test_a_subclass_keeps_its_own_train_and_collect():
+    class OwnTrain(bridge.PPO):
+        def train(self):
+            self.seen = self.rollout_buffer.observations.copy(), self.rollout_buffer.full
+            super().train()
+
+    class OwnCollect(bridge.PPO):
+        def collect_rollouts(self, *args, **kwargs):
+            self.collected = True
+            return super().collect_rollouts(*args, **kwargs)
+
+    model = OwnTrain("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT)
+    assert model.seen[0].shape == (N_STEPS, N_ENVS, 4)
+    assert model.seen[0].any()
+    assert model.seen[1]
+    assert model._n_updates == SETTINGS["n_epochs"]
+    assert OwnCollect("MlpPolicy", make_env(), **SETTINGS).learn(ROLLOUT).collected
