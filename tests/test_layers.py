@@ -80,7 +80,6 @@ SHARED_NAMES = {
     "program": "one for each family of algorithms",
     "settings": "one for each family of algorithms, on top of those of all",
     "sb3": "jaxenvs.sb3 is public",
-    "compilation": "jaxenvs.compilation is documented; the engine's is to be renamed",
     "files": "the command's say in words what the core's raise",
     "hindsight": "of a store on the device, and of SB3's",
     "policies": "of learn, and their translation",
