@@ -156,3 +156,44 @@ def test_another_bridge_in_the_way_is_named(tmp_path):
     (tmp_path / "bridge.py").write_text("")
     result = subprocess.run([sys.executable, "-c", "import jaxenvs.sb3"], cwd=tmp_path, capture_output=True, text=True)
     assert f"`import bridge` finds {tmp_path / 'bridge.py'}" in result.stderr
+
+
+NOT_EVERYWHERE = """
+import importlib, os, sys, warnings
+warnings.simplefilter("ignore")
+
+def imported(names):
+    for name in names:
+        try:
+            importlib.import_module(name)
+            yield name
+        except ImportError as error:  # of a library that is not installed
+            print(name, error, file=sys.stderr)
+
+names = list(imported(sys.argv[1:]))  # with all libraries, for which the system is what it is
+for name in [name for name in sys.modules if name.split(".")[0] in ("jaxenvs", "bridge")]:
+    del sys.modules[name]
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+for name in ("fork", "forkpty", "getuid", "killpg", "memfd_create", "register_at_fork", "sched_getaffinity", "sysconf"):
+    if hasattr(os, name):
+        delattr(os, name)
+
+def refuse(event, arguments):
+    if event == "open" and str(arguments[0]).startswith("/proc"):
+        raise ImportError(f"{arguments[0]} is read")
+
+sys.addaudithook(refuse)
+print(len(names), sorted({*names} - {*imported(names)}))
+"""
+
+
+def test_no_import_needs_what_windows_or_macos_lack():
+    root = Path(bridge.__file__).parent.parent
+    files = [path for package in ("jaxenvs", "bridge") for path in sorted((root / package).rglob("*.py"))]
+    names = [".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    names = [name for name in names if not name.endswith("__main__")]
+    result = subprocess.run([sys.executable, "-c", NOT_EVERYWHERE, *names], capture_output=True, text=True)
+    number, _, failed = result.stdout.strip().partition(" ")
+    assert failed == "[]", result.stderr
+    assert int(number) > 250

@@ -16,6 +16,8 @@ from jaxenvs.jax_names import COMPILE_EVENTS
 
 # Of mallopt, <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# What asking for glibc's functions raises elsewhere; a TypeError on Windows, which has no library of a process.
+NO_GLIBC = (OSError, AttributeError, TypeError)
 # To which glibc raises the second by itself, at most, when larger and larger arrays are freed.
 MOST_FROM_HEAP = 32 * 2**20
 
@@ -38,7 +40,7 @@ def compile_seconds() -> float:
 
 def release_freed_memory() -> None:
     """Give back to the system what compiling took and has freed, which glibc keeps: 120 MB after PPO."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -54,7 +56,7 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
       most_from_heap: larger arrays are not taken from the heap; or those larger than MOST_FROM_HEAP, where glibc allows
         no more (before 2.36).
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         mallopt = ctypes.CDLL(None).mallopt
         if not mallopt(M_MMAP_THRESHOLD, most_from_heap):
             mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)
