@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
+from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
@@ -107,6 +108,7 @@ class Training:
           params: of the network, to start from. If not given, new ones.
           mesh: the devices to train on, as for `advance`.
         """
+        configure_by_default()
         self.check()
         self.check_devices(mesh)
         arguments.typed_key("key", key, ())
@@ -184,6 +186,7 @@ def advance(
       nothing was learned yet, and of the rollouts `timesteps` so far, `episodes` that ended, and their mean
       `episode_return` and `episode_length`, which are 0 where `episodes` is.
     """
+    configure_by_default()
     arguments.instance("training", training, Training, "a learn.Training")
     arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init gives it")
     training.check()
