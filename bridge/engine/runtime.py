@@ -16,7 +16,7 @@ from jaxenvs.jax_names import COMPILE_EVENTS
 
 # Parameters of mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# What a call of glibc's functions raises on other systems; a TypeError on Windows, where no library of a process exists.
+# What a call of glibc's functions raises on other systems: a TypeError on Windows, where `CDLL(None)` does not exist.
 NO_GLIBC = (OSError, AttributeError, TypeError)
 # The largest value to which glibc raises M_MMAP_THRESHOLD by itself, when larger and larger arrays are freed.
 MOST_FROM_HEAP = 32 * 2**20
