@@ -34,8 +34,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file is on the disk."""
-    # Windows flushes no file that is open for reading alone. A file with the mode of a read-only one opens in no other.
-    mode = "r+b" if os.access(path, os.W_OK) else "rb"
-    with open(path, mode) as file:
+    """Wait until the disk has what is in a file."""
+    file: IO[bytes]
+    try:
+        file = open(path, "r+b")  # noqa: SIM115  Windows flushes no file that is open for reading alone
+    except PermissionError:  # it has the mode of a file that nobody may write
+        file = open(path, "rb")  # noqa: SIM115
+    with file:
         os.fsync(file.fileno())
