@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 
 @contextlib.contextmanager
@@ -34,6 +35,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _flush(path: Path) -> None:
     """Wait until the disk has what is in a file."""
+    file: IO[bytes]
     try:
         file = open(path, "r+b")  # noqa: SIM115  Windows flushes no file that is open for reading alone
     except PermissionError:  # it has the mode of a file that nobody may write
