@@ -56,7 +56,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     key: np.ndarray
     # Whether the model trained on observations that a VecNormalize had normalised, for `evaluate` without one.
     normalized_observations: bool = False
-    # Of `train_seeds`, for `plot_results`: timesteps, episodes and episode_return, each (num_rows,).
+    # Of `train_seeds`, for `plot_results`: arrays (num_rows,), named as `jaxenvs.learn.training.advance` names them.
     metrics: dict[str, np.ndarray] | None = None
     # What SB3's `learn` has among its locals besides its arguments.
     _locals_of_learn: ClassVar[dict[str, Any]] = {}
