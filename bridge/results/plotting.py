@@ -51,7 +51,8 @@ def plot_results(
       dirs: a training, a list of those that differ in their seed alone, or a dict from names to either, which draws a
         curve for each. A training is
         * a folder with files of SB3's Monitor or VecMonitor, as `load_results` reads them, or one of `jaxenvs train`;
-        * metrics as `learn.train` gives them, (num_rows,), or (num_seeds, num_rows) of `learn.sweep`;
+        * metrics as `learn.train` gives them, (num_rows,), or (num_seeds, num_rows) of `learn.sweep`, of which
+          `iteration_episode_return` is drawn;
         * what has such `metrics`: a `learn.Result`, or a model of `train_seeds`.
       num_timesteps: leave out what came after so many steps.
       x_axis: "timesteps"; "episodes"; or, of monitor files, "walltime_hrs".
