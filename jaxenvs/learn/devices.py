@@ -79,7 +79,7 @@ def all_gather(tree: Any, axis: int, axis_name: str | None) -> Any:
     """Return the parts of all devices, joined along an axis in the order of the devices."""
     if axis_size(axis_name) == 1:
         return tree
-    return jax.lax.all_gather(tree, axis_name, axis=axis, tiled=True)  # type: ignore[no-untyped-call]
+    return jax.lax.all_gather(tree, axis_name, axis=axis, tiled=True)
 
 
 def pmean(tree: Any, axis_name: str | None) -> Any:
