@@ -177,14 +177,22 @@ def advance(
         devices actions, shuffles and draws of the store are others, but the episodes of an environment follow from the
         key as ever.
       progress: whether the program moves a progress bar on stderr, about twice a second: steps of these iterations,
-        and the mean return of the episodes since it last moved; under `vmap` and in a `sweep` the median of all
-        trainings; static. It trains with the same numbers, but JAX keeps no program with one on disk, and there is no
-        gradient of it.
+        and `episode_return`; under `vmap` and in a `sweep` the median of all trainings; static. It trains with the same
+        numbers, but JAX keeps no program with one on disk, and there is no gradient of it.
 
     Returns:
-      The state, and metrics, each with the leading axis `num_iterations`: those of the algorithm's update, 0 where
-      nothing was learned yet, and of the rollouts `timesteps` so far, `episodes` that ended, and their mean
-      `episode_return` and `episode_length`, which are 0 where `episodes` is.
+      The state, and metrics, each with the leading axis `num_iterations`. Those of the algorithm's update are 0 where
+      nothing was learned yet. The others are:
+
+      * `timesteps`: how many steps all environments together have taken so far.
+      * `episodes`: how many episodes ended in this iteration.
+      * `episode_return`, `episode_length`: means of the last 100 episodes that ended, as SB3's `ep_rew_mean` and
+        `ep_len_mean`; NaN before the first episode has ended. Episodes are in the order of steps, then of
+        environments, over a mesh of those of all devices.
+      * `iteration_episode_return`, `iteration_episode_length`: means of the episodes that ended in this iteration; NaN
+        if none did. Weight them by `episodes` to average over iterations.
+
+      Under `jax_debug_nans`, where JAX refuses every NaN, these four are 0 instead of NaN.
     """
     configure_by_default()
     arguments.instance("training", training, Training, "a learn.Training")
