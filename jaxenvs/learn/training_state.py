@@ -45,7 +45,7 @@ class RecentEpisodes:
     The environments of all devices count, and every device holds the same episodes.
 
     Attributes:
-      returns, lengths: float and int32 (100,), a ring; 0 where no episode is yet.
+      returns, lengths: float and int32 (100,), a ring; 0 where there is no episode yet.
       position: int32, where the next episode is written.
       size: int32, how many episodes the ring holds.
     """
@@ -58,7 +58,7 @@ class RecentEpisodes:
     @classmethod
     def none(cls) -> RecentEpisodes:
         """Return the ring before the first episode has ended."""
-        # Every leaf is an array of its own, as a state is given away (`donate_argnums`).
+        # Every leaf is a separate array, because `donate_argnums` may donate the state.
         position, size = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
         return cls(jnp.zeros(WINDOW, float), jnp.zeros(WINDOW, jnp.int32), position, size)
 

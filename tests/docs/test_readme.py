@@ -156,8 +156,8 @@ def test_the_page_says_where_another_is_ahead():
     results = docs.read()
     rows = results["training"]["tables"]["training"]
     rows.append({**rows[0], "side": "a newcomer", "steps_per_second": 3 * max(row["steps_per_second"] for row in rows)})
-    assert "a newcomer" in [row["ahead of ours"] for row in behind(results)]
-    assert "a newcomer" not in [row["ahead of ours"] for row in behind(docs.read())]
+    assert "a newcomer" in [row["library that is ahead"] for row in behind(results)]
+    assert "a newcomer" not in [row["library that is ahead"] for row in behind(docs.read())]
 
 
 def test_the_citation_is_of_this_version():
