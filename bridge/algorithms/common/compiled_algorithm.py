@@ -58,7 +58,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     key: np.ndarray
     # Whether the model was trained on observations that a VecNormalize had normalized. `evaluate` without one reads it.
     normalized_observations: bool = False
-    # What `train_seeds` stores for `plot_results`: arrays (num_rows,) with the names that `jaxenvs.learn.advance` gives.
+    # What `train_seeds` stores for `plot_results`: arrays (num_rows,) with the names of `jaxenvs.learn.advance`.
     metrics: dict[str, np.ndarray] | None = None
     # Local variables of SB3's `learn` besides its arguments, which callbacks see.
     _locals_of_learn: ClassVar[dict[str, Any]] = {}
