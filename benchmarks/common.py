@@ -31,7 +31,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "gymnax", "envpool", "pgx", "
 
 
 class Command(argparse.ArgumentParser):
-    """Of a benchmark: the options that all have."""
+    """The options that all benchmarks have."""
 
     def __init__(
         self, description: str | None, *, parts: Sequence[str] = (), rounds: int = 0, quick_rounds: int = 1
@@ -56,7 +56,7 @@ class Command(argparse.ArgumentParser):
         self.add_argument("--merge", action="store_true", help=text)
 
     def options(self, argv: list[str] | None) -> argparse.Namespace:
-        """As given, with the defaults that depend on whether it is to be quick."""
+        """Return the given options, with defaults that depend on --quick."""
         options = self.parse_args(argv)
         if self._rounds:
             options.rounds = options.rounds or (self._quick_rounds if options.quick else self._rounds)
@@ -70,7 +70,7 @@ def cores() -> int:
 
 
 def peer(name: str) -> ModuleType | None:
-    """The module of a peer; or None, and a line that says so, where it is not installed."""
+    """Import another library; print a line and return None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -85,7 +85,7 @@ class Side:
 
     Attributes:
       run: does the work once; what it returns is waited for and kept until the clock has stopped.
-      steps: environment steps in one run, over all lanes.
+      steps: environment steps in one run, of all environments together.
     """
 
     run: Callable[[], Any]
@@ -101,11 +101,11 @@ class Timing:
 
     @property
     def steps_per_second(self) -> float:
-        """Of the median run."""
+        """Return the speed of the median run."""
         return self.steps / statistics.median(self.seconds)
 
     def row(self) -> dict[str, Any]:
-        """What a table says of it."""
+        """Return the figures of a table row."""
         slowest, fastest = (self.steps / limit(self.seconds) for limit in (max, min))
         return {"steps_per_second": self.steps_per_second, "slowest": slowest, "fastest": fastest}
 
@@ -113,8 +113,8 @@ class Timing:
 def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_ROUNDS) -> dict[str, Timing]:
     """Time the sides in turns, A B C A B C ..., so that a drift of the machine meets all of them.
 
-    Garbage is collected before each run, so that no side pays for what another left. During a run the collector
-    works as always: thousands of info dicts a step are a cost of those who make them.
+    Garbage is collected before each run, so that no side pays for the garbage of another. During a run the collector
+    works as usual: a side that creates thousands of info dicts per step pays for them.
     """
     timings = {name: Timing(side.steps) for name, side in sides.items()}
     for count in range(-warm_up, rounds):
@@ -130,7 +130,7 @@ def interleave(sides: Mapping[str, Side], rounds: int, warm_up: int = WARM_UP_RO
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine on which the figures are measured."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -148,7 +148,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of every package that takes part and is installed."""
+    """Return the versions of Python and of every installed package that takes part."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -166,7 +166,7 @@ class Report:
         Args:
           name: of the benchmark and of its file.
           settings: what it was run with.
-          notes: what is measured, and what a reader must know to believe it.
+          notes: what is measured, and how.
         """
         self.name = name
         self.content: dict[str, Any] = {
@@ -191,15 +191,15 @@ class Report:
             print(f"\n{markdown(rows)}", flush=True)
 
     def bar(self, what: str, ratio: float, at_least: float) -> None:
-        """Hold a ratio against the bar it has to clear."""
+        """Compare a ratio with its target."""
         self.require(what, ratio, f">= {at_least:g}", ratio >= at_least)
 
     def require(self, what: str, value: float, bar: str, met: bool) -> None:
-        """A value, the bar it has to clear in words, and whether it does."""
+        """Record a value, its target in words, and whether the value reaches it."""
         self.content["bars"].append({"what": what, "value": value, "bar": bar, "met": bool(met)})
 
     def finish(self, options: argparse.Namespace) -> None:
-        """Print the bars; write `<output>/<name>.json`, unless there is no such folder. See Command."""
+        """Print the targets, and write `<output>/<name>.json` unless `output` is None."""
         print("\n## bars")
         if self.content["bars"]:
             print(f"\n{markdown(self.content['bars'])}")
@@ -220,7 +220,7 @@ class Report:
 
 
 def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Results of some parts in the place of those that were measured before, and which parts are of which run."""
+    """Replace earlier results of some parts by new ones, and record which parts are of which run."""
     tables = dict(before["tables"])
     for name, rows in now["tables"].items():
         tables[name] = _replaced(tables.get(name, []), rows, _what_is_measured)
@@ -230,7 +230,7 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(old: list[Any], new: list[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Each in the place of the old one of its key, and those that are new behind."""
+    """Replace old rows by new ones with the same key, and append rows with new keys."""
     mine = {key(row): row for row in new}
     return [mine.pop(key(row), row) for row in old] + list(mine.values())
 

@@ -1,9 +1,9 @@
-"""Environments on the host: training, stepping, and what a prediction costs, beside stock SB3 and Gymnasium.
+"""Compare environments on the host with stock SB3 and Gymnasium: training, stepping, and the cost of a prediction.
 
     python -m benchmarks.host [--parts training acting stepping] [--rounds 5] [--quick]
 
 training: PPO and A2C on Gymnasium's environments. acting: `predict`, and an EvalCallback. stepping: `VecEnv.step` of
-environments that cost so many microseconds.
+environments that take a given number of microseconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NOTES = [
 
 
 class Busy(gymnasium.Env[np.ndarray, np.int64]):
-    """Four numbers that do not change, for 100 steps, each of which takes so many µs of a core."""
+    """Environment with four constant numbers and 100 steps, each of which keeps a core busy for a given time."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -84,13 +84,13 @@ def monitored(microseconds: int) -> gymnasium.Env[Any, Any]:
 
 
 def measure_training(report: common.Report, options: never_slower.Options) -> None:
-    """Whole trainings, in processes of their own."""
+    """Measure whole trainings, each in a separate process."""
     for cell, at_least in TRAININGS:
         never_slower.measure(report, cell, options, at_least)
 
 
 def measure_acting(report: common.Report, rounds: int) -> None:
-    """One prediction, and the callback that makes most of them."""
+    """Measure one prediction, and the callback that makes most predictions."""
     models = {
         side: package.PPO("MlpPolicy", make_vec_env("CartPole-v1", 8, seed=0), n_steps=64, seed=0, device="cpu")
         for side, package in ((STOCK, stable_baselines3), (OURS, bridge))
@@ -131,7 +131,7 @@ def _evaluate(callback: EvalCallback) -> None:
 
 
 def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, int]]) -> None:
-    """Steps of all lanes a second, of every kind of VecEnv."""
+    """Measure steps per second of all environments together, for every kind of VecEnv."""
     for microseconds, lanes in cells:
         monitors = [functools.partial(monitored, microseconds)] * lanes
         bare = [functools.partial(Busy, microseconds)] * lanes

@@ -1,10 +1,11 @@
-"""What training reaches: bridge beside stock SB3, with RL Baselines3 Zoo's hyper-parameters, over seeds.
+"""Compare the returns that bridge and stock SB3 reach, with RL Baselines3 Zoo's hyperparameters and several seeds.
 
     python -m benchmarks.learning [--table learning_contrib] [--tasks CartPole-v1 ...] [--seeds 10] [--quick]
 
-PPO; with --table the off-policy algorithms and sb3-contrib's, of which each table is a file of its own. Tasks:
-learning_tasks.py. Each training is a process of its own. What has ended is kept in runs/learning.jsonl, so that a run
-that was interrupted goes on where it was; without that file it starts anew. --done makes the table of what there is.
+It trains PPO, and with --table the off-policy algorithms and sb3-contrib's. Each table has a separate file of results.
+learning_tasks.py has the tasks. Each training is a separate process. Trainings that have ended are kept in
+runs/learning.jsonl, so an interrupted run continues where it was. Without that file, it starts anew. --done makes the
+table of what is there.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Evaluations(BaseCallback):
 
 
 class EvaluationsAtSteps(Evaluations):
-    """For an EveryNTimesteps, which says beforehand at which steps it acts: between them programs run on."""
+    """Callback for an EveryNTimesteps, which announces its steps: compiled functions run until then."""
 
     def _on_rollout_start(self) -> None:
         pass
@@ -168,7 +169,7 @@ def make_model(run: Run) -> BaseAlgorithm:
 
 
 def make_evaluation(run: Run, offset: int) -> VecEnv:
-    """Environments that no training has seen."""
+    """Create environments that no training has used."""
     env = run.task.make_env(run.env_id, LANES, run.seed + offset)
     if normalize := run.settings.get("normalize"):
         arguments = {"norm_obs": True} if normalize is True else normalize
@@ -177,7 +178,7 @@ def make_evaluation(run: Run, offset: int) -> VecEnv:
 
 
 def mean_return(model: BaseAlgorithm, env: VecEnv, episodes: int, success_above: float | None = None) -> float:
-    """Of deterministic episodes, with the present statistics of the training; or the share of those that succeed."""
+    """Return the mean return of deterministic episodes, or the share of successes, with the current statistics."""
     if isinstance(env, VecNormalize):
         training_env = model.get_env()
         assert training_env is not None
@@ -198,7 +199,7 @@ def read(records: Path) -> dict[Run, dict[str, Any]]:
 
 
 def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, Any]]:
-    """The results of the runs, from the file of records or made and put there."""
+    """Return the results of the runs: read them from the file of records, or train and append them to it."""
     done = read(records)
     missing = [run for run in runs if run not in done]
     print(f"\n{len(runs) - len(missing)} of {len(runs)} trainings are done", flush=True)
@@ -223,7 +224,7 @@ def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, 
 
 
 def summarize(env_id: str, side: str, records: list[dict[str, Any]], bar: float) -> dict[str, Any]:
-    """The row of a table: over the seeds of one side."""
+    """Return the table row of one side, over its seeds."""
     returns = [record["mean_return"] for record in records]
     low, median, high = np.quantile(returns, [0.25, 0.5, 0.75]).tolist()
     firsts = [first_at(record["curve"], bar) for record in records]
@@ -301,7 +302,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def hold(report: common.Report, table: Table, name: str, ours: list[float], stock: list[float] | None) -> None:
-    """The median of ours against the bar of a task: its own, or stock's, if there is one."""
+    """Compare our median with the target of a task, which may depend on stock SB3's returns."""
     task, median = table.tasks[name], statistics.median(ours)
     what = f"{name}, {task.timesteps:,} steps: median return of {len(ours)} seeds of {table.ours}"
     if task.cannot:

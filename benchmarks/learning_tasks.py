@@ -1,4 +1,4 @@
-"""What `benchmarks.learning` trains on what: environments, settings and bars."""
+"""The tasks of `benchmarks.learning`: environments, settings and targets."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OURS, STOCK = "bridge", "stock SB3"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained, and what it should reach.
+    """A training, and the return that it should reach.
 
     Attributes:
       timesteps: environment steps of a training.
-      bar: what the median seed should reach.
-      settings: of the constructor, and the Zoo's `n_envs` and `normalize`; None: the Zoo's for the environment's id.
-      make: the environment; None: that of the id.
+      bar: the return that the median seed should reach.
+      settings: arguments of the constructor, and the Zoo's `n_envs` and `normalize`; None: the Zoo's for the id.
+      make: creates the environment; None: by the id.
       policy: its name.
-      success_above: an episode counts 1 if its return is above, else 0; None: its return.
-      cannot: the bar is what it must not reach.
-      absolute: the bar is what ours must reach; otherwise that is stock's worst seed.
+      success_above: an episode counts 1 if its return is above this, else 0; None: its return counts.
+      cannot: the bar must not be reached.
+      absolute: our side must reach the bar; otherwise it must reach a quantile of stock SB3's seeds.
     """
 
     timesteps: int
@@ -55,7 +55,7 @@ class Task:
 
 
 def no_velocities(observation: jax.Array) -> jax.Array:
-    """CartPole's, with zeros in the place of both velocities, as the Zoo's MaskVelocityWrapper has it."""
+    """CartPole's observation with both velocities set to 0, as in the Zoo's MaskVelocityWrapper."""
     return observation * jnp.array([1.0, 0.0, 1.0, 0.0])
 
 
@@ -134,13 +134,13 @@ CONTRIB = {
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What has a file of results of its own.
+    """A table with a separate file of results.
 
     Attributes:
       tasks: by their names.
-      notes: beside those that all tables have.
+      notes: in addition to the notes of all tables.
       ours: the name of our side.
-      quantile: of the returns of stock's seeds, which ours must reach where the bar is not absolute.
+      quantile: the quantile of stock SB3's returns that our side must reach if the bar is not absolute.
     """
 
     tasks: dict[str, Task]

@@ -1,4 +1,4 @@
-"""The memory of this process, without importing what would take some."""
+"""Read the memory of this process, without imports that would take memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def resident_megabytes() -> float:
-    """Resident size: now, or on systems that do not tell, at its height."""
+    """Return the current resident size, or its peak on systems that do not report the current one."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
@@ -16,7 +16,7 @@ def resident_megabytes() -> float:
 
 
 def peak_megabytes() -> float:
-    """Resident size at its height, since this program began."""
+    """Return the peak resident size since this process began."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     # First, because what getrusage tells may be of the process that started this one: Linux keeps it over an exec.

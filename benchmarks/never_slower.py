@@ -1,8 +1,8 @@
-"""What an import costs: stock SB3 beside `bridge` with engine="auto", speed and memory, over policies and environments.
+"""Compare stock SB3 with `bridge` and engine="auto" after changing the import: speed and memory, over many scripts.
 
     python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--rounds 9] [--quick]
 
-No cell may be slower with `bridge`. The cells where it may be are measured first.
+No script ("cell") may be slower with `bridge`. The scripts most at risk are measured first.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ NOTES = [
 
 @dataclasses.dataclass
 class Options:
-    """Of a run. With `quick` a single round, and no bars."""
+    """Options of a run. `quick` means a single round, and no targets."""
 
     rounds: int
     quick: bool
 
 
 def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
-    """One with SB3's defaults, and the rollouts that the notes tell."""
+    """Return a cell with SB3's defaults, and the rollouts that the notes describe."""
     if algorithm in OFF_POLICY:
         is_flat = network.startswith("MlpPolicy")
         steps = (OFF_POLICY_ITERATION if is_flat else OFF_POLICY_IMAGES_ITERATION) // n_envs
@@ -105,12 +105,12 @@ def make_cell(algorithm: str, network: str, environments: str, n_envs: int, norm
 
 
 def named_cells() -> list[Cell]:
-    """Those with bars of their own."""
+    """Return the cells with special targets."""
     return [Cell("PPO", "CnnPolicy 4x84x84", kind, 8, 128, settings=NAMED_SETTINGS) for kind in (JAX, GYMNASIUM)]
 
 
 def all_cells() -> list[Cell]:
-    """Of the table, in the order in which they are measured."""
+    """Return the cells of the table, in the order in which they are measured."""
     cells = [
         make_cell(algorithm, network, environments, n_envs)
         for algorithm in ("A2C", "PPO")
@@ -146,7 +146,7 @@ def all_cells() -> list[Cell]:
 
 
 def quick_cells() -> list[Cell]:
-    """Small, and of either kind of environments."""
+    """Return small cells, for both kinds of environments."""
     return [make_cell("A2C", "MlpPolicy 64-64", kind, 8) for kind in (GYMNASIUM, JAX)]
 
 
@@ -156,12 +156,12 @@ def time_cells(
     threads: tuple[int, ...] = (1,),
     seconds: float = math.inf,
 ) -> tuple[dict[str, common.Timing], dict[str, dict[str, Any]]]:
-    """Train in turns, each side in a process of its own.
+    """Train in turns, each side in a separate process.
 
     Args:
       sides: by name: stock SB3, bridge or SBX; what it trains; the Python that has it, if that is another one.
-      threads: of PyTorch's, besides as many as it takes; of SBX none.
-      seconds: as many rounds as fit into them, but no fewer than two.
+      threads: a number of PyTorch threads, in addition to PyTorch's default; SBX has none.
+      seconds: run as many rounds as fit, but at least two.
 
     Returns:
       By name and number of threads, as "stock SB3, 2", how long it took; by name, what `peers.cell` answers to `begin`.

@@ -1,12 +1,12 @@
-"""Off-policy training beside stock SB3 and SBX; and A2C's kind, whose iterations run together as long as nobody looks.
+"""Compare off-policy training with stock SB3 and SBX, and A2C, MaskablePPO and RecurrentPPO with stock SB3.
 
     python -m benchmarks.off_policy [--parts steps images on_policy memory] [--rounds 5] [--quick]
 
 steps: SAC, TD3, DQN and sb3-contrib's QR-DQN, TQC and CrossQ on JAX environments and on Gymnasium's. images: DQN's
-CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO. memory: a training with a million transitions. What is learnt:
-benchmarks.learning.
+CnnPolicy. on_policy: A2C, MaskablePPO and RecurrentPPO, whose iterations run together as long as no callback looks.
+memory: a training with a million transitions. benchmarks.learning measures the returns.
 
-A full run installs SBX in an environment of its own, .bench/sbx, where it is missing.
+A full run installs SBX in a separate virtual environment, .bench/sbx, if it is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IMAGES_BUFFER = {"buffer_size": 4000}
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What is compared, and what must be reached.
+    """A comparison and its targets.
 
     Attributes:
       cell: what our side trains, on JAX environments.
@@ -107,7 +107,7 @@ NOTES = [
 
 @dataclasses.dataclass
 class Options(never_slower.Options):
-    """Of a run; `sbx` is the Python that has it, if there is one."""
+    """Options of a run; `sbx` is the Python that has SBX, if there is one."""
 
     sbx: Path | None
 
@@ -120,7 +120,7 @@ def sides_of(comparison: Comparison, options: Options) -> list[tuple[str, Cell]]
 
 
 def measure(report: common.Report, comparison: Comparison, options: Options) -> None:
-    """Steps a second of all sides in turns, and the bars."""
+    """Measure steps per second of all sides in turns, and compare them with the targets."""
     sides = {
         f"{side}, {cell.environments}": (side, cell, options.sbx if side == SBX else None)
         for side, cell in sides_of(comparison, options)
@@ -153,7 +153,7 @@ def measure(report: common.Report, comparison: Comparison, options: Options) -> 
 
 
 def measure_memory(report: common.Report, options: Options, capacity: int = CAPACITY) -> None:
-    """The height of a training whose store is full in the end, and how much of it is the store's."""
+    """Measure the peak memory of a training that fills its store, and how much of it the store takes."""
     for side, kind in ((OURS, JAX), (STOCK, GYMNASIUM)):
         peaks = [_peak(side, kind, size) for size in (capacity // SMALL_STORE, capacity)]
         stores = BYTES * capacity * (1 - 1 / SMALL_STORE) / 1e6

@@ -1,10 +1,10 @@
-"""How many environment steps a second: `VecEnv.step` from Python, and whole rollouts in one program, beside others.
+"""Compare environment steps per second with other libraries: `VecEnv.step` from Python, and compiled rollouts.
 
     python -m benchmarks.stepping [--parts vec_env compiled] [--lanes 8 1024] [--quick]
 
-vec_env: one call a step, NumPy in and out, of JaxVecEnv, SB3's VecEnvs and EnvPool, on CartPole-v1. compiled: one
-program scans over actions drawn beforehand, resets episodes that end, and keeps the whole trajectory, beside gymnax: in
-an environment of its own, .bench/gymnax, which a full run installs if it is missing.
+vec_env: one call per step, NumPy in and out, of JaxVecEnv, SB3's VecEnvs and EnvPool, on CartPole-v1. compiled: one
+compiled function scans over actions drawn beforehand, resets episodes that end, and keeps the whole trajectory. It is
+compared with gymnax, which a full run installs in a separate virtual environment, .bench/gymnax, if it is missing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NOTES = [
 
 
 def make_vec_envs(num_envs: int, envpool: ModuleType | None) -> dict[str, Any]:
-    """Those that there are."""
+    """Create the available VecEnvs, by name."""
     # Here, because the environment of gymnax has no PyTorch.
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
@@ -126,7 +126,7 @@ def time_vec_envs(
 
 @dataclasses.dataclass
 class Functional:
-    """A functional environment with `num_envs` lanes.
+    """A functional vectorized environment.
 
     Attributes:
       start: makes the first carry. Every call makes a new one, which may be donated.
@@ -154,7 +154,7 @@ def jaxenvs_functional(env_id: str, num_envs: int) -> Functional:
 
 
 def gymnax_functional(gymnax: ModuleType, env_id: str, num_envs: int) -> Functional:
-    """The gymnax side, in the way its documentation shows: one key for each lane and step, and its own auto-reset."""
+    """The gymnax side, as its documentation shows: one key for each environment and step, and its own auto-reset."""
     env, params = gymnax.make(env_id)
 
     @jax.jit
@@ -174,13 +174,13 @@ def gymnax_functional(gymnax: ModuleType, env_id: str, num_envs: int) -> Functio
 
 
 def ages(env_id: str, num_envs: int) -> jax.Array:
-    """Steps that the episodes of all lanes have behind them as a run begins, int32."""
+    """Return the ages of all episodes at the beginning of a run, int32."""
     limit = jaxenvs.spec(env_id).max_episode_steps
     return jnp.asarray(np.random.default_rng(1).integers(0, limit, num_envs, np.int32))
 
 
 def compiled(side: Functional, actions: np.ndarray) -> Side:
-    """One program that takes all the steps. Each run goes on where the one before stopped."""
+    """Return one compiled function that takes all steps. Each run continues where the one before stopped."""
     program = jax.jit(lambda carry, actions: jax.lax.scan(side.step, carry, actions))
     carry, on_device = side.start(), jnp.asarray(actions)
 
@@ -201,7 +201,7 @@ def draw_actions(env_id: str, num_steps: int, num_envs: int) -> np.ndarray:
 
 
 def steps_that_fit(env_id: str, num_envs: int) -> int:
-    """So many that a trajectory stays small beside the memory of any machine."""
+    """Return a number of steps for which a trajectory fits easily into memory."""
     observation, action_and_reward, done = jaxenvs.make(env_id).observation_space, 8, 1
     bytes_per_step = num_envs * (4 * int(np.prod(observation.shape)) + action_and_reward + done)
     return int(min(MAX_STEPS, MAX_TRAJECTORY_BYTES // bytes_per_step))
@@ -210,7 +210,7 @@ def steps_that_fit(env_id: str, num_envs: int) -> int:
 def time_compiled(
     report: common.Report, env_id: str, num_envs: int, num_steps: int, rounds: int, gymnax: ModuleType | None
 ) -> None:
-    """Random rollouts of `num_steps` steps in all lanes."""
+    """Measure random rollouts of `num_steps` steps in all environments."""
     actions = draw_actions(env_id, num_steps, num_envs)
     functionals = {"jaxenvs": jaxenvs_functional(env_id, num_envs)}
     if gymnax is not None:

@@ -1,11 +1,11 @@
-"""What training costs: ours beside stock SB3, SBX, rejax and PPO in the way of PureJaxRL, on CartPole-v1.
+"""Compare training speed on CartPole-v1 with stock SB3, SBX, rejax, and PPO in PureJaxRL's style.
 
     python -m benchmarks.training [--only a b c d] [--rounds 9] [--quick]
 
 a: SB3's usual setting. b: many environments. c: compiled updates for Gymnasium's environments. d: from
-`python train.py` to the solved task, imports and compilation included.
+`python train.py` to the solved task, including imports and compilation.
 
-A full run installs rejax and SBX in environments of their own, .bench/rejax and .bench/sbx, where they are missing.
+A full run installs rejax and SBX in separate virtual environments, .bench/rejax and .bench/sbx, if they are missing.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ NOTES = [
 
 @dataclasses.dataclass
 class Options:
-    """Of a run.
+    """Options of a run.
 
     Attributes:
-      threads: that PyTorch takes by itself.
+      threads: PyTorch's default number.
       quick: tiny settings, and no bars.
     """
 
@@ -105,7 +105,7 @@ class Options:
 
     @property
     def thread_counts(self) -> list[int]:
-        """With which stock SB3 runs."""
+        """The numbers of threads with which stock SB3 runs."""
         return sorted({self.threads, 1}, reverse=True)
 
 
@@ -118,7 +118,7 @@ def model_training(
     compiles: bool,
     device: str = "cpu",
 ) -> Training:
-    """Of a model in this process, with so many of PyTorch's threads."""
+    """Return a training of a model in this process, with this number of PyTorch threads."""
     torch.set_num_threads(threads)
     model = algorithm("MlpPolicy", venv, seed=0, device=device, **setting.hyperparameters)
     training = sb3_training(model, setting, iterations, compiles)
@@ -131,7 +131,7 @@ def model_training(
 
 
 def learner(setting: Setting, iterations: int) -> learn.Training:
-    """jaxenvs' own training of so many iterations."""
+    """Return a training of `jaxenvs.learn` with this number of iterations."""
     venv = jaxenvs.make_vec(ENV_ID, setting.n_envs)
     return learn.Training(
         venv, learn.ActorCritic.of(venv.env), learn.PPO(**setting.hyperparameters), iterations * setting.rollout
@@ -139,7 +139,7 @@ def learner(setting: Setting, iterations: int) -> learn.Training:
 
 
 def pure_training(setting: Setting, iterations: int) -> Training:
-    """Of `jaxenvs.learn.train`."""
+    """Return a compiled training by `jaxenvs.learn.train`."""
     settings, key = learner(setting, iterations), jax.random.key(0)
     params = settings.init(key).learner.network_params
     start = time.perf_counter()
@@ -156,12 +156,12 @@ def pure_training(setting: Setting, iterations: int) -> Training:
 
 
 def _options(setting: Setting) -> dict[str, str]:
-    """Not in order where minibatches are large, as bridge.PPO decides it too."""
+    """Return the compiler options: kernels side by side where minibatches are large, as in bridge.PPO."""
     return dict(compiler_options(in_order=setting.batch_size < LARGE.batch_size))
 
 
 def time_trainings(prepared: dict[str, Training], setting: Setting, rounds: int) -> list[dict[str, Any]]:
-    """The sides in turns: a row for each."""
+    """Time the sides in turns, and return a row for each."""
     sides = {name: common.Side(each.run, each.iterations * setting.rollout) for name, each in prepared.items()}
     return [
         {"side": name, "ms_per_iteration": 1000 * setting.rollout / timing.steps_per_second}
@@ -232,7 +232,7 @@ def compare(
 
 
 def run_script(side: str, setting: str, seed: int, quick: bool, **environment: str) -> dict[str, Any]:
-    """A training from nothing, in a process of its own: seconds until it has ended, and what it printed last."""
+    """Train in a new process. Return the seconds until it ended, and what it printed last."""
     path = client.CHECKOUT / "benchmarks" / "peers" / "train_cartpole.py"
     budget = ["--total-timesteps", "512"] if quick else []
     start = time.perf_counter()
@@ -252,8 +252,8 @@ SOLVED_BARS = {FIRST: 1.0, SECOND: 0.6}
 
 
 def time_to_solved(report: common.Report, setting: str, num_seeds: int, options: Options) -> None:
-    """A script with either side's imports, and with `bridge.configure()`, from start to end: it stops once it has
-    solved the task.
+    """Time a script from start to end, with the imports of either side, and with `bridge.configure()`. It stops once it
+    has solved the task.
 
     Args:
       setting: "default" or "zoo", as the script knows them.
@@ -304,7 +304,7 @@ def time_to_solved(report: common.Report, setting: str, num_seeds: int, options:
 
 
 def open_peers(install: bool, closing: contextlib.ExitStack) -> dict[str, client.Worker]:
-    """A process for each peer that is installed or, if asked for, can be."""
+    """Start a process for each other library that is installed, or that can be installed if requested."""
     peers: dict[str, client.Worker] = {}
     for environment, modules in PEERS.items():
         python = client.interpreter(environment, install)
@@ -314,7 +314,7 @@ def open_peers(install: bool, closing: contextlib.ExitStack) -> dict[str, client
 
 
 def describe_peers(report: common.Report, peers: dict[str, client.Worker]) -> None:
-    """What took part, and what it does differently."""
+    """Return what took part, and what each library does differently."""
     rows = []
     for name, difference in DIFFERENCES.items():
         if (worker := peers.get(name)) is None:

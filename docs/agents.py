@@ -1,9 +1,9 @@
-"""Trains an agent on each environment and films it: docs/environments/films/, and of some docs/agents.gif.
+"""Train and record an agent on each environment: docs/environments/films/, and docs/agents.gif with some of them.
 
     python docs/agents.py [--only CartPole-v1 Taxi-v4 ...]
 
-All of them take some twenty minutes. With --only the other films stay as they are, with none after it too;
-docs/agents.gif is put together anew each time. It needs Pillow.
+All of them take about twenty minutes. With --only, the other recordings do not change. --only without an environment
+only creates docs/agents.gif again, which every run does. It needs Pillow.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ README_SIZE, README_FRAMES, README_MS = (160, 120), 80, 100
 
 
 def environment(env_id: str) -> jaxenvs.Environment[Any]:
-    """What is trained on and filmed."""
+    """An environment on which an agent is trained and recorded."""
     if env_id.startswith("CliffWalking"):  # has no limit, and who does not know it yet walks for ever
         return jaxenvs.FlattenObservation(jaxenvs.make(env_id, max_episode_steps=200))
     env = jaxenvs.make(env_id)
@@ -81,7 +81,7 @@ def environment(env_id: str) -> jaxenvs.Environment[Any]:
 
 
 def train(env_id: str, env: jaxenvs.Environment[Any]) -> PPO:
-    """An agent that has learnt the task."""
+    """Train an agent on the task."""
     settings = dict(SETTINGS[env_id])
     num_envs, total = settings.pop("n_envs"), settings.pop("n_timesteps")
     total = min(total, MOST_STEPS) if env_id in TUNED["ppo"] else total
@@ -93,7 +93,7 @@ def train(env_id: str, env: jaxenvs.Environment[Any]) -> PPO:
 
 
 def play(model: PPO, env: jaxenvs.Environment[Any]) -> list[Any]:
-    """The states of episodes one after another, their last ones held for a moment."""
+    """Return the states of successive episodes. The last state of each is repeated for a moment."""
     normalize, states, length = model.get_vec_normalize_env(), [], MOST_FRAMES * pace(env)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     for episode in range(EPISODES):
@@ -112,7 +112,7 @@ def play(model: PPO, env: jaxenvs.Environment[Any]) -> list[Any]:
 
 
 def film(states: list[Any], env: jaxenvs.Environment[Any], path: Path) -> None:
-    """In real time, but for what has more pictures a second than a small file can hold."""
+    """Record states as a GIF in real time, unless that needs more pictures per second than a small file can hold."""
     every = pace(env)
     height, width = env.render_size
     jaxenvs.gif(env, states[::every], path, fps=env.render_fps / every, size=(2 * WIDTH * height // width, 2 * WIDTH))
@@ -121,18 +121,18 @@ def film(states: list[Any], env: jaxenvs.Environment[Any], path: Path) -> None:
 
 
 def pace(env: jaxenvs.Environment[Any]) -> int:
-    """Every how manieth state is shown."""
+    """Return n, if every n-th state is shown."""
     return math.ceil(env.render_fps / MOST_FPS)
 
 
 def read(path: Path) -> tuple[list[Image.Image], list[int]]:
-    """The pictures of a film, and how many milliseconds each is shown."""
+    """Return the pictures of a recording, and for how many milliseconds each is shown."""
     with Image.open(path) as whole:
         return zip(*((one.convert("RGB"), one.info["duration"]) for one in ImageSequence.Iterator(whole)), strict=True)
 
 
 def save(pictures: Sequence[Image.Image], durations: Sequence[int], path: Path) -> None:
-    """With one palette for all pictures, so that what stands still costs nothing."""
+    """Write the pictures with one palette, so that still parts take no space."""
     pixels = np.stack([np.asarray(picture) for picture in pictures])
     numbers, of_pixel, counts = np.unique(pixels @ [1 << 16, 1 << 8, 1], return_inverse=True, return_counts=True)
     colors = np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=1).astype(np.uint8)
@@ -151,12 +151,12 @@ def save(pictures: Sequence[Image.Image], durations: Sequence[int], path: Path) 
 
 
 def path_of(env_id: str) -> Path:
-    """Where its film lies."""
+    """Return the path of its recording."""
     return FOLDER / f"{env_id.rpartition('/')[2]}.gif"
 
 
 def put_together() -> None:
-    """docs/agents.gif, of the films that lie there."""
+    """Create docs/agents.gif from the stored recordings."""
     rows = []
     for ids in IN_README:
         tiles = []
@@ -171,7 +171,7 @@ def put_together() -> None:
 
 
 def framed(picture: Image.Image) -> np.ndarray:
-    """As large as it can be in a tile of the README's film, on a ground of the colour of its corner."""
+    """Scale a picture to a tile of the README's recording, on a background in the color of its corner."""
     ground = picture.getpixel((0, 0))
     picture.thumbnail(README_SIZE, Image.Resampling.LANCZOS)
     tile = Image.new("RGB", README_SIZE, ground)

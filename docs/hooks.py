@@ -1,4 +1,4 @@
-"""What the site shows that does not lie in docs/: examples, CHANGELOG.md, CONTRIBUTING.md. Called by mkdocs.yml."""
+"""Add pages for files outside of docs/ to the site: examples, CHANGELOG.md, CONTRIBUTING.md. mkdocs.yml calls it."""
 
 import ast
 import json
@@ -20,13 +20,13 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Tell the theme where the repository is, if pyproject.toml does."""
+    """Set the address of the repository, if pyproject.toml has one."""
     if address := repository():
         config.repo_url, config.repo_name = address, address.split("://")[-1].partition("/")[2]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made, and put the pages of folders into the navigation."""
+    """Add the generated pages, and put the pages of folders into the navigation."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(CHECKOUT / source).read_text()))
     for page, content in examples().items():
@@ -38,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links that lead out of docs/ lead to pages of the site, to the repository, or else nowhere."""
+    """Point links out of docs/ to pages of the site or to the repository. Otherwise remove the link."""
     uri = page.file.src_uri
     source = {made: source for source, made in PAGES.items()}.get(uri, f"docs/{uri}")
 
@@ -62,13 +62,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def repository() -> str | None:
-    """The address of the repository: of no place but this one."""
+    """Return the address of the repository, which only pyproject.toml has."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     return project.get("urls", {}).get("Repository")
 
 
 def site_page(target: str) -> str | None:
-    """The page of the site that shows a file or folder of the checkout, or None."""
+    """Return the page of the site that shows a file or folder of the checkout, or None."""
     if target in PAGES:
         return PAGES[target]
     if target == "README.md":
@@ -79,7 +79,7 @@ def site_page(target: str) -> str | None:
 
 
 def examples() -> dict[str, str]:
-    """A page for each example, those of a folder on one, and a page that lists them."""
+    """Return a page for each example or folder of examples, and a page that lists them."""
     names: dict[str, str] = {}
     about: dict[str, str] = {}
     bodies: dict[str, str] = {}
@@ -98,7 +98,7 @@ def examples() -> dict[str, str]:
             about[page] = first.partition("\n\n")[2]
     notebooks = [page for page in names if page.startswith("examples/notebooks/")]
     scripts = [page for page in names if page not in notebooks]
-    index = "# Examples\n\nEach is a file in `examples/`, and run by the tests."
+    index = "# Examples\n\nEach example is a file in `examples/`. The tests run all of them."
     for title, pages in (("Notebooks", notebooks), ("Scripts", scripts)):
         lines = (f"* [{names[page]}]({posixpath.relpath(page, 'examples')}): {about[page]}" for page in pages)
         index += f"\n\n## {title}\n\n" + "\n".join(lines)
@@ -106,7 +106,7 @@ def examples() -> dict[str, str]:
 
 
 def _title(path: str) -> str:
-    """The heading of a page, in the place of its file's name, which says less on a site."""
+    """Return the heading of a page, which is more useful on a site than the name of its file."""
     return _heading((CHECKOUT / path).read_text()) or path
 
 
@@ -116,13 +116,13 @@ def _heading(text: str) -> str | None:
 
 
 def _spelt(stem: str) -> str:
-    """A heading of a file's name."""
+    """Make a heading from the name of a file."""
     words = " ".join(SPELT.get(word, word) for word in stem.split("_"))
     return words[0].upper() + words[1:]
 
 
 def _page_of_example(path: Path) -> str:
-    """The page of a file or folder in examples/: scripts in a folder have one together."""
+    """Return the page of a file in examples/. Scripts in a folder share one page."""
     if path.suffix == ".ipynb" or len(path.parts) < 3:
         return (path / "index.md" if path == Path("examples") else path.with_suffix(".md")).as_posix()
     return path.parent.with_suffix(".md").as_posix()
@@ -144,7 +144,7 @@ def _example(path: Path) -> str:
 
 
 def _shown(output: dict) -> str:
-    """What a cell printed or drew."""
+    """Return what a cell printed or drew."""
     data = output.get("data", {})
     for kind in ("image/gif", "image/png"):
         if kind in data:
@@ -158,7 +158,7 @@ def _fenced(text: str, language: str = "python") -> str:
 
 
 def _with_folders(nav: list, pages: list[str]) -> list:
-    """Put the pages of folders in the place of entries that end with /, their index first."""
+    """Replace entries that end with / by the pages of the folder, with its index first."""
     found = []
     for entry in nav:
         if isinstance(entry, str):

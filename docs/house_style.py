@@ -1,4 +1,4 @@
-"""Tells mkdocstrings how classes and docstrings are written here. Called by mkdocs.yml."""
+"""Extension of mkdocstrings for the classes and docstrings of this project. mkdocs.yml calls it."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"  # what stands behind a space is taken for a typ
 
 
 class HouseStyle(Extension):
-    """Signatures of what is made when Python runs, attributes that are described together, links to pages."""
+    """Add signatures of classes made at runtime, attributes that are described together, and links to pages."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:  # which is shown on a page in docs/reference/
@@ -42,7 +42,7 @@ class HouseStyle(Extension):
 
 
 def typed(cls: Class, names: list[str]) -> str:
-    """Names in a list of attributes, with the types that they have."""
+    """Return the names in a list of attributes, with their types."""
     types = {str(cls.members[name].annotation): None for name in names if name in cls.members}
     return f"  {f',{NO_BREAK}'.join(names)} ({', '.join(types)}):"
 
@@ -52,5 +52,5 @@ def path(value: Any) -> str | None:
 
 
 def default(value: ExprCall) -> Any:
-    """That of `static(default=...)`, or None."""
+    """Return the default of `static(default=...)`, or None."""
     return next((each.value for each in value.arguments if isinstance(each, ExprKeyword)), None)

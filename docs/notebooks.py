@@ -1,9 +1,9 @@
-"""Runs the notebooks of examples/notebooks/ and keeps what they show, to be seen without running them.
+"""Run the notebooks of examples/notebooks/ and store their outputs, so that readers see them without running.
 
     python docs/notebooks.py [quickstart ...]
 
-All of them, or those named. They take five minutes on two cores, and the outputs are to be looked at before they are
-committed. It needs nbclient and ipykernel.
+It runs all of them, or only the named ones. All take five minutes on two cores. Look at the outputs before you commit
+them. It needs nbclient and ipykernel.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def main() -> None:
 
 
 def read(path: Path) -> NotebookNode:
-    """A notebook, which is one of the format's."""
+    """Read a notebook, and check its format."""
     content = nbformat.read(path, as_version=4)
     nbformat.validate(content)
     return content
 
 
 def execute(content: NotebookNode, folder: Path, kernel: str = "python3") -> None:
-    """Run all cells, in a folder and by a kernel, and put their outputs into them.
+    """Run all cells in a folder with a kernel, and store their outputs.
 
     Raises:
       nbclient.exceptions.CellExecutionError: a cell raised.
@@ -61,7 +61,7 @@ def execute(content: NotebookNode, folder: Path, kernel: str = "python3") -> Non
 
 
 def digest(content: NotebookNode) -> str:
-    """Of the code of all cells: what outputs are of."""
+    """Return a digest of the code of all cells, which shows whether the outputs are current."""
     code = [cell.source for cell in content.cells if cell.cell_type == "code"]
     return hashlib.sha256("\0".join(code).encode()).hexdigest()
 

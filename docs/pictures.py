@@ -1,4 +1,4 @@
-"""Draws docs/environments/pictures/: our picture of a state beside the reference's, if there is one.
+"""Draw docs/environments/pictures/: our picture of a state next to the reference's picture, if there is one.
 
     python docs/pictures.py
 
@@ -40,7 +40,7 @@ GAMES = {"Asterix": 20, "Breakout": 12, "Freeway": 30, "Seaquest": 30, "SpaceInv
 
 
 def reference(id: str, numbers: list[float]) -> np.ndarray:
-    """Gymnasium's picture."""
+    """Return Gymnasium's picture of a state."""
     env = gymnasium.make(id, render_mode="rgb_array").unwrapped
     env.reset(seed=0)
     if isinstance(env.observation_space, gymnasium.spaces.Discrete):
@@ -51,7 +51,7 @@ def reference(id: str, numbers: list[float]) -> np.ndarray:
 
 
 def ours(id: str, numbers: list[float]) -> np.ndarray:
-    """Our picture of the same state."""
+    """Return our picture of the same state."""
     env = jaxenvs.make(id).unwrapped
     state, _ = env.reset(jax.random.key(0))
     names = [field.name for field in dataclasses.fields(state)][: len(numbers)]
@@ -59,7 +59,7 @@ def ours(id: str, numbers: list[float]) -> np.ndarray:
 
 
 def cards() -> tuple[np.ndarray, np.ndarray]:
-    """Both pictures of Blackjack, of hands that Gymnasium has dealt."""
+    """Return both pictures of Blackjack, with hands that Gymnasium has dealt."""
     theirs = gymnasium.make("Blackjack-v1", render_mode="rgb_array").unwrapped
     theirs.reset(seed=3)
     env = jaxenvs.make("Blackjack-v1").unwrapped
@@ -70,7 +70,7 @@ def cards() -> tuple[np.ndarray, np.ndarray]:
 
 
 def games() -> np.ndarray:
-    """MinAtar: our pictures in the first row, the reference's of the same observations in the second."""
+    """Return MinAtar's pictures: ours in the first row, and the reference's of the same observations in the second."""
     pairs = []
     for name, num_steps in GAMES.items():
         env = jaxenvs.make(f"MinAtar/{name}-v1")
@@ -89,26 +89,26 @@ def games() -> np.ndarray:
 
 
 def alone(id: str, seed: int) -> np.ndarray:
-    """Our picture of a start, half as large."""
+    """Return our picture of a start, at half size."""
     env = jaxenvs.make(id)
     height, width = env.render_size
     return np.asarray(env.draw(env.reset(jax.random.key(seed))[0], height // SCALE, width // SCALE))
 
 
 def gap(height: int, width: int) -> np.ndarray:
-    """What lies between two pictures."""
+    """Return the gap between two pictures."""
     return np.full((height, width, 3), 200, np.uint8)
 
 
 def write(name: str, picture: np.ndarray) -> None:
-    """As a small file."""
+    """Write a picture as a small file."""
     path = FOLDER / f"{name}.png"
     Image.fromarray(picture).quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.1f} kB")
 
 
 def side_by_side(name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Ours on the left, the reference's on the right, at the same height."""
+    """Put our picture on the left and the reference's on the right, at the same height."""
     left, right = (Image.fromarray(picture) for picture in (ours, theirs))
     height = min(left.height, right.height) // SCALE
     shrunk = [

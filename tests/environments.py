@@ -1,4 +1,4 @@
-"""Environments whose every number a test can foretell."""
+"""Environments whose numbers a test can predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks: an environment in which other actions are legal in each step, as one of jaxenvs and as one of Gymnasium's."""
+"""Locks: an environment whose legal actions change in each step, for jaxenvs and for Gymnasium."""
 
 from __future__ import annotations
 

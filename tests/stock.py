@@ -1,4 +1,4 @@
-"""The algorithms that ours are held against, by their names: Stable-Baselines3's and sb3-contrib's."""
+"""The algorithms of Stable-Baselines3 and sb3-contrib that ours are compared with, by name."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Imports go one way: a room of the house imports rooms below it, never one above. And none is too full to be read."""
+"""Imports go one way: a package imports packages below it, never above. No file, function or folder is too large."""
 
 import ast
 import graphlib
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# From the ground up. Modules that stand in one line may import each other.
+# From the bottom up. Modules in one line may import each other.
 FLOORS = [
     ["jaxenvs.jax_names"],
     [
@@ -65,10 +65,10 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
-# What can be read in one sitting. `__init__.py` is a file of its folder, too.
+# Sizes that can be read in one sitting. `__init__.py` counts as a file of its folder.
 MOST_LINES_OF_A_FUNCTION, MOST_LINES_OF_A_FILE, MOST_FILES_OF_A_FOLDER = 70, 400, 14
 PRODUCT = ("jaxenvs", "bridge", "benchmarks", "docs", "examples")
-# Names of files that stand twice; but for algorithms, whose settings are in `learn` and whose class is in `bridge`.
+# File names that exist twice, except for algorithms: their settings are in `learn`, and their class is in `bridge`.
 SHARED_NAMES = {
     "host_loop": "one for each family of algorithms",
     "loop": "one for each family of algorithms, around that of all trainings",

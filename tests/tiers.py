@@ -1,4 +1,4 @@
-"""Which cases of a test `make test` runs, and which show once more what those show: `make test-all` alone."""
+"""Select the cases of a test that `make test` runs. `make test-all` also runs cases that only repeat the others."""
 
 from collections.abc import Iterable
 from typing import Any

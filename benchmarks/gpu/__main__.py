@@ -1,10 +1,10 @@
-"""Tests and tables of a machine with an NVIDIA GPU, one process for each part, within so many minutes.
+"""Run the tests and benchmarks of an NVIDIA GPU, one process for each part, within a given number of minutes.
 
     python -m benchmarks.gpu [--minutes 9] [--only tests stepping ...] [--output FOLDER] [--quick]
 
-What a part has measured is in FOLDER/gpu.json as soon as it ends, well or not: one that fails, hangs or takes too long
-costs none of the others. Ends with 0, with 1 if a part failed, and with 2 where there is no GPU.
---quick: tiny, in this process, on whatever JAX runs on, to see that it works.
+The results of a part are in FOLDER/gpu.json as soon as it ends, successful or not. A part that fails, hangs or takes
+too long does not affect the others. The exit status is 0, or 1 if a part failed, or 2 if there is no GPU.
+--quick runs tiny parts in this process, on whatever JAX runs on, to check that they work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 NOTES = [
-    "every part is a process of its own, in which the sides take turns after two runs to warm up; figures are of the "
-    "median run",
-    "JAX's default precision of products on the GPU applies, TF32, unless PyTorch computes them, in float32",
-    "policy on the CPU, on the GPU: where the weights of the torch policy lie, SB3's `device`",
-    "JAX on the CPU: another process, with JAX_PLATFORMS=cpu",
+    "Every part is a separate process, in which the sides take turns after two warm-up runs. Figures are from the "
+    "median run.",
+    "JAX multiplies matrices on the GPU in its default precision, TF32. PyTorch multiplies them in float32.",
+    "policy on the CPU, on the GPU: where the weights of the PyTorch policy are (SB3's `device`).",
+    "JAX on the CPU: another process, with JAX_PLATFORMS=cpu.",
 ]
 
 
@@ -39,7 +39,7 @@ class Part:
     """
     Attributes:
       function: of benchmarks.gpu.parts.
-      seconds: after so many it is ended, so that one part cannot take the time of all.
+      seconds: the part is ended after this time, so that it cannot take the time of the others.
       arguments: of the function, besides the tables and whether it is quick.
       environment: variables of its process.
     """
@@ -89,7 +89,7 @@ def run_here(name: str, path: Path, quick: bool) -> None:
 
 
 def run_in_process(name: str, path: Path, quick: bool, seconds: float) -> None:
-    """Run a part in a process of its own, which is ended with all of its own after so many seconds.
+    """Run a part in a separate process, which is ended after its time, with all processes that it started.
 
     Raises:
       RuntimeError: it failed.
@@ -126,7 +126,7 @@ def what_is_missing() -> str | None:
 
 
 def gpu() -> dict[str, Any]:
-    """What the GPU is, as PyTorch and the driver tell it; nothing where there is none."""
+    """Return the GPU as PyTorch and the driver report it; empty if there is none."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What is tested and measured on a GPU: a function for each part, from tables to rows in them."""
+"""The tests and benchmarks of a GPU: a function for each part, which adds rows to tables."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def training(tables: Tables, quick: bool, names: Sequence[str], on_cpu: bool = F
 
     Args:
       names: in SETTINGS.
-      on_cpu: our sides alone: what the same machine's CPU makes of it, where this process has JAX there.
+      on_cpu: measure only our sides, on the CPU of the same machine, if this process has JAX there.
     """
     where = dict.fromkeys(["cpu", "cpu" if on_cpu else device()])
     for setting in [trainings.QUICK] if quick else [SETTINGS[name] for name in names]:
@@ -152,7 +152,7 @@ def _compare(tables: Tables, setting: Setting, sides: dict[str, Callable[[], Tra
 
 
 def seeds(tables: Tables, quick: bool) -> None:
-    """One training, and many of them by `vmap` in one program."""
+    """Measure one training, and many trainings by `vmap` in one compiled function."""
     setting = trainings.QUICK if quick else SETTINGS["8 envs"]
     count = 2 if quick else NUM_SEEDS
     settings, steps = trainings.learner(setting, ITERATIONS), ITERATIONS * setting.rollout

@@ -1,6 +1,6 @@
 """The plots of docs/benchmarks.md: small SVGs that can be read on a light page and on a dark one.
 
-Each carries what it shows as JSON, so that a test can tell whether it is of today's results without drawing it.
+Each plot contains its figures as JSON, so that a test can compare them with the current results without drawing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STYLE = {
 
 
 def write(results: dict[str, Any], folder: Path = FOLDER) -> None:
-    """Draw all of them into the folder."""
+    """Draw all plots into the folder."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -57,13 +57,13 @@ def write(results: dict[str, Any], folder: Path = FOLDER) -> None:
 
 
 def shown(path: Path) -> Any:
-    """What a plot shows: as the figures, after a way through JSON."""
+    """Return the figures that a plot contains, as JSON has them."""
     found = re.search(r"<dc:description>(.*?)</dc:description>", path.read_text(), re.DOTALL)
     return json.loads(found[1].replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")) if found else None
 
 
 def _figure(height: float, columns: int = 1, heights: Sequence[float] = (1,)) -> Any:
-    """A figure as narrow as a telephone can show it with text that can be read, and its axes."""
+    """Create a figure and its axes, narrow enough to be readable on a phone."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, height), layout="constrained")
@@ -71,7 +71,7 @@ def _figure(height: float, columns: int = 1, heights: Sequence[float] = (1,)) ->
 
 
 def _legend(figure: Any, ax: Any) -> None:
-    """Above the axes, where no point is."""
+    """Put the legend above the axes, where there are no points."""
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=10, handlelength=1.2, columnspacing=1.2)
 
@@ -117,7 +117,7 @@ def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
 
 
 def _off_policy(data: dict[str, dict[str, float]]) -> Any:
-    """Beside stock SB3, as SAC makes a hundred steps per second and DQN thousands."""
+    """Draw speeds relative to stock SB3, as SAC makes a hundred steps per second and DQN thousands."""
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)

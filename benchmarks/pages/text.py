@@ -1,4 +1,4 @@
-"""What the pages of the benchmarks share."""
+"""Helpers of the benchmark pages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Rows = list[dict[str, Any]]
 
 
 def fill(text: str) -> str:
-    """The text in lines of 120 characters."""
+    """Wrap a text to lines of 120 characters."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def fastest(rows: Rows) -> dict[str, float]:
-    """Thousand steps a second of each side, which may have rows with several numbers of threads."""
+    """Return thousand steps per second of each side: its fastest row, if there are several numbers of threads."""
     best: dict[str, float] = {}
     for row in rows:
         side = row["side"].partition(",")[0]

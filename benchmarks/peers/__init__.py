@@ -1,4 +1,4 @@
-"""Other libraries' trainings, each in a process of its own (and, where its pins ask for it, an environment of its own).
+"""Trainings of other libraries, each in a separate process (and in a separate environment, if its pins require that).
 
-`worker` is what such a process does, `client` what the benchmark does with it.
+`worker` runs in such a process, and `client` in the benchmark.
 """

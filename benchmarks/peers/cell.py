@@ -58,9 +58,9 @@ class Cell:
       network: a name in NETWORKS.
       environments: GYMNASIUM, monitored in a DummyVecEnv; JAX, a JaxVecEnv; HOST, Gymnasium's as the make_vec_env of
         the side's package makes them, which is another import that a user changes.
-      n_steps: of a rollout; of an off-policy algorithm, so many steps of each environment count as an iteration here.
+      n_steps: steps of a rollout; off-policy, the steps of each environment that count as an iteration.
       normalize: whether the environments are in a VecNormalize.
-      settings: where they are not SB3's defaults.
+      settings: those that differ from SB3's defaults.
     """
 
     algorithm: str
@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of the algorithm's constructor. Off-policy, `n_steps` is another thing."""
+        """The arguments of the constructor. Off-policy, `n_steps` has another meaning there."""
         return self.settings if self.algorithm in OFF_POLICY else {"n_steps": self.n_steps, **self.settings}
 
     @property
@@ -92,7 +92,7 @@ class Cell:
 
 
 class Side:
-    """What the process keeps between commands."""
+    """The state of the process between commands."""
 
     def load(self, side: str, environments: str) -> dict[str, Any]:
         """Import what a script of this side imports, for environments of this kind."""
@@ -107,11 +107,11 @@ class Side:
         return {"threads": torch.get_num_threads()}
 
     def begin(self, cell: dict[str, Any]) -> dict[str, Any]:
-        """Make the model, train it for MEMORY_ITERATIONS, and see how long the next ones take.
+        """Create the model, train it for MEMORY_ITERATIONS, and time the next iterations.
 
         Returns:
-          The seconds of making it and of its first iteration, and those of a later one; the memory of the imports and,
-          beyond that, at its height and now, in MB.
+          The seconds to create the model and run its first iteration, and the seconds of a later iteration. The memory
+          of the imports and, beyond it, the peak and current memory, in MB.
         """
         start = time.perf_counter()
         self.cell = Cell(**cell)
@@ -148,7 +148,7 @@ class Side:
         }
 
     def run(self, iterations: int, threads: int) -> dict[str, Any]:
-        """Train on, with so many of PyTorch's threads."""
+        """Continue training with this number of PyTorch threads."""
         import torch
 
         if torch.get_num_threads() != threads:

@@ -1,4 +1,4 @@
-"""Environments for peers whose pins are not ours, and their workers: the side of the benchmark."""
+"""The benchmark's side of other libraries: their virtual environments and workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENVIRONMENTS = CHECKOUT / ".bench"
 
 
 def interpreter(name: str, install: bool) -> Path | None:
-    """Python with a peer and what it needs, from `<name>-requirements.txt`; installed once, in `.bench/<name>`.
+    """Return a Python with another library, installed once in `.bench/<name>` from `<name>-requirements.txt`.
 
     Returns:
       None, after a line that says why, if it is not installed and cannot or must not be.
@@ -49,7 +49,7 @@ def interpreter(name: str, install: bool) -> Path | None:
 
 
 def constraints_beside(requirements: str) -> str:
-    """The versions that we measure ourselves with, but of packages that the requirements pin themselves."""
+    """Return our own versions, except for packages that the requirements pin."""
     pinned = {line.partition("==")[0] for line in requirements.splitlines() if "==" in line}
     ours = (CHECKOUT / "constraints.txt").read_text().splitlines(keepends=True)
     return "".join(line for line in ours if line.partition("==")[0] not in pinned)
@@ -80,7 +80,7 @@ class Worker:
     def prepare(
         self, setting: Setting, iterations: int, compiler_options: Mapping[str, str] = MappingProxyType({})
     ) -> Training:
-        """The training in the process, compiled, with JAX's defaults unless given others. Replaces the one before."""
+        """Compile a training in the process, with JAX's defaults or other options. It replaces the one before."""
         answer = self.ask(
             do="prepare",
             setting=dataclasses.asdict(setting),
@@ -95,7 +95,7 @@ class Worker:
         self._process.communicate()
 
     def ask(self, **command: Any) -> Any:
-        """What the process answers to a command, whose name is its `do`."""
+        """Send a command, whose name is its `do`, and return the answer of the process."""
         commands, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
         try:
             print(json.dumps(command), file=commands, flush=True)

@@ -1,6 +1,6 @@
 """Environments whose observations are pictures that cost next to nothing, for Gymnasium. For JAX: jax_images.
 
-The actions of a kind are Discrete, those of the same kind with ", Box" behind it are a Box.
+The actions of a kind are Discrete. With ", Box" appended to the kind, they are a Box.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOX = ", Box"
 
 
 def observation_space(kind: str) -> spaces.Space[Any]:
-    """Of a kind, a key of what follows, with or without BOX behind it."""
+    """Return the observation space of a kind, with or without BOX appended."""
     channels_first = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     return {
         "channels_first": channels_first,
@@ -36,7 +36,7 @@ def action_space(kind: str) -> spaces.Space[Any]:
 
 
 def fits(action: Any, phase: Any) -> Any:
-    """Whether an action earns something: the one of the phase, or a first number that is positive in every other."""
+    """Return whether an action is rewarded: the one of the phase, or a positive first number in every other phase."""
     return (action[0] > 0) == (phase % 2 == 1) if action.ndim else action == phase % ACTIONS
 
 
@@ -57,7 +57,7 @@ def film(kind: str) -> Any:
 
 
 class Images(gymnasium.Env[Any, Any]):
-    """Shows a film in a circle from a random phase on, for LENGTH steps. The action that fits the phase earns 1."""
+    """Environment that repeats a film from a random phase on, for LENGTH steps. The action of the phase earns 1."""
 
     def __init__(self, kind: str) -> None:
         """
@@ -87,5 +87,5 @@ class Images(gymnasium.Env[Any, Any]):
 
 
 def bits() -> gymnasium.Env[Any, Any]:
-    """15 bits, any of which an action flips."""
+    """Create an environment of 15 bits, of which an action flips one."""
     return BitFlippingEnv(n_bits=15, continuous=True)

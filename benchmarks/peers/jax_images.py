@@ -22,7 +22,7 @@ class ImagesState:
 
 @environment
 class Images(Environment[ImagesState]):
-    """As `images.Images`: the same spaces, observations, rewards and lengths of episodes."""
+    """Environment with the spaces, observations, rewards and episode lengths of `images.Images`."""
 
     kind: str = static(default="channels_first")
 
@@ -51,5 +51,5 @@ class Images(Environment[ImagesState]):
 
 
 def bits() -> Environment[Any]:
-    """As `images.bits`."""
+    """Create the environment of `images.bits`."""
     return make("BitFlippingContinuous-v0", n_bits=15)

@@ -1,8 +1,9 @@
-"""PPO on gymnax in the way of PureJaxRL (Lu et al. 2022, https://github.com/luchris429/purejaxrl), which no index has.
+"""PPO on gymnax in the style of PureJaxRL (Lu et al. 2022, https://github.com/luchris429/purejaxrl).
 
-The design is theirs, the code is not: environments wrapped to log episodes, flax networks and a TrainState, one scan
-over updates, in it one over steps, one backwards for advantages, and one over epochs, each of which permutes and cuts
-the batch and scans over the pieces. As there, values are clipped like the policy, and truncation counts as termination.
+PureJaxRL is on no package index. The design is theirs, the code is not: environments wrapped to log episodes, flax
+networks and a TrainState, and one scan over updates. Inside it is one scan over steps, one backwards for advantages,
+and one over epochs, each of which permutes and cuts the batch and scans over the pieces. As in PureJaxRL, values are
+clipped like the policy, and truncation counts as termination.
 
 It runs in the environment of rejax-requirements.txt, which has all that it imports.
 """
@@ -52,7 +53,7 @@ class Transition(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """What a training carries on: `train` takes one and gives one."""
+    """The state of a training, which `train` takes and returns."""
 
     learner: TrainState
     env_state: Any
@@ -61,7 +62,7 @@ class Runner(NamedTuple):
 
 
 def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
-    """The whole training as one program, from state to state."""
+    """Return the whole training as one compiled function, from state to state."""
     env, env_params = gymnax.make("CartPole-v1")
     env = LogWrapper(FlattenObservationWrapper(env))
     network = ActorCritic(env.action_space(env_params).n)

@@ -12,7 +12,7 @@ from benchmarks.peers.worker import Setting, Training, program_training, serve
 
 
 def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
-    """The whole training as one program, from state to state."""
+    """Return the whole training as one compiled function, from state to state."""
     algorithm = PPO.create(
         env="CartPole-v1",
         num_envs=setting.n_envs,

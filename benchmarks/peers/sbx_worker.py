@@ -11,7 +11,7 @@ from benchmarks.peers.worker import Setting, Training, sb3_training, serve
 
 
 def prepare(setting: Setting, iterations: int, compiler_options: Mapping[str, str]) -> Training:
-    """`learn` on a DummyVecEnv, which is what SB3's `make_vec_env` gives. Its programs compile as SBX has it."""
+    """Train with `learn` on a DummyVecEnv, as SB3's `make_vec_env` returns it. SBX compiles its own functions."""
     # Its networks are two towers of 64-64 tanh and its Adam has SB3's epsilon without being told.
     model = PPO("MlpPolicy", make_vec_env("CartPole-v1", setting.n_envs, seed=0), seed=0, **setting.hyperparameters)
     return sb3_training(model, setting, iterations, compiles=True)

@@ -1,4 +1,4 @@
-"""Trains PPO on CartPole-v1 until 20 episodes give 475 on average: with bridge, or with stock SB3."""
+"""Train PPO on CartPole-v1 with bridge or stock SB3, until 20 episodes return 475 on average."""
 
 import argparse
 import json

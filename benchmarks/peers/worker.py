@@ -1,4 +1,4 @@
-"""A process that trains when it is told to: the side of the peer. Imports nothing but what every environment has.
+"""The other library's side: a process that trains on command. It only imports what every environment has.
 
 It reads commands from its standard input and answers each on its standard output, a line of JSON for a line of JSON:
 
@@ -22,7 +22,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What all sides of a comparison have in common: the hyper-parameters of PPO, by SB3's names and defaults."""
+    """The hyperparameters of PPO that all sides of a comparison share, with SB3's names and defaults."""
 
     n_envs: int
     n_steps: int
@@ -52,7 +52,7 @@ class Setting:
 
 @dataclasses.dataclass
 class Training:
-    """A training that goes on, a few iterations at a time.
+    """A training that continues a few iterations at a time.
 
     Attributes:
       run: trains for some more iterations, and returns when that is done.
@@ -69,7 +69,7 @@ Prepare = Callable[[Setting, int, Mapping[str, str]], Training]
 
 
 def sb3_training(model: Any, setting: Setting, iterations: int, compiles: bool) -> Training:
-    """Of a model with SB3's `learn`. What the first iteration takes longer than the second is compilation."""
+    """Return a training of a model with SB3's `learn`. The first iteration minus the second is compilation."""
 
     def learn(count: int) -> float:
         start = time.perf_counter()
@@ -87,7 +87,7 @@ def program_training(
     iterations: int,
     compiler_options: Mapping[str, str],
 ) -> Training:
-    """Of two pure functions, key to state and state to state and metrics."""
+    """Return a training of two pure functions: key to state, and state to state and metrics."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -114,8 +114,8 @@ def serve(prepare: Prepare, packages: list[str]) -> None:
     """Answer the commands `prepare` and `run` until there are no more.
 
     Args:
-      prepare: makes the training of so many iterations for a setting, compiled with such options.
-      packages: whose versions to tell.
+      prepare: creates a training from a setting, a number of iterations and compiler options.
+      packages: whose versions to report.
     """
     training: Training | None = None
 
@@ -140,7 +140,7 @@ def answer(handlers: Mapping[str, Callable[..., dict[str, Any]]]) -> None:
     """Answer commands until there are no more.
 
     Args:
-      handlers: for the `do` of a command, what takes the rest of it and returns the answer.
+      handlers: by the `do` of a command, a function from the rest of it to the answer.
     """
     # What libraries print goes where errors go.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

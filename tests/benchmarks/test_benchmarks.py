@@ -1,4 +1,4 @@
-"""The benchmarks run, say what they should, and give both sides the same work."""
+"""The benchmarks run, print what they should, and give both sides the same work."""
 
 import contextlib
 import json

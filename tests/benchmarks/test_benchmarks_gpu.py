@@ -1,4 +1,4 @@
-"""`make gpu` where there is no GPU: it says so, and its code runs, tiny, on the CPU."""
+"""Without a GPU, `make gpu` says so, and its code runs on the CPU with tiny sizes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the benchmark of learning trains: its environments, and the bars that its tables hold."""
+"""The tasks of the learning benchmark: its environments, and the targets of its tables."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The benchmarks of training: their peers, their clocks, and what they make of figures."""
+"""The training benchmarks: the other libraries, the clocks, and the tables that they write."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What docs/coming-from/ shows of other libraries runs with them, as it stands there; ours is run by README's test."""
+"""The code of other libraries in docs/coming-from/ runs with these libraries. test_readme.py runs our code there."""
 
 import importlib.util
 import re

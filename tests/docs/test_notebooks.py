@@ -1,4 +1,4 @@
-"""The notebooks: what is stored in them is what their code shows, and they run where only the wheel is."""
+"""The stored outputs of notebooks match their code, and the notebooks run with only the wheel installed."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The Python in README.md and docs/ runs as it stands there, and what is written from figures is what they say."""
+"""The Python code in README.md and docs/ runs unchanged, and generated pages match the results."""
 
 import json
 import os

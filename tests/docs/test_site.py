@@ -1,4 +1,4 @@
-"""The site is built strictly: a page that is not in the navigation, or a link that leads nowhere, is an error."""
+"""The site builds strictly: a page outside the navigation and a dead link are errors."""
 
 import re
 import subprocess
