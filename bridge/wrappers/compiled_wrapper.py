@@ -86,7 +86,7 @@ class CompiledWrapper(Generic[W]):
           The state, of the same structure, shapes and dtypes; the TimeStep as the wrapper gives it; and what the
           methods below need to know of this step, a pytree, which comes to them stacked: (n_steps, ...). () is nothing.
         """
-        raise NotImplementedError("A CompiledWrapper defines step.")
+        raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
     def layout(state: Any, lanes: Any, same: Any) -> Any:

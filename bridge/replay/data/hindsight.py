@@ -259,7 +259,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         if self.copy_info_dict:
             return "copy_info_dict is True"
         if not math.isclose(self.her_ratio, 1 - 1 / (self._num_sampled + 1)):
-            return f"her_ratio is {self.her_ratio:.3g}, and no number of goals for each transition is"
+            return f"her_ratio is {self.her_ratio:.3g}, which no n_sampled_goal gives"
         return super().why_not_lent()
 
     def __getstate__(self) -> dict[str, Any]:

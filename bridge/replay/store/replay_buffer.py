@@ -370,6 +370,8 @@ def is_known(buffer: Any) -> bool:
 def why_not_lent(buffer: Any) -> str | None:
     """Why a program cannot have what a replay buffer holds, a sentence; None if it can."""
     if not is_known(buffer):
-        return f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer."
+        return (
+            f"The replay buffer is a {type(buffer).__name__}, and only bridge.ReplayBuffer and its kind are compiled."
+        )
     reason = buffer.why_not_lent()
     return None if reason is None else f"The replay buffer stays on the host: {reason}."

@@ -47,10 +47,11 @@ def test_an_update_over_devices_is_that_of_the_whole_rollout():
 def test_what_cannot_be_divided_is_said():
     told = on_devices(*FIRST)["refusals"]
     assert told["lanes"] == "num_envs must be a multiple of the 4 devices of mesh, got 6."
-    refused = "The devices cannot share it equally: batch_size must be a multiple of the 4 devices of mesh, got 6."
+    refused = "The devices cannot share the work equally: "
+    refused += "batch_size must be a multiple of the 4 devices of mesh, got 6."
     assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
     assert told["falls back"].endswith(f"updating: compiled\nnot compiled: {refused}")
-    assert "A HerReplayBuffer is not divided over devices." in told["hindsight"]
+    assert "HerReplayBuffer does not support environments on several devices." in told["hindsight"]
     assert told["tensors"] == "step_torch takes environments on one device, these are on 4."
 
 

@@ -235,8 +235,8 @@ class OwnDQN(stable_baselines3.DQN):
     ("model", "what"),
     [
         (untranslatable, "hooks"),
-        (lambda: policy_for(Counter(), OwnPredict), "OwnPredict has a method predict of its own"),
-        (lambda: OwnDQN("MlpPolicy", "CartPole-v1", buffer_size=1), "OwnDQN has a method predict of its own"),
+        (lambda: policy_for(Counter(), OwnPredict), "OwnPredict overrides predict"),
+        (lambda: OwnDQN("MlpPolicy", "CartPole-v1", buffer_size=1), "OwnDQN overrides predict"),
     ],
     ids=["layers", "policy", "algorithm"],
 )

@@ -92,7 +92,7 @@ def test_schedules_of_the_constructor_are_no_ones_own(name):
 
 
 def test_what_has_no_translation_is_refused():
-    with pytest.raises(NotCompilable, match='engine is "torch"'):
+    with pytest.raises(NotCompilable, match='The model has engine="torch"'):
         train_seeds(bridge.PPO("MlpPolicy", "CartPole-v1", engine="torch"), 10, [0])
 
 

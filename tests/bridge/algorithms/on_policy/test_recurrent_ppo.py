@@ -246,6 +246,6 @@ def test_a_memory_of_another_kind_is_left_to_sb3_contrib():
         policy_kwargs=SMALL | {"n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}},
         **SETTINGS,
     )
-    assert "no translation to JAX of an LSTM with dropout" in str(model.plan)
+    assert "An LSTM with dropout cannot be translated" in str(model.plan)
     model.learn(ROLLOUT)
     assert model._n_updates == SETTINGS["n_epochs"]
