@@ -8,7 +8,7 @@ try:
     import torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f'bridge needs PyTorch and Stable-Baselines3, and {error.name} is not installed: pip install "jaxenvs[sb3]".'
+        f'bridge needs PyTorch and Stable-Baselines3, but {error.name} is not installed: pip install "jaxenvs[sb3]".'
     ) from error
 
 from bridge.algorithms.a2c import A2C
@@ -89,7 +89,7 @@ def __getattr__(name: str) -> Any:
             importlib.import_module("optuna")
         except ImportError as error:
             raise ImportError(
-                f'bridge.tune needs Optuna, and {error.name} is not installed: pip install "jaxenvs[tune]".'
+                f'bridge.tune needs Optuna, but {error.name} is not installed: pip install "jaxenvs[tune]".'
             ) from error
         return importlib.import_module(TUNE).tune
     if name not in CONTRIB:

@@ -50,8 +50,8 @@ def set_up_process() -> None:
         return
     if has_run() and jax.default_backend() == "cpu":
         warnings.warn(
-            "JAX ran before `import bridge`, so that every step of a small VecEnv takes about 25 µs longer. Import "
-            "bridge first, or set JAX_CPU_ENABLE_ASYNC_DISPATCH=0 in the environment.",
+            "JAX ran before `import bridge`, so each step of a small VecEnv takes about 25 µs longer. Import bridge "
+            "first, or set the environment variable JAX_CPU_ENABLE_ASYNC_DISPATCH=0.",
             stacklevel=3,
         )
         return
@@ -84,7 +84,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
         return Path(present)
     folder = _folder(cache)
     if folder is not None and not _can_be_used(folder):
-        log.info("Compiled programs are not kept: %s cannot be written, or its disk is full.", folder)
+        log.info("Compiled functions are not cached on disk, because %s is not writable or its disk is full.", folder)
         folder = None
     if folder is not None:
         _trim(folder)

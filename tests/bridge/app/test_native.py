@@ -113,7 +113,7 @@ def test_settings_of_robots_resolve(algorithm):
         (["ppo", "HalfCheeta-v5", *NATIVE], "EnvPool has no environment 'HalfCheeta-v5'. `jaxenvs list envpool PART`"),
         (["ppo", "HalfCheetah-v5"], "EnvPool has it: --backend native"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--env-kwargs", "gravty=5.0"], "HalfCheetah-v5 has no option 'gravty'."),
-        (["ppo", "Go9x9-v1", *NATIVE], "Go9x9-v1 is a game of 2 players"),
+        (["ppo", "Go9x9-v1", *NATIVE], "Go9x9-v1 has 2 players"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--seeds", "3"], "EnvPool's steps are no part of one"),
         (["sac", "PongNoFrameskip-v4", *NATIVE], "sac needs an environment with Box actions"),
         (["ppo", "HalfCheetah-v5", *NATIVE, "--hyperparameters", "policy_kwargs={'activation_fn':'R'}"], "torch.nn"),

@@ -52,7 +52,7 @@ def test_what_cannot_be_divided_is_said():
     assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
     assert told["falls back"].endswith(f"updating: compiled\nnot compiled: {refused}")
     assert "HerReplayBuffer does not support environments on several devices." in told["hindsight"]
-    assert told["tensors"] == "step_torch takes environments on one device, these are on 4."
+    assert told["tensors"] == "step_torch needs environments on one device, but these are on 4 devices."
 
 
 def test_more_devices_than_there_are_are_refused():

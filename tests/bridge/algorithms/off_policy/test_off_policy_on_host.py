@@ -387,7 +387,7 @@ def test_nan_in_an_update_on_the_host_is_an_error_and_those_from_before_are_kept
     model = make().learn(20)
     before = state_of(model, with_store=False)
     model.replay_buffer.rewards[:] = np.nan
-    with pytest.raises(ValueError, match=r"parameters of q_net NaN.*from before are kept"):
+    with pytest.raises(ValueError, match=r"parameters of q_net NaN.*from before the update were kept"):
         model.learn(20, reset_num_timesteps=False)
     for name, value in model.policy.state_dict().items():
         np.testing.assert_array_equal(value, before[name], name)

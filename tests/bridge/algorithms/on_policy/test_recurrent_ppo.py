@@ -217,7 +217,9 @@ def test_of_one_observation_the_start_may_be_a_bool(begins):
 def test_what_one_environment_remembers_is_not_what_two_do():
     model, observation = make(jax_env()), np.zeros(4, np.float32)
     _, state = model.predict(observation)
-    with pytest.raises(ValueError, match="state must be of the 2 environments of the observations, got 1"):
+    with pytest.raises(
+        ValueError, match="state must have one entry for each of the 2 environments in observation, got 1"
+    ):
         model.predict(torch.zeros((2, 4)), state, [True, False])
 
 
