@@ -66,8 +66,8 @@ Settings = Annotated[
     Path | None,
     _shown_as(
         "PATH",
-        "A TOML file of settings for algorithms and environments. If not given, RL Baselines3 Zoo's, which are in "
-        f"{FILE}: copy that file to change them.",
+        f"A TOML file of settings for algorithms and environments (default: RL Baselines3 Zoo's settings in {FILE}; "
+        "copy that file to change them).",
     ),
 ]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
@@ -153,16 +153,20 @@ def _begun(
     if resume is not None:
         if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
-                "--resume goes on with the run as it was begun: only --total-timesteps can be given too, and other "
-                "devices."
+                "--resume continues a run with its own settings: only --total-timesteps and --devices can be given "
+                "with it."
             )
         config, out = resume / "config.json", resume
     elif config is None and (algorithm is None or env_id is None):
-        raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config or --resume.")
+        raise UserError(
+            "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or --resume."
+        )
     elif config is not None and algorithm is not None:
-        raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
+        raise UserError(
+            f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
+        )
     if config is not None and settings is not None:
-        raise UserError(f"{config} has all settings of a run: leave out --settings {settings}.")
+        raise UserError(f"{config} already has all settings of a run: leave out --settings {settings}.")
     if out is not None:
         check_folder(out)
     configure(cache=True)
@@ -195,9 +199,12 @@ def _train_here(
         reserve_threads()  # before JAX runs anything
     is_distributed, devices = processes is not None, given.get("devices")
     if is_distributed and devices is not None:
-        raise UserError(f"--distributed takes all devices that there are: leave out --devices {devices}.")
+        raise UserError(f"--distributed uses all devices: leave out --devices {devices}.")
     if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
-        raise UserError(f"{resume} was begun without --devices, and can only go on so.")
+        raise UserError(
+            f"{resume} was started without --devices, so it can only be resumed without: leave out --devices and "
+            "--distributed."
+        )
     number = given.get("devices", saved.get("devices"))
     if number is not None and not is_distributed:
         offer_cores(number)
@@ -209,7 +216,7 @@ def _train_here(
         arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
         resolved = TrainingConfig.resolve(**arguments)
         if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
-            raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
+            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
         _train(resolved, out, resume is not None)
 
 
@@ -273,11 +280,11 @@ def tune(
 
     if resume is not None:
         if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
-            raise UserError("--resume goes on with the search as it was begun: only --trials can be given too.")
+            raise UserError("--resume continues a search with its own settings: only --trials can be given with it.")
         options, out = command.read_object(resume / command.OPTIONS), resume
         options |= {} if trials is None else {"n_trials": trials}
     elif algorithm is None or env_id is None:
-        raise UserError("Say what to tune on what, as: jaxenvs tune ppo CartPole-v1. Or give --resume.")
+        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1. Or give --resume.")
     else:
         name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
         out = out or Path("runs") / f"tune-{name}"

@@ -115,7 +115,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
           ValueError: infos are stored, and there are none.
         """
         if self.copy_info_dict:
-            raise ValueError("add_rollout has no infos, which copy_info_dict=True stores.")
+            raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
         row = self.take_ring().position % self.buffer_size
         super().add_rollout(observations, actions, rewards, terminated, truncated, final_observations)
         done = columns.to_host(terminated).astype(bool) | columns.to_host(truncated).astype(bool)

@@ -289,7 +289,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
           beta: the exponent of importance weights, an attribute that may be changed as training goes on.
         """
         if not alpha >= 0:
-            raise ValueError(f"alpha must be 0 or more, got {alpha!r}.")
+            raise ValueError(f"alpha must be at least 0, got {alpha!r}.")
         self.alpha, self.beta = alpha, beta
         super().__init__(*args, **kwargs)
         self._begin()
@@ -341,7 +341,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> tuple[windows.Windows, Any]:
         """In proportion to the priorities of their steps, added up."""
         if by != "window" or not strict_length:
-            raise ValueError("by must be 'window' and strict_length True where slices are drawn by priorities.")
+            raise ValueError("With priorities, sample_slices needs by='window' and strict_length=True.")
         drawn, likely = self.priorities.draw_windows(ring, num_slices, slice_len, replace)
         return drawn, self._tensor(importance_weights(likely, self.beta))
 

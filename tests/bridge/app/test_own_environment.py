@@ -38,7 +38,7 @@ def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, c
     endless = f"{own_environment}:{own_environment}Endless-v0"
     cli.main(["train", "ppo", endless, *SETTINGS, "--env-kwargs", "goal=9.0", "--out", "run"])
     assert "(4 of them cut after 30 steps)" in capsys.readouterr().out
-    assert "has no picture: define Walk.render" in error_of(capsys, "record", "run")
+    assert "cannot be drawn: define Walk.draw" in error_of(capsys, "record", "run")
 
 
 @pytest.mark.parametrize(
