@@ -10,8 +10,8 @@ import bridge
 
 if not hasattr(bridge, "JaxVecEnv"):
     raise ImportError(
-        f"jaxenvs.sb3 gives what the package `bridge` of jaxenvs has, and `import bridge` finds {bridge.__file__}: "
-        "rename that file, or start Python where it is not on sys.path."
+        f"jaxenvs.sb3 needs the package `bridge` of jaxenvs, but `import bridge` finds {bridge.__file__}: rename that "
+        "file, or start Python where that file is not on sys.path."
     )
 
 from bridge import *  # noqa: F403

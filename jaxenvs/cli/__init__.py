@@ -124,7 +124,7 @@ def _require_sb3(command: str) -> None:
     if missing:
         needed = "Optuna, PyTorch" if command == "tune" else "PyTorch"
         raise UserError(
-            f"jaxenvs {command} needs {needed} and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
+            f"jaxenvs {command} needs {needed} and Stable-Baselines3, but {', '.join(missing)} cannot be imported: "
             f'pip install "jaxenvs[{extra}]".'
         )
 
@@ -190,7 +190,7 @@ def bench(names: Names = ()) -> None:
     paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
     scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
     if not scripts:
-        raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
+        raise UserError("The benchmarks are not part of the installed package: run this command in a source checkout.")
     for name in names:
         if name not in scripts:
             raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
@@ -228,7 +228,9 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         _ = env.observation_space, env.action_space
         return env
     except jaxenvs.UnknownEnvironment as error:
-        raise UserError(f"{module} was imported. {error}" if module else str(error)) from error
+        raise UserError(
+            f"{module} was imported, but does not register the environment. {error}" if module else str(error)
+        ) from error
     except Exception as error:  # of whatever kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
@@ -266,9 +268,7 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
             known = f"ALE/{env_id}" if family == "atari" else env_id if env_id in gymnasium.registry else ""
             rows.append((env_id, family, known))
     if not rows:
-        raise UserError(
-            f"EnvPool has no id with {' or '.join(parts)} in it: `jaxenvs list envpool` prints all of them."
-        )
+        raise UserError(f"EnvPool has no id that contains {' or '.join(parts)}: `jaxenvs list envpool` prints all ids.")
     return rows
 
 

@@ -53,11 +53,11 @@ def report() -> str:
 def _import_bridge() -> str | None:
     """Why there is none; None if there is."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
-        return "jaxenvs alone: bridge needs PyTorch and Stable-Baselines3"
+        return "not available: bridge needs PyTorch and Stable-Baselines3"
     try:
         importlib.import_module("bridge")
     except Exception as error:  # of whatever of them is broken
-        return f"jaxenvs alone: bridge cannot be imported, {type(error).__name__}: {error}"
+        return f"not available: bridge cannot be imported, {type(error).__name__}: {error}"
     return None
 
 
@@ -104,7 +104,7 @@ def _cache(has_bridge: bool) -> str:
     else:
         folder = setting("jax_compilation_cache_dir")
     if folder is None:
-        return "not kept on disk"
+        return "no cache on disk"
     files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
     return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files"
 
@@ -119,7 +119,7 @@ def _extras() -> str:
                 names = [f"[{name}]" for name in extras.split(",")] if package == "jaxenvs" else [package]
                 needed.setdefault(extra, []).extend(names)
     except PackageNotFoundError:
-        return "unknown, as jaxenvs is not installed but on the path"
+        return "unknown, because jaxenvs is imported from a folder and not installed"
     return ", ".join(extra for extra in needed if not _lacking(extra, needed)) or "none"
 
 

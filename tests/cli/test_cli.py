@@ -160,7 +160,7 @@ main(["--help"])
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr
     for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
-        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, and torch")
+        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, but torch")
         assert line.endswith('pip install "jaxenvs[sb3]".')
 
 

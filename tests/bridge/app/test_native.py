@@ -128,7 +128,7 @@ def test_list_shows_ids_with_a_part_and_the_names_of_their_references(capsys):
     cli.main(["list", "envpool", "cheetah-v5", "Pong-v?"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [["HalfCheetah-v5", "mujoco.gym", "HalfCheetah-v5"], ["Pong-v5", "atari", "ALE/Pong-v5"]]
-    assert "EnvPool has no id with Chetah in it" in error_of(capsys, "list", "envpool", "Chetah")
+    assert "EnvPool has no id that contains Chetah" in error_of(capsys, "list", "envpool", "Chetah")
 
 
 def test_a_game_by_its_name_in_ale_py_is_found(capsys, monkeypatch, tmp_path):

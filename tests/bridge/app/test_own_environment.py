@@ -45,7 +45,7 @@ def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, c
     ("env_id", "said"),
     [
         ("no_such_module:Walk-v0", "No module 'no_such_module'"),
-        ("{own}:Wlk-v0", "{own} was imported. No environment 'Wlk-v0'"),
+        ("{own}:Wlk-v0", "{own} was imported, but does not register the environment. No environment 'Wlk-v0'"),
         ("{own}-broken:Walk-v0", "NameError: name 'missing' is not defined"),
         ("{own}_importing:Walk-v0", "ModuleNotFoundError: No module named 'no_such_module'"),
     ],

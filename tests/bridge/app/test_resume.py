@@ -88,9 +88,7 @@ def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, ca
     cli.main(["train", "--resume", str(tmp_path / "run"), "--total-timesteps", "256"])
     assert "for 256 steps from 128 on" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["total_timesteps"] == 256
-    assert "at least 256" in error_of(
-        capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128"
-    )
+    assert "at least 256" in error_of(capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128")
     before = weights(tmp_path / "run")
     cli.main(["train", "--resume", str(tmp_path / "run")])  # nothing is left to do
     assert same(before, weights(tmp_path / "run"))

@@ -209,7 +209,7 @@ NO_ACTING = {
         changed(lambda policy: setattr(policy.actor, "action_dist", make(use_sde=True).actor.action_dist)),
         "must be a SquashedDiagGaussianDistribution",
     ),
-    "integers": (lambda: make(action=spaces.Box(0, 5, (2,), np.int32)), "No distribution for the action space"),
+    "integers": (lambda: make(action=spaces.Box(0, 5, (2,), np.int32)), "action space must be a Discrete"),
     "observations from 1": (lambda: make(DQNPolicy, spaces.Discrete(3, start=1)), "Observations of Discrete"),
 }
 RENORMALIZED = network_of(nn.Linear(6, 6), BatchRenorm1d(6))
