@@ -1,4 +1,4 @@
-"""make_atari_env: as Stable-Baselines3's, with games that EnvPool plays too."""
+"""make_atari_env: Stable-Baselines3's function, with EnvPool as another backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxenvs.arguments import instance, one_of, shown
 
 log = logging.getLogger("bridge")
 
-# Arguments of AtariWrapper as EnvPool names them.
+# EnvPool's names for the arguments of AtariWrapper.
 OPTIONS = {
     "noop_max": ("noop_max",),
     "frame_skip": ("frame_skip",),
@@ -27,7 +27,7 @@ OPTIONS = {
     "clip_reward": ("reward_clip",),
     "action_repeat_probability": ("repeat_action_probability",),
 }
-# Those of AtariWrapper, and one frame: SB3 stacks them by VecFrameStack.
+# AtariWrapper's defaults, and one frame: SB3 stacks frames with VecFrameStack.
 DEFAULTS: dict[str, Any] = {"episodic_life": True, "reward_clip": True, "stack_num": 1}
 
 
@@ -45,20 +45,20 @@ def make_atari_env(
     *,
     backend: str = "auto",
 ) -> VecEnv:
-    """A VecEnv of an Atari game in SB3's AtariWrapper, with the arguments of SB3's `make_atari_env`.
+    """Make a VecEnv of an Atari game in SB3's AtariWrapper, with the arguments of SB3's `make_atari_env`.
 
-    With `backend="native"` EnvPool plays it, with the options that do the same; what differs all the same is told in
-    docs/environments/envpool.md. Put it into a VecFrameStack, as SB3's.
+    With `backend="native"`, EnvPool steps the game, with the options that do the same as AtariWrapper;
+    docs/environments/envpool.md lists the remaining differences. Wrap the result in a VecFrameStack, as with SB3.
 
     Args:
-      env_id: "PongNoFrameskip-v4"; for "native" also EnvPool's name, "Pong-v5".
-      n_envs, seed, start_index, monitor_dir, vec_env_cls, vec_env_kwargs, monitor_kwargs: those of `make_vec_env`.
-      wrapper_kwargs: of AtariWrapper.
-      env_kwargs: of `gymnasium.make`; for "native", further options of EnvPool.
-      backend: that of `make_vec_env`: "serial", which is "auto"; "process"; or "native".
+      env_id: such as "PongNoFrameskip-v4"; for "native" also EnvPool's name, "Pong-v5".
+      n_envs, seed, start_index, monitor_dir, vec_env_cls, vec_env_kwargs, monitor_kwargs: as in `make_vec_env`.
+      wrapper_kwargs: arguments of AtariWrapper.
+      env_kwargs: arguments of `gymnasium.make`; for "native", further options of EnvPool.
+      backend: as in `make_vec_env`: "serial", which "auto" means here; "process"; or "native".
 
     Raises:
-      ValueError, TypeError: an argument is not what it must be, or EnvPool has nothing for it.
+      ValueError, TypeError: an argument is invalid, or EnvPool has no option for it.
     """
     one_of("backend", backend, BACKENDS)
     if backend == "native":
@@ -89,10 +89,10 @@ def make_atari_env(
 
 
 def native_id(env_id: Any) -> str:
-    """EnvPool's name of a game.
+    """Return EnvPool's name of a game.
 
     Raises:
-      TypeError, ValueError: it is no id, or one whose frames Gymnasium skips already.
+      TypeError, ValueError: it is not an id, or one for which Gymnasium already skips frames.
     """
     instance("env_id", env_id, str, "an id, for backend='native'")
     found = re.fullmatch(r"(\w+)NoFrameskip-v4|(\w+)-v5", env_id)
@@ -104,10 +104,10 @@ def native_id(env_id: Any) -> str:
 
 
 def native_options(wrapper_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """EnvPool's options for what AtariWrapper does with these arguments.
+    """Return the options with which EnvPool does what AtariWrapper does with these arguments.
 
     Raises:
-      TypeError, ValueError: AtariWrapper has no such argument, or EnvPool does not do without no-ops.
+      TypeError, ValueError: AtariWrapper has no such argument; or `noop_max` is 0, which EnvPool does not support.
     """
     options = dict(DEFAULTS)
     for name, value in (wrapper_kwargs or {}).items():

@@ -1,7 +1,7 @@
-"""Checkpoints from which a run that was killed continues bit for bit.
+"""Checkpoints from which a killed run continues, with bitwise the same results.
 
-They are pickles, as the zips of Stable-Baselines3 are: whoever wrote one can run anything in the process that loads it.
-Load only your own.
+Like the zips of Stable-Baselines3, checkpoints are pickles: their author can run any code in the process that loads
+them. Load only your own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jaxenvs import arguments
 from jaxenvs.files import replacing
 
 Algorithm = TypeVar("Algorithm", bound=BaseAlgorithm)
-# In the zip, beside what SB3 reads of it.
+# Files in the zip, besides those that SB3 reads.
 POSITION = "training_position.pkl"
 REPLAY_BUFFER = "replay_buffer.pkl"
 METADATA = "metadata.json"
@@ -39,15 +39,15 @@ METADATA = "metadata.json"
 
 @dataclasses.dataclass
 class TrainingPosition:
-    """Where a training is: all that its rest depends on and that neither SB3's zip nor a replay buffer holds.
+    """The state of a training that is neither in SB3's zip nor in a replay buffer.
 
     Attributes:
-      env: the state of the environments, as `JaxVecEnv.get_state` gives it.
-      wrappers: of those around them, from the outermost on, the name of the class, and the attributes, pickled one by
-        one.
-      random: the states of random generators, as `get_random_state` gives them.
-      action_space: that of the generator of the action space.
-      memory: what a recurrent policy remembers, as `read_memory` gives it.
+      env: the state of the environments, as returned by `JaxVecEnv.get_state`.
+      wrappers: for each wrapper around them, from the outermost on, the name of its class, and its attributes, each
+        pickled.
+      random: the states of random generators, as returned by `get_random_state`.
+      action_space: the state of the action space's generator.
+      memory: the recurrent state of the policy, as returned by `read_memory`.
     """
 
     env: dict[str, Any]
@@ -58,7 +58,7 @@ class TrainingPosition:
 
     @classmethod
     def of(cls, model: BaseAlgorithm, random_state: dict[str, Any]) -> Self:
-        """Where the training of a model is now."""
+        """Return the current state of the training of a model."""
         env = model.get_env()
         return cls(
             env=_jax_vec_env(env).get_state(),
@@ -70,7 +70,7 @@ class TrainingPosition:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
-        """That of its fields by name, also as 0.2.0 wrote them, with random states as a tuple."""
+        """Return the state made of named fields, also as version 0.2.0 wrote them, with random states as a tuple."""
         known = {field.name for field in dataclasses.fields(cls)}
         position = cls(**{name: value for name, value in fields.items() if name in known})
         if isinstance(position.random, tuple):
@@ -78,7 +78,7 @@ class TrainingPosition:
         return position
 
     def restore(self, model: BaseAlgorithm) -> None:
-        """Go on from here, with a model that SB3 has loaded.
+        """Put a model that SB3 has loaded into this state.
 
         Raises:
           ValueError: its environments, or the wrappers around them, are others. Nothing changed.
@@ -100,22 +100,23 @@ class TrainingPosition:
 
 
 def save_checkpoint(model: BaseAlgorithm, path: str | Path, metadata: dict[str, Any] | None = None) -> None:
-    """Save a model with all that its training depends on: an SB3 zip that also holds the state of the
-    environments, of the wrappers around them, of the random generators of PyTorch (CUDA's too), NumPy and Python, and
-    the replay buffer, if there is one.
+    """Save a model with everything that its training depends on, so that it can be resumed with the same results.
 
-    Call it between rollouts, as RolloutCheckpoint does: a rollout buffer that is half full is not saved. The file is
-    replaced at once or not at all, so that being killed here loses nothing; but of a replay buffer in files it holds
-    their folder alone, where these may be newer.
+    The checkpoint is an SB3 zip that also holds the state of the environments, of the wrappers around them, of the
+    random generators of PyTorch (with CUDA), NumPy and Python, and the replay buffer, if there is one.
+
+    Call it between rollouts, as RolloutCheckpoint does: a partly filled rollout buffer is not saved. The file is
+    replaced atomically, so an interrupted save loses nothing. For a replay buffer in files it holds only their
+    folder, whose content may be newer.
 
     Args:
-      model: one of SB3's or bridge's, on a JaxVecEnv, also in wrappers.
-      path: of the file; ".zip" is added if it is not there.
-      metadata: of your own, as JSON has it; `read_metadata` gives it back.
+      model: a model of SB3 or bridge on a JaxVecEnv, also in wrappers.
+      path: the path of the file; ".zip" is appended if it is missing.
+      metadata: custom data that JSON can hold; `read_metadata` returns it.
 
     Raises:
-      TypeError: `model` is no SB3 model, or its environments are not a JaxVecEnv.
-      ValueError: it has not begun to learn, so that its environments have no state yet.
+      TypeError: `model` is not an SB3 model, or its environments are not a JaxVecEnv.
+      ValueError: it has not begun to learn, so its environments have no state yet.
     """
     _save_checkpoint(model, path, get_random_state(), metadata)
 
@@ -134,9 +135,9 @@ def _save_checkpoint(
     position = TrainingPosition.of(model, random_state)
     with replacing(_zip_path(path)) as unfinished:
         model.save(unfinished)
-        # Beside what SB3 reads of a zip, and not among it: that is text, which takes more room than memory may have.
+        # Added to the zip, and not passed to SB3, which would write it as text that may need more than memory has.
         with zipfile.ZipFile(unfinished, "a") as archive:
-            # By their names, for other versions to read what they know.
+            # By field name, so that other versions can read the fields that they know.
             fields = {field.name: getattr(position, field.name) for field in dataclasses.fields(position)}
             _add_pickle(archive, POSITION, fields)
             if (buffer := getattr(model, "replay_buffer", None)) is not None:
@@ -146,19 +147,24 @@ def _save_checkpoint(
 
 
 def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, **kwargs: Any) -> Algorithm:
-    """The model of a checkpoint, ready to go on:
-    `model.learn(total_timesteps - model.num_timesteps, reset_num_timesteps=False)`.
+    """Load the model of a checkpoint, ready to continue its training.
 
-    A checkpoint is a pickle, as any zip of SB3's: load only your own.
+    Continue with `model.learn(total_timesteps - model.num_timesteps, reset_num_timesteps=False)`. A checkpoint is a
+    pickle, like any zip of SB3: load only your own.
 
     Args:
       algorithm: the class of the model.
-      path: of the file.
-      env: environments like those it was trained on, wrapped in the same wrappers. They continue where it was.
-      kwargs: for `algorithm.load`.
+      path: the path of the file.
+      env: environments like those that the model was trained on, in the same wrappers. They continue from the saved
+        state.
+      kwargs: further arguments of `algorithm.load`.
+
+    Returns:
+      The model.
 
     Raises:
-      ValueError: the file is not a checkpoint, or of other environments or wrappers.
+      TypeError: an argument has the wrong type.
+      ValueError: the file is not a checkpoint, or is one of other environments or wrappers.
     """
     if not (isinstance(algorithm, type) and issubclass(algorithm, BaseAlgorithm)):
         raise TypeError(f"algorithm must be a class of Stable-Baselines3 algorithms, got {arguments.shown(algorithm)}.")
@@ -166,7 +172,7 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
     arguments.instance("env", env, VecEnv, "a VecEnv")
     model = algorithm.load(path, env=env, force_reset=False, **kwargs)
     with zipfile.ZipFile(_file(path)) as archive:
-        fields = vars(model).pop("_checkpoint", None)  # where 0.2.0 had them
+        fields = vars(model).pop("_checkpoint", None)  # where version 0.2.0 stored them
         if POSITION in archive.namelist():
             with archive.open(POSITION) as file:
                 fields = pickle.load(file)
@@ -177,20 +183,20 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
             )
         TrainingPosition.from_fields(fields).restore(model)
         if REPLAY_BUFFER in archive.namelist():
-            # SB3 takes no other kind of file.
+            # SB3 accepts no other kind of file.
             with archive.open(REPLAY_BUFFER) as file, io.BufferedReader(cast(Any, file)) as buffered:
                 cast(Any, model).load_replay_buffer(buffered, truncate_last_traj=False)
     return model
 
 
 def read_metadata(path: str | Path) -> dict[str, Any] | None:
-    """The metadata of a checkpoint; None if it was saved without any.
+    """Return the metadata of a checkpoint, or None if it was saved without any.
 
     Args:
-      path: as `save_checkpoint` takes it.
+      path: the path of the file, as for `save_checkpoint`.
 
     Raises:
-      OSError, zipfile.BadZipFile: there is no such file, or it is no zip.
+      OSError, zipfile.BadZipFile: there is no such file, or it is not a zip.
     """
     _require_path(path)
     with zipfile.ZipFile(_file(path)) as archive:
@@ -198,33 +204,36 @@ def read_metadata(path: str | Path) -> dict[str, Any] | None:
 
 
 class RolloutCheckpoint(QuietCallback):
-    """Save a checkpoint before every n-th rollout, over the one before.
+    """Callback that saves a checkpoint before every n-th rollout, replacing the previous one.
 
-    A rollout of an off-policy model is `train_freq` steps, and its checkpoint holds the replay buffer: let `every` be
-    some thousands. Until the rollout before which it saves, such a training runs as if it had no callback.
+    Use it to resume long trainings after a crash. A rollout of an off-policy model is `train_freq` steps, and its
+    checkpoint holds the replay buffer: set `every` to some thousands. Between the rollouts before which it saves, such
+    a training runs as if it had no callback.
     """
 
     def __init__(
         self, path: str | Path, every: int = 1, verbose: int = 0, metadata: dict[str, Any] | None = None
     ) -> None:
-        """
+        """Set what is saved and when.
+
         Args:
-          path: of the zip file.
-          every: so many rollouts.
-          verbose: as of SB3's callbacks.
+          path: the path of the zip.
+          every: the number of rollouts between two checkpoints.
+          verbose: as in SB3's callbacks.
           metadata: as for `save_checkpoint`.
 
         Raises:
-          TypeError, ValueError: `path` is none, or `every` no positive int.
+          TypeError, ValueError: `path` is not a path, or `every` is not a positive int.
         """
         _require_path(path)
         arguments.positive_int("every", every)
         super().__init__(verbose)
         self.path, self.every, self.rollouts, self.metadata = Path(path), every, 0, metadata
-        self._next, self._calls = 0, 0  # the rollout before which it saves; n_calls where the newest one began
+        # _next is the rollout before which it saves; _calls is n_calls at the beginning of the newest rollout.
+        self._next, self._calls = 0, 0
 
     def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """See QuietCallback."""
+        """Return the number of steps for which this callback needs no call: see QuietCallback."""
         if (length := self._steps_of_rollout()) is None:
             return 0
         left = (self._next - self.rollouts + 1) * length - (self.n_calls - self._calls)
@@ -234,7 +243,7 @@ class RolloutCheckpoint(QuietCallback):
         model, length = self.model, self._steps_of_rollout()
         if getattr(model, "_step_of_iteration", 0):  # a compiled function begins within a rollout
             return
-        # Of those that were compiled together, this callback hears of the first alone.
+        # Callbacks are called only for the first of several rollouts that were compiled together.
         passed = 1 if length is None else max(1, -(-(self.n_calls - self._calls) // length))
         self.rollouts += passed if self.rollouts else 1
         self._calls = self.n_calls
@@ -247,7 +256,7 @@ class RolloutCheckpoint(QuietCallback):
         return True
 
     def _steps_of_rollout(self) -> int | None:
-        """How many steps a rollout of an off-policy model has; None if each rollout is told to callbacks."""
+        """Return the steps in a rollout of an off-policy model; None if callbacks are called for each rollout."""
         train_freq = getattr(self.model, "train_freq", None)
         return train_freq.frequency if train_freq and train_freq.unit is TrainFrequencyUnit.STEP else None
 
@@ -276,7 +285,10 @@ def _jax_vec_env(env: VecEnv | None) -> JaxVecEnv:
 
 
 def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]]:
-    """What cannot be pickled is a resource, as an open file, of which the next process has its own."""
+    """Return a wrapper's class name and its attributes, each pickled.
+
+    Attributes that cannot be pickled are resources, such as an open file, which the next process opens itself.
+    """
     attributes = {}
     for name, value in vars(wrapper).items():
         if name in ("venv", "env", "class_attributes"):
@@ -289,11 +301,11 @@ def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]
 
 
 def _zip_path(path: str | os.PathLike[str]) -> Path:
-    """`path` with ".zip" behind it, unless it ends so. Not instead of what looks like a suffix, as in "ppo_0.98"."""
+    """Return `path` with ".zip" appended, unless it ends so: "ppo_0.98" has no suffix to replace."""
     path = Path(path)
     return path if path.suffix == ".zip" else path.with_name(f"{path.name}.zip")
 
 
 def _file(path: str | Path) -> Path:
-    """The file that SB3 finds under a path."""
+    """Return the file that SB3 finds under a path."""
     return next((each for each in (Path(path), _zip_path(path)) if each.is_file()), Path(path))

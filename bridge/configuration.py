@@ -1,14 +1,14 @@
-"""What bridge does to the process that imports it, and how to do without.
+"""Process-wide settings that `import bridge` changes, and how to keep your own.
 
-`import bridge` sets two things, and leaves both as they are if the variable named here is set in the environment:
+`import bridge` sets two options, unless the variable named here is set in the environment:
 
-* JAX_CPU_ENABLE_ASYNC_DISPATCH, to false. On a CPU, JAX hands every program to another thread, which costs more than a
-  step of a small VecEnv takes. The VecEnv waits for each of its steps anyway, so they run in the calling thread. JAX
-  reads this once, when it first runs something.
+* JAX_CPU_ENABLE_ASYNC_DISPATCH, to false. On a CPU, JAX hands every compiled function to another thread, which costs
+  more than a step of a small VecEnv takes. The VecEnv waits for each of its steps anyway, so they run in the calling
+  thread. JAX reads this once, when it first runs something.
 * XLA_PYTHON_CLIENT_PREALLOCATE, to false. PyTorch and JAX share a GPU: JAX takes memory as it needs it, not three
   quarters of it at the start.
 
-`configure` keeps compiled programs on disk. Only who calls it has that, as the `jaxenvs` command does.
+`configure` keeps compiled functions on disk. Call it to use this, as the `jaxenvs` command does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from jaxlib import version as jaxlib_version
 from jaxenvs.arguments import instance
 from jaxenvs.jax_names import has_run, setting
 
-# Off with "0"; or the folder.
+# "0" turns the cache off; anything else is the folder.
 CACHE_VARIABLE = "JAXENVS_CACHE"
-# Larger caches lose their oldest programs; one of PPO's takes 0.1 to 1 MB.
+# Larger caches lose their oldest functions; one of PPO's takes 0.1 to 1 MB.
 MOST_BYTES = 2**30
-# A disk that is as full as this gets no more programs: JAX would leave parts of them.
+# No functions are added to a disk with less free space, because JAX would leave incomplete files.
 FREE_BYTES = 2**28
 
 log = logging.getLogger("bridge")
@@ -44,7 +44,7 @@ _ours: str | None = None  # the folder that `configure` gave to JAX
 
 
 def set_up_process() -> None:
-    """What `import bridge` does, as said above."""
+    """Set the options that the module's docstring describes."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" in os.environ or not setting("jax_cpu_enable_async_dispatch"):
         return
@@ -59,14 +59,15 @@ def set_up_process() -> None:
 
 
 def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
-    """Keep compiled programs on disk, by JAX's persistent cache, so that the next process need not compile them.
+    """Keep compiled functions on disk, in JAX's persistent cache, so that later processes need not compile them.
 
-    The default folder is `jaxenvs` in the user's cache folder ($XDG_CACHE_HOME, or ~/.cache); the environment variable
-    JAXENVS_CACHE names another, or, with 0, turns this off whoever asks for it. In it, each version of jaxlib and each
-    kind of CPU has a folder of its own: code for one may crash another. A folder that cannot be written, or whose disk
-    is full, is not used. Where JAX has a cache already, by JAX_COMPILATION_CACHE_DIR or its configuration, that stays.
+    The default folder is `jaxenvs` in the user's cache folder ($XDG_CACHE_HOME, or ~/.cache). The environment variable
+    JAXENVS_CACHE names another folder, or, if it is 0, turns the cache off everywhere. Each version of jaxlib and each
+    kind of CPU has a separate folder in it, because code for one may crash another. A folder that cannot be written, or
+    whose disk is full, is not used. A cache that JAX already has, by JAX_COMPILATION_CACHE_DIR or its configuration, is
+    kept.
 
-    Whoever can write into the folder can run code in this process: give it to nobody else.
+    Anyone who can write into the folder can run code in this process: keep write access to yourself.
 
     Args:
       cache: True for the default folder, a path for another, False for none.
@@ -75,7 +76,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
       The folder that JAX uses from now on, or None.
 
     Raises:
-      TypeError: cache is none of these.
+      TypeError: `cache` is none of these.
     """
     global _ours
     instance("cache", cache, (bool, str, os.PathLike), "True, False or a path")
@@ -99,10 +100,11 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
 
 @contextlib.contextmanager
 def without_dynamo() -> Iterator[None]:
-    """PyTorch's optimisers do not import `torch._dynamo` while they are made, saved or loaded in this context.
+    """Keep PyTorch's optimizers from importing `torch._dynamo` in this context.
 
-    That import takes longer than the one of PyTorch itself. An optimiser makes it to keep `torch.compile` from looking
-    into some of its methods, for whoever calls that later; here nobody does, and afterwards all is as it was.
+    That import takes longer than the import of PyTorch itself, and 80 MB. An optimizer does it to hide some of its
+    methods from `torch.compile`. None of our own code compiles an optimizer, and after the context the methods are
+    hidden as before. Where dynamo is imported already, nothing changes.
     """
     from torch.optim import Optimizer
 
@@ -116,7 +118,7 @@ def without_dynamo() -> Iterator[None]:
         yield
     finally:
         for each in ours:
-            del each.__dynamo_disable
+            vars(each).pop("__dynamo_disable", None)  # two threads may have set it, of which one is first here
 
 
 def _folder(cache: bool | str | os.PathLike[str]) -> Path | None:
@@ -137,12 +139,12 @@ def _folder(cache: bool | str | os.PathLike[str]) -> Path | None:
 
 
 def _cpu() -> str:
-    """The model of the CPU and what it can do. Compiled code uses all of it."""
+    """Return the model of the CPU and its features, all of which compiled code may use."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
-    # The first of the cores; "Features" and "CPU part" are those of ARM.
+    # The lines of the first core; "Features" and "CPU part" are ARM's.
     names = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
     found = {name: line for line in reversed(lines) for name in names if line.startswith(name)}
     return "\n".join(found[name] for name in names if name in found)
@@ -156,7 +158,7 @@ def _can_be_used(folder: Path) -> bool:
     probe = folder / f".probe-{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        probe.write_bytes(b"?")  # asks more than os.access does: of network disks, quotas and containers
+        probe.write_bytes(b"?")  # tests more than os.access does: network disks, quotas and containers
         probe.unlink()
         return shutil.disk_usage(folder).free >= FREE_BYTES
     except OSError:
@@ -164,7 +166,7 @@ def _can_be_used(folder: Path) -> bool:
 
 
 def _trim(folder: Path) -> None:
-    """Remove what a killed process left empty and, of a folder that has grown too large, the older half."""
+    """Remove empty files of killed processes and, if the folder has grown too large, its older half."""
     entries = []
     try:
         with os.scandir(folder) as found:

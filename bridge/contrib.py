@@ -1,4 +1,4 @@
-"""sb3-contrib, which need not be installed, and is imported by whoever asks for one of its algorithms alone."""
+"""Access to sb3-contrib, which is optional, and only imported when one of its algorithms is used."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any
 
 
 class Absent:
-    """Stands for a class that nobody has imported yet: nothing is an instance of it."""
+    """Stands for a class that was not imported: nothing is an instance of it."""
 
 
 def contrib_class(module: str, name: str) -> Any:
-    """A class of sb3-contrib if its module has been imported, which has happened if there is an instance; else Absent.
+    """Return a class of sb3-contrib if its module was imported, which instances imply; else Absent.
 
     Args:
-      module: within the package, as "common.maskable.policies".
+      module: the module within the package, such as "common.maskable.policies".
+      name: the name of the class.
     """
     return getattr(sys.modules.get(f"sb3_contrib.{module}"), name, Absent)
 
 
 def is_maskable(policy: object) -> bool:
-    """Whether a policy is one of MaskablePPO's."""
+    """Return whether a policy is one of MaskablePPO's."""
     return isinstance(policy, contrib_class("common.maskable.policies", "MaskableActorCriticPolicy"))
 
 
 def is_recurrent(policy: object) -> bool:
-    """Whether a policy is one of RecurrentPPO's."""
+    """Return whether a policy is one of RecurrentPPO's."""
     return isinstance(policy, contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy"))

@@ -1,4 +1,4 @@
-"""Arrays between JAX and PyTorch. The only file in the project that speaks DLPack."""
+"""Conversion of arrays between JAX and PyTorch. The only file in the project that uses DLPack."""
 
 from __future__ import annotations
 
@@ -14,38 +14,44 @@ from jaxenvs.arrays import key_data
 
 
 def to_torch(tree: Any) -> Any:
-    """A pytree of arrays as torch tensors, without a copy, on the device where they are.
+    """Convert a pytree of arrays to torch tensors on the same device, without a copy.
 
-    The tensors share the memory of the JAX arrays, and PyTorch does not know that these are immutable: writing
-    into such a tensor in place changes an array that JAX takes for constant. Write into a `.clone()`. Nor may an
-    array be donated (`donate_argnums`) once it has been given away.
+    The tensors share the memory of the JAX arrays, and PyTorch does not know that these are immutable: writing into
+    such a tensor in place changes an array that JAX takes for constant. Write into a `.clone()` instead. Do not donate
+    an array (`donate_argnums`) after converting it.
 
-    Typed PRNG keys come as their `jax.random.key_data`. NumPy arrays and Python numbers are copied. The tensors
-    never require a gradient.
+    Typed PRNG keys are converted as their `jax.random.key_data`. NumPy arrays and Python numbers are copied. The
+    tensors never require a gradient.
 
     Args:
-      tree: an array, or a dict, list, tuple or other pytree of them.
+      tree: an array, or a dict, list, tuple or other pytree of arrays.
+
+    Returns:
+      The same pytree of torch tensors.
     """
     return jax.tree.map(_leaf_to_torch, tree)
 
 
 def to_jax(tree: Any, copy: bool = False) -> Any:
-    """A pytree of torch tensors as JAX arrays, on the device where they are.
+    """Convert a pytree of torch tensors to JAX arrays on the same device, without a copy if possible.
 
-    Without a copy where the facts allow it: the tensor is dense and row-major, its dtype exists in JAX (without
-    x64, 64-bit numbers are narrowed to 32 bits), and its memory is aligned as XLA wants it (64 bytes on a CPU,
-    which fresh tensors are and slices of tensors may not be). Everything else is copied.
+    A tensor is not copied if it is dense and row-major, its dtype exists in JAX (without x64, 64-bit numbers are
+    narrowed to 32 bits), and its memory is aligned as XLA requires (64 bytes on a CPU: new tensors are, slices of
+    tensors may not be). Else it is copied.
 
-    JAX takes the array for constant. So leave the tensor alone while the array lives, or ask for `copy=True`. Weights,
-    which optimisers write in place, may be shared under one rule: whoever gives such an array to a program waits for
-    all that it returns before anybody else's code may run, also where programs run in another thread
-    (JAX_CPU_ENABLE_ASYNC_DISPATCH), and neither keeps the array nor returns it from a program.
+    JAX takes the array for constant. So do not write into the tensor while the array exists, or use `copy=True`.
+    Weights, which optimizers write in place, may be shared under one rule: code that passes such an array to a compiled
+    function must wait for all of its results before any other code may run, also where JAX runs functions in another
+    thread (JAX_CPU_ENABLE_ASYNC_DISPATCH), and must neither keep the array nor return it from a compiled function.
 
-    Tensors that require a gradient are detached. Anything but a tensor goes through `jnp.array`.
+    Tensors that require a gradient are detached. Other leaves are converted with `jnp.array`.
 
     Args:
-      tree: a tensor, or a dict, list, tuple or other pytree of them.
-      copy: whether all is copied, whatever the facts.
+      tree: a tensor, or a dict, list, tuple or other pytree of tensors.
+      copy: whether to copy always.
+
+    Returns:
+      The same pytree of JAX arrays.
     """
     return jax.tree.map(lambda leaf: _leaf_to_jax(leaf, copy), tree)
 
@@ -66,5 +72,5 @@ def _leaf_to_jax(leaf: Any, copy: bool) -> jax.Array:
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         tensor = tensor.to(_NARROWED.get(tensor.dtype, tensor.dtype))
     array = jnp.from_dlpack(tensor)
-    # A tensor that was narrowed or made contiguous is our own already.
+    # A tensor that was narrowed or made contiguous is a copy already.
     return jnp.array(array, copy=True) if copy and tensor.data_ptr() == leaf.data_ptr() else array

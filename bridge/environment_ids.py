@@ -1,4 +1,4 @@
-"""Which environment an id and its keywords mean: the one of jaxenvs, or the one of Gymnasium."""
+"""Decides whether an id and its keywords mean an environment of jaxenvs or of Gymnasium."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jaxenvs
 from jaxenvs import Environment, Spec, UnknownEnvironment
 from jaxenvs.registry import import_entry_point
 
-# Keywords of Gymnasium's constructors, by the entry points of jaxenvs that have the same thing under another name.
+# Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
 OTHER_NAMES: dict[Any, dict[str, str]] = {
     "jaxenvs.envs.classic_control.pendulum:Pendulum": {"g": "gravity"},
 }
@@ -23,8 +23,8 @@ OTHER_NAMES: dict[Any, dict[str, str]] = {
 def is_jax_id(env_id: str) -> bool:
     """Return whether bridge makes the environment of jaxenvs for an id.
 
-    An id that you registered or changed in Gymnasium is yours, also if jaxenvs has an environment of this name. An id
-    that you registered with `jaxenvs.register` is that of jaxenvs.
+    It does not for an id that you registered or changed in Gymnasium, even if jaxenvs has an environment of this name.
+    It does for an id that you registered with `jaxenvs.register`.
     """
     try:
         known = jaxenvs.spec(env_id)
@@ -89,7 +89,7 @@ def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any])
     if len(parameters) < len(kwargs):
         raise TypeError(f"env_kwargs sets one parameter under two names: {', '.join(kwargs)}.")
     if "disable_env_checker" not in own:
-        parameters.pop("disable_env_checker", None)  # of Gymnasium's checker, which only looks on
+        parameters.pop("disable_env_checker", None)  # disables Gymnasium's checker, which changes nothing
     if "render_mode" not in own:
         render_mode = parameters.pop("render_mode", None)
         if render_mode not in (None, "rgb_array"):
@@ -98,9 +98,10 @@ def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any])
 
 
 def require_in_gymnasium(env_id: str) -> None:
-    """
+    """Raise unless Gymnasium has an id.
+
     Raises:
-      UnknownEnvironment: Gymnasium does not have the id, nor does jaxenvs.
+      UnknownEnvironment: neither Gymnasium nor jaxenvs has the id.
     """
     try:
         gymnasium_spec(env_id)

@@ -1,4 +1,4 @@
-"""make_vec_env: as Stable-Baselines3's, for environments of every kind."""
+"""make_vec_env: Stable-Baselines3's function, for environments of every kind."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from jaxenvs.parameters import numeric_parameter
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 
-# Of Box2D's worlds, how many there must be on a CPU for ours to take less time for a step than Gymnasium's:
-# "What was measured once" in docs/decisions.md.
+# The number of Box2D environments from which on ours take less time for a step on a CPU than Gymnasium's: "What was
+# measured once" in docs/decisions.md.
 FEWEST_BOX2D = {
     "LunarLander-v3": 4,
     "LunarLanderContinuous-v3": 4,
@@ -49,7 +49,7 @@ FEWEST_BOX2D = {
     "BipedalWalkerHardcore-v3": 16,
 }
 
-# Arguments of SB3's Monitor that a VecMonitor has not, and whether their defaults are true.
+# Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
 MONITOR_DEFAULTS = {"allow_early_resets": True, "reset_keywords": False, "override_existing": True}
 
 log = logging.getLogger("bridge")
@@ -70,33 +70,34 @@ def make_vec_env(
     *,
     backend: str = "auto",
 ) -> VecEnv:
-    """A monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
+    """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
     Args:
-      env_id: an id of `jaxenvs.registered()` or of Gymnasium; or a jaxenvs Environment; or a class or function that
-        makes an environment, a jaxenvs one or a Gymnasium one.
-      n_envs: how many.
-      seed: lane i starts from `seed + start_index + i`.
+      env_id: an id of `jaxenvs.registered()` or of Gymnasium; a jaxenvs Environment; or a class or function that makes
+        a jaxenvs or Gymnasium environment.
+      n_envs: the number of environments.
+      seed: environment i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
-      monitor_dir: a folder for the logs of episodes: one for each Gymnasium environment, SB3's Monitor's, which "ray"
-        writes on the machine that has the environment; for "jax" and "native" one, `monitor.csv`, VecMonitor's. Without
-        one, `episode` is in the infos all the same.
-      wrapper_class: from an environment to another: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
+      monitor_dir: a folder for logs of episodes: one log of SB3's Monitor for each Gymnasium environment, which "ray"
+        writes on the environment's machine; for "jax" and "native" one log of VecMonitor, `monitor.csv`. Without a
+        folder, the infos have `episode` too.
+      wrapper_class: wraps each environment: a jaxenvs Wrapper for JAX environments, a Gymnasium one for others.
       env_kwargs: keywords of `gymnasium.make`, or parameters of the JAX environment.
-      vec_env_cls: a class of VecEnv, as SB3's SubprocVecEnv: everything is then as SB3's own `make_vec_env` does it.
-      vec_env_kwargs: further arguments of the VecEnv: of ProcessVecEnv, RayVecEnv, or of `vec_env_cls`; of JaxVecEnv
-        `devices`, with which "auto" is "jax".
-      monitor_kwargs: for Monitor; for "jax" and "native" `info_keywords`, and what is Monitor's default.
-      wrapper_kwargs: for `wrapper_class`.
-      backend: "jax", a JaxVecEnv, one program steps all; "serial", a SerialVecEnv, in this process; "process", a
-        ProcessVecEnv, in others; "ray", a RayVecEnv, on the machines of a Ray cluster; "native", a GymVecEnv of the
-        EnvPool, or else of the `vector_entry_point`, that a Gymnasium id has. "auto" is "jax" for what jaxenvs has,
-        with two exceptions: Gymnasium's Box2D environments step faster on a GPU, or where they are few; and the JAX
-        environment may not have what the other arguments ask for, as `render_mode="human"` or a Gymnasium wrapper.
-        These and all other environments are "serial". The log says which backend was taken, and why.
+      vec_env_cls: a class of VecEnv, such as SB3's SubprocVecEnv: then SB3's own `make_vec_env` does everything.
+      vec_env_kwargs: further arguments of ProcessVecEnv, RayVecEnv or `vec_env_cls`; for JaxVecEnv only `devices`, with
+        which "auto" means "jax".
+      monitor_kwargs: arguments of Monitor; for "jax" and "native" only `info_keywords`, and Monitor's default values.
+      wrapper_kwargs: arguments of `wrapper_class`.
+      backend: "jax" for a JaxVecEnv, which steps all environments with one compiled function; "serial" for a
+        SerialVecEnv, in this process; "process" for a ProcessVecEnv, in other processes; "ray" for a RayVecEnv, on a
+        Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
+        "jax" for what jaxenvs has, with two exceptions: Gymnasium's Box2D environments step faster on a GPU, or if they
+        are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
+        Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
+        why.
 
     Raises:
-      ValueError, TypeError: an argument is not what it must be.
+      ValueError, TypeError: an argument is invalid.
       UnknownEnvironment: there is no such id.
     """
     n_envs, start_index = positive_int("n_envs", n_envs), non_negative_int("start_index", start_index)
@@ -110,9 +111,7 @@ def make_vec_env(
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
     if "filename" in monitor_kwargs:
-        raise TypeError(
-            "monitor_kwargs must not contain 'filename': pass monitor_dir to choose where the logs are written."
-        )
+        raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
@@ -128,7 +127,7 @@ def make_vec_env(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asked:
-    """Checked arguments of make_vec_env, by their names; but `seed` is that of lane 0."""
+    """Checked arguments of make_vec_env, by name; but `seed` is the first environment's."""
 
     env_id: Any
     n_envs: int
@@ -147,7 +146,7 @@ def _by_sb3(
     monitor_kwargs: dict[str, Any],
     start_index: int,
 ) -> VecEnv:
-    """What SB3's own `make_vec_env` makes."""
+    """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
@@ -168,7 +167,7 @@ def _by_sb3(
 
 
 def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
-    """Environments that are stepped all at once, by JAX or by a library, in a VecMonitor where one is asked for."""
+    """Make environments that JAX or a library steps all at once, in a VecMonitor if one is needed."""
     wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
         takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
@@ -181,8 +180,7 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
         return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
     if wrapper_class is not None:
         raise TypeError(
-            "backend='native' accepts no wrapper_class, because it has no single environments to wrap, got "
-            f"{shown(wrapper_class)}."
+            f"backend='native' accepts no wrapper_class for single environments, got {shown(wrapper_class)}."
         )
     vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
     return _monitored(vec_env, monitor_dir, monitor_kwargs)
@@ -191,12 +189,12 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
 def _one_by_one(
     asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
 ) -> VecEnv:
-    """Gymnasium environments, each made and stepped alone, in its Monitor where one is asked for."""
-    # Episodes are counted by the VecEnv. But a wrapper may change rewards and ends, which a Monitor is to see before.
+    """Make Gymnasium environments that are stepped one by one, each in its Monitor if one is needed."""
+    # The VecEnv counts episodes. But a wrapper may change rewards and ends, which a Monitor must see before.
     if monitor_dir is not None or monitor_kwargs or asked.wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
         if monitor_dir is not None:
-            monitor_dir = os.path.abspath(monitor_dir)  # an actor may be in another folder
+            monitor_dir = os.path.abspath(monitor_dir)  # an actor may run in another folder
             os.makedirs(monitor_dir, exist_ok=True)
     env_fns = []
     for lane in range(asked.n_envs):
@@ -251,10 +249,7 @@ def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, st
     except Exception as error:  # of any kind, because a wrapper may be the user's
         if (refusal := _refusal_of_gymnasium(asked, monitor_kwargs)) is None:
             why = str(error).partition(". ")[0].rstrip(".")
-            return (
-                logging.WARNING,
-                f" with Gymnasium's environment, because the JAX environment refuses the arguments: {why}",
-            )
+            return logging.WARNING, f" with Gymnasium's environment, because the JAX one refuses the arguments: {why}"
         error.add_note(f"Gymnasium's environment refuses the arguments too: {type(refusal).__name__}: {refusal}")
         raise
     if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked, monitor_kwargs) is not None:
@@ -271,9 +266,9 @@ def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, st
 def _is_slower_here(env_id: str, n_envs: int) -> bool:
     """Return whether Gymnasium has the environment of an id of jaxenvs too, and steps it faster on this device.
 
-    A step of Box2D's worlds is 180 rounds one after the other: on a CPU as long for one lane as for several; an
-    accelerator has to be sent the kernels of each, some 10 ms at least, in which Gymnasium steps a hundred of them.
-    All others are faster than Gymnasium's.
+    A step of Box2D has 180 sequential rounds. On a CPU they take as long for one environment as for several; an
+    accelerator must be sent the kernels of each, which takes at least some 10 ms, in which Gymnasium steps a hundred
+    environments. All other environments are faster than Gymnasium's.
     """
     fewest = FEWEST_BOX2D.get(env_id)
     if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
@@ -292,7 +287,7 @@ def _refusal_of_gymnasium(asked: _Asked, monitor_kwargs: dict[str, Any]) -> Exce
 
 
 class _Made:
-    """A function that makes environments, one of which it has made already: that is what it gives first."""
+    """A function that makes environments, and has already made one, which it returns first."""
 
     def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
         self.make = make
@@ -344,19 +339,16 @@ def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> 
 
 
 def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the VecMonitor that does what a Monitor does with some arguments.
+    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`.
 
     Raises:
-      TypeError: a VecMonitor has nothing for an argument.
+      TypeError: VecMonitor cannot do what an argument asks for.
     """
     others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
     unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
     if unknown:
         given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
-        raise TypeError(
-            "monitor_kwargs accepts only info_keywords and the default values of Monitor's other arguments, got "
-            f"{given}."
-        )
+        raise TypeError(f"monitor_kwargs accepts only info_keywords and Monitor's default values, got {given}.")
     return {name: value for name, value in kwargs.items() if name == "info_keywords"}
 
 
@@ -364,13 +356,13 @@ def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> V
     if folder is None and not kwargs:
         return vec_env
     with warnings.catch_warnings():
-        # VecMonitor warns that it overwrites the `episode` of the infos. Its own says the same.
+        # VecMonitor warns that it overwrites the infos' `episode`, but both are the same here.
         warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
         return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
 def _hint(env_id: Any, n_envs: int) -> None:
-    """Say that jaxenvs, or an EnvPool that is installed, has the environment too, if it has."""
+    """Log that jaxenvs or an installed EnvPool has the environment too, if so."""
     if isinstance(env_id, str):
         names = [env_id]
     else:
@@ -383,9 +375,9 @@ def _hint(env_id: Any, n_envs: int) -> None:
             f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function, much faster.",
         )
     elif isinstance(env_id, str):
-        if not log.isEnabledFor(logging.INFO):  # to ask EnvPool takes seconds
+        if not log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds
             return
-        with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
+        with contextlib.suppress(Exception):  # a broken EnvPool does not matter to callers without it
             known, is_game = envpool.ids(), env_id.endswith("NoFrameskip-v4")
             if env_id in known:
                 _say_once(logging.INFO, f'EnvPool also has {env_id}, and steps it much faster: pass backend="native".')

@@ -1,11 +1,11 @@
-"""Which packages are libraries, and which hold code of the user."""
+"""Distinguishes libraries from packages with user code."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
 
-# Packages besides the standard library whose objects and classes are not the user's.
+# Packages besides the standard library whose objects and classes are not user code.
 LIBRARIES = {"torch", "numpy", "jax", "jaxlib", "optax", "gymnasium", "stable_baselines3", "sb3_contrib"}
 LIBRARIES |= {"bridge", "jaxenvs", "typing_extensions"}
 
@@ -14,15 +14,15 @@ _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"
 
 
 def is_library(package: str) -> bool:
-    """Whether a package is one of those or the standard library's."""
+    """Return whether a package is one of LIBRARIES or of the standard library."""
     return package in LIBRARIES or is_standard(package)
 
 
 def is_standard(package: str) -> bool:
-    """Whether a package is the standard library's."""
+    """Return whether a package is of the standard library."""
     if package not in sys.stdlib_module_names:
         return False
-    file = getattr(sys.modules.get(package), "__file__", None)  # users have a package called `test` too
+    file = getattr(sys.modules.get(package), "__file__", None)  # a user may have a package called `test` too
     return file is None or file.startswith(_STANDARD)
 
 

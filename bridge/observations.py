@@ -1,4 +1,4 @@
-"""Observations of a Box, or of a Dict or Tuple of parts: what is done to one array is done to each."""
+"""Functions of arrays applied to observations: of a Box, or of a Dict or Tuple of parts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 
 def map_parts(function: Callable[..., Any], observation: Any, *others: Any) -> Any:
-    """A function of an array over the parts of a Dict or Tuple observation, or over the one that there is.
+    """Apply a function of arrays to each part of a Dict or Tuple observation, or to the only array.
 
-    Unlike `jax.tree.map` it keeps the order of a dict, takes subclasses of dict and tuple, and is quicker.
+    Unlike `jax.tree.map`, it keeps the order of a dict, accepts subclasses of dict and tuple, and is faster.
 
     Args:
+      function: takes an array of each observation.
+      observation: the observation whose structure counts.
       others: further observations, whose parts are further arguments; they may have more parts.
     """
     if isinstance(observation, dict):
@@ -24,7 +26,7 @@ def map_parts(function: Callable[..., Any], observation: Any, *others: Any) -> A
 
 
 def parts_of(observation: Any) -> list[Any]:
-    """The arrays of an observation, in the order of its space."""
+    """Return the arrays of an observation, in the order of its space."""
     parts: list[Any] = []
     map_parts(parts.append, observation)
     return parts

@@ -1,6 +1,6 @@
-"""Which methods of classes were replaced: notebooks often put a method of their own into a class of SB3 or bridge.
+"""Detection of replaced methods: notebooks often assign a custom method to a class of SB3 or bridge.
 
-A compiled function stands in for the methods that came with a class, so it must not run in the place of others.
+A compiled function stands for the methods that came with a class, so it must not run when others were put there.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 from bridge.libraries import is_library
 
-# Attributes of each class remembered, as they were when bridge was imported.
+# The attributes of each remembered class, as they were when bridge was imported.
 _ATTRIBUTES: dict[type, dict[str, Any]] = {}
-# Names of the methods in a class that were not its own by then.
+# The names of a class's methods that other packages had already replaced by then.
 _FOREIGN: dict[type, tuple[str, ...]] = {}
-# Methods that Python calls by itself, whatever a class had before.
+# Methods that Python calls implicitly, whether or not the class had them before.
 _ACCESS = frozenset(("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__call__"))
 
 
 def remember(*classes: type) -> None:
-    """Remember the methods of classes and of their bases, if that has not happened before."""
+    """Remember the methods of classes and of their bases, unless they are remembered already."""
     for cls in classes:
         for base in cls.__mro__:
             if base not in _ATTRIBUTES and base is not object:
@@ -34,27 +34,27 @@ def remember(*classes: type) -> None:
 def remember_packages(*packages: str) -> None:
     """Remember all classes in the modules of packages, as far as these have been imported."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in packages and module is not None:  # it is None where an import is forbidden
+        if name.partition(".")[0] in packages and module is not None:  # None where an import is forbidden
             remember(*(each for each in list(vars(module).values()) if _is_of(each, name)))
 
 
 def replaced(cls: type) -> tuple[str, ...]:
-    """Return the names of the methods that somebody has put into a class or its bases, among those remembered."""
+    """Return the names of the methods that were replaced in a class or its bases since they were remembered."""
     now, then, is_foreign = _watched(cls)
-    # One comparison in C, as this is asked before many a step.
+    # A single comparison in C, because this runs before many steps.
     if now == then and not is_foreign:
         return ()
     return tuple(dict.fromkeys(name for base in known_bases((cls,)) for name in _replaced_in(base, cls)))
 
 
 def is_shadowed(cls: type, name: str) -> bool:
-    """Whether a method was replaced in a base of a class, while the class has another one of this name."""
+    """Return whether a method was replaced in a base of a class that has another method of this name."""
     resolved = inspect.getattr_static(cls, name, None)
     return any(vars(base).get(name) is not resolved for base in known_bases((cls,)) if name in _replaced_in(base, cls))
 
 
 def has_own_methods(thing: object) -> bool:
-    """Whether somebody has put a method into an object or into its class: of an environment or a buffer, say."""
+    """Return whether a method was assigned to an object or its class, for example of an environment or a buffer."""
     cls: type = type(thing)
     return not routines(cls).isdisjoint(vars(thing)) or bool(replaced(cls))
 
@@ -73,7 +73,7 @@ def known_bases(classes: Iterable[type]) -> tuple[type, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _watched(cls: type) -> tuple[list[Any], list[Any], bool]:
-    """What the known bases of a class have now, what they had, and whether any had foreign methods then."""
+    """Return current and remembered attributes of a class's known bases, and whether any had replaced methods."""
     bases = known_bases((cls,))
     return [vars(base) for base in bases], [_ATTRIBUTES[base] for base in bases], any(_FOREIGN[base] for base in bases)
 
@@ -84,9 +84,9 @@ def _replaced_in(base: type, cls: type) -> list[str]:
     methods = [name for name in changed if _is_method(now.get(name)) or _is_method(then.get(name))]
     if not methods:
         then.clear()
-        then.update(now)  # Python adds `__annotations__` when somebody asks for them
+        then.update(now)  # Python adds `__annotations__` when they are first read
         return [*_FOREIGN[base]]
-    # A method of a new name is called by the code alone that has put it there.
+    # A method with a new name is called only by the code that assigned it.
     known = {*then, *_ACCESS}.union(*(vars(each) for each in cls.__mro__ if each is not base))
     return [*_FOREIGN[base], *sorted(known.intersection(methods))]
 
@@ -96,7 +96,7 @@ def _is_method(value: object) -> bool:
 
 
 def _is_foreign(value: object) -> bool:
-    """Whether a method comes from another package than those that belong together here."""
+    """Return whether a method comes from a package that is neither a library nor part of the project."""
     for each in (getattr(value, "__func__", None), getattr(value, "fget", None), value):
         namespace = getattr(each, "__globals__", None)
         if isinstance(namespace, dict) and isinstance(name := namespace.get("__name__"), str):

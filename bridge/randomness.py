@@ -1,4 +1,4 @@
-"""Random generators: the states of the host's, and keys of JAX as data."""
+"""Random generators: the states of the host's generators, and JAX keys as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def get_random_state() -> dict[str, Any]:
-    """The states of the global generators of PyTorch (those of CUDA too, if it is in use), NumPy and Python."""
+    """Return the states of the global generators of PyTorch (with CUDA, if it is in use), NumPy and Python."""
     state = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}  # noqa: NPY002
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
@@ -19,7 +19,7 @@ def get_random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Go on from what `get_random_state` gave."""
+    """Continue from the states that `get_random_state` returned."""
     torch.set_rng_state(state["torch"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     random.setstate(state["python"])
@@ -27,17 +27,17 @@ def set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-# Folded into a model's key.
+# The number that is folded into a model's key.
 MODEL = 1
 
 
 def key_data(seed: int) -> np.ndarray:
-    """The key, as data, from which a model with this seed draws.
+    """Return, as data, the key from which a model with this seed draws.
 
-    It is not `jax.random.key(seed)`, which is that of the first environment: a model would draw its noise from the very
-    keys of that one's episodes, and where an iteration is an episode, act as the environment was drawn.
+    It differs from `jax.random.key(seed)`, the first environment's key: otherwise a model would draw its noise from the
+    keys of that environment's episodes, and where an iteration is an episode, act as the environment was drawn.
     """
     if jax.config.jax_default_prng_impl == "threefry2x32":  # type: ignore[attr-defined]
-        # By hand, because a program for it would take longer than a model takes to be made.
+        # Written out, because compiling a function for it would take longer than making a model.
         return np.array([MODEL, seed % 2**32], np.uint32)
     return np.array(jax.random.key_data(jax.random.fold_in(jax.random.key(seed % 2**32), MODEL)))

@@ -1,7 +1,8 @@
-"""What the engine uses of Stable-Baselines3's algorithms and buffers, private names too: a release may break it here.
+"""Protocols for the parts of Stable-Baselines3's algorithms that the engine uses, private names included.
 
-mypy holds engine and algorithms to these Protocols. Private names of policies, noises and wrappers stand where these
-are translated. `learn` and `collect_rollouts` of both families are SB3's, rewritten: compare them with each release.
+A release of SB3 may break them. mypy checks engine and algorithms against them. Private names of policies, noises and
+wrappers are where these are translated. `learn` and `collect_rollouts` of on-policy and off-policy algorithms are
+rewritten from SB3: compare them with each release.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 Space = gymnasium.spaces.Space[Any]
 Infos = list[dict[str, Any]]
 
-# Of later versions of SB3.
+# Only in later versions of SB3.
 NStepReplayBuffer: Any = getattr(buffers, "NStepReplayBuffer", None)
-# In the place of which bridge.ReplayBuffer, or bridge.HerReplayBuffer, holds the same in less memory, and gives it
+# bridge.ReplayBuffer, or bridge.HerReplayBuffer, replaces these: it holds the same data in less memory, and samples
 # faster.
 SB3S_BUFFERS = (None, buffers.ReplayBuffer, buffers.DictReplayBuffer, NStepReplayBuffer, SB3sHerReplayBuffer)
 
 
 class Algorithm(Protocol):
-    """What the engine uses of an SB3 algorithm, and of ours."""
+    """The attributes and methods of SB3's and bridge's algorithms that the engine uses."""
 
     policy: Any
     env: VecEnv | None
@@ -52,7 +53,7 @@ class Algorithm(Protocol):
     _total_timesteps: int
     _current_progress_remaining: float
 
-    # Ours.
+    # bridge's.
     engine: str
     key: np.ndarray
 
@@ -72,7 +73,7 @@ class OnPolicy(Algorithm, Protocol):
     gae_lambda: float
     rollout_buffer: RolloutBuffer
 
-    # Ours.
+    # bridge's.
     MASKS: ClassVar[bool]
     SHOWS_ROLLOUT_END: ClassVar[bool]
     _masks: bool
@@ -90,7 +91,7 @@ class OffPolicy(Algorithm, Protocol):
     _last_original_obs: Any
     _vec_normalize_env: VecNormalize | None
 
-    # Ours.
+    # bridge's.
     _step_of_iteration: int
     _episodes_before_iteration: int
 

@@ -110,7 +110,7 @@ try:
 except PackageNotFoundError:  # a checkout on the path, not installed
     __version__ = "unknown"
 
-_modules: dict[str, str] = {}  # of the classes in the tables of the suites
+_modules: dict[str, str] = {}  # the module of each class in the tables of the suites
 
 for _suite in SUITES:
     for _spec in _suite.ENVIRONMENTS:
@@ -120,7 +120,7 @@ for _suite in SUITES:
 
 
 def __getattr__(name: str) -> Any:
-    """The class of an environment, `jaxenvs.CartPole`, whose suite is imported now; or `jaxenvs.foreign`."""
+    """Import an environment class such as `jaxenvs.CartPole`, or the module `jaxenvs.foreign`, at its first use."""
     if name == "foreign":
         return importlib.import_module("jaxenvs.foreign")
     if name not in _modules:

@@ -1,4 +1,4 @@
-"""Checks of arguments, for functions that users call: each error has the argument, what was expected and what came."""
+"""Checks of arguments of public functions: each error names the argument, what was expected and what came."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import numpy as np
 
 from jaxenvs.jax_names import is_traced
 
-# Lanes, steps and the like are counted in int32 inside of programs.
+# Environments, steps and similar things are counted in int32 inside compiled functions.
 MOST = 2**31 - 1
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, and an array by its dtype and shape."""
+    """Format a value for a message: short, and an array as its dtype and shape."""
     if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
         return f"{value.dtype}{list(value.shape)}"
     text = repr(value)
@@ -30,10 +30,10 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: Any, least: int, most: int | None = MOST, expected: str = "") -> int:
-    """`value` as an int from `least` to `most`, if there is one; integers of NumPy will do, bools will not.
+    """Return `value` as an int from `least` to `most`. NumPy's integers are accepted, bools are not.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     if is_traced(value):
         raise ValueError(
@@ -54,34 +54,34 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
 
 
 def positive_int(name: str, value: Any, most: int = MOST) -> int:
-    """`value` as an int from 1 on.
+    """Return `value` as an int of at least 1.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 1, most, "a positive int")
 
 
 def non_negative_int(name: str, value: Any, most: int = MOST) -> int:
-    """`value` as an int from 0 on.
+    """Return `value` as an int of at least 0.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 0, most, "a non-negative int")
 
 
 def seed(name: str, value: Any) -> int:
-    """`value` as an int from 0 on, however large: seeds count modulo 2^32.
+    """Return `value` as an int of at least 0, however large: seeds count modulo 2^32.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such an int.
     """
     return integer(name, value, 0, None, "a non-negative int")
 
 
 def image_size(name: str, value: Any) -> tuple[int, int]:
-    """`value` as height and width in pixels, for which one number may stand.
+    """Return `value` as (height, width) in pixels; a single number stands for both.
 
     Raises:
       ValueError: it is neither.
@@ -95,14 +95,14 @@ def image_size(name: str, value: Any) -> tuple[int, int]:
 
 
 def number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> Any:
-    """`value`, if it is a finite real number within bounds; one that is traced passes, as long as it is real and ().
+    """Return `value` if it is a finite real number within bounds. A traced value need only be real and of shape ().
 
     Args:
       least, most: the bounds, both included.
       above: a bound that is not included.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not such a number.
     """
     bounds = [f"above {above}"] * (above > -math.inf) + [f"at least {least}"] * (least > -math.inf)
     bounds += [f"at most {most}"] * (most < math.inf)
@@ -112,7 +112,7 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     if not is_traced(value):
         try:
             found = float(value)
-        except OverflowError:  # of an int beyond all floats
+        except OverflowError:  # an int larger than all floats
             found = math.inf
         if not (math.isfinite(found) and least <= found <= most and found > above):
             raise ValueError(f"{name} must be {expected}, got {found}.")
@@ -120,10 +120,10 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
 
 
 def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A number, or an array of them, in a dtype that can hold it.
+    """Convert a number, or an array of numbers, to a dtype that can hold it.
 
     Raises:
-      ValueError: the shape or the kind is another, or a value has no place in the dtype; floats may be rounded.
+      ValueError: the shape or the kind differs, or the dtype cannot represent a value; floats may be rounded.
     """
     dtype = np.dtype(dtype)
     try:
@@ -142,24 +142,24 @@ def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.
 
 
 def is_real(value: Any) -> bool:
-    """Whether this is a number or an array of numbers, of integers or reals."""
+    """Return whether `value` is an integer or real number, or an array of them."""
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return bool(jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating))
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_array(leaf: Any) -> bool:
-    """Whether JAX takes this for an array: also a number."""
+    """Return whether JAX accepts `leaf` as an array; numbers count as arrays."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, jax.Array | bool | int | float | complex)
 
 
 def hashable(name: str, value: Any) -> Any:
-    """`value`, if it can be hashed.
+    """Return `value` if it can be hashed.
 
     Raises:
-      TypeError: it is not hashable, and so can be no part of a compiled program.
+      TypeError: it is not hashable, and so cannot be part of a compiled function.
     """
     try:
         hash(value)
@@ -171,10 +171,10 @@ def hashable(name: str, value: Any) -> Any:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """`value` as a bool of Python, if it is a bool.
+    """Return `value` as a Python bool, if it is a bool.
 
     Raises:
-      ValueError: it is no bool.
+      ValueError: it is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be a bool, got {shown(value)}.")
@@ -182,7 +182,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """`value`, if it is one of some choices.
+    """Return `value` if it is one of `choices`, in value and type.
 
     Raises:
       ValueError: it is none of them.
@@ -193,7 +193,7 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
 
 
 def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
-    """`value`, if it is of a class.
+    """Return `value` if it is an instance of `kind`.
 
     Args:
       expected: `kind` in words, as "a str".
@@ -207,7 +207,7 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
 
 
 def function(name: str, value: Any) -> Any:
-    """`value`, if it can be called.
+    """Return `value` if it can be called.
 
     Raises:
       TypeError: it cannot be called.
@@ -218,13 +218,13 @@ def function(name: str, value: Any) -> Any:
 
 
 def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
-    """`value`, if it is a typed PRNG key of one of some shapes.
+    """Return `value` if it is a typed PRNG key of one of the given shapes.
 
     Args:
-      shapes: those it may have.
+      shapes: the allowed shapes.
 
     Raises:
-      TypeError: it is no typed key.
+      TypeError: it is not a typed key.
       ValueError: it has another shape.
     """
     if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -236,12 +236,12 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
 
 
 def type_name(value: Any) -> str:
-    """The class of a value, as a message names it."""
+    """Return the name of a value's class for a message."""
     return "an array" if isinstance(value, jax.Array) else type(value).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
-    """A question with the known names that are nearest to a wrong one; an empty text if none is near."""
+    """Return a question with the known names nearest to a wrong one; an empty string if none is near."""
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.6 if most == 1 else 0.4)
     return f"Did you mean {' or '.join(map(show, near))}?" if near else ""
 
@@ -252,11 +252,11 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
-    """What to say of a parameter that an environment does not have.
+    """Format the error message for a parameter that an environment does not have.
 
     Args:
       owner: the class of the environment.
-      names: those of the parameters that it has.
+      names: the names of its parameters.
     """
     names = list(names)
     hint = did_you_mean(name, names, most=1, show=repr)

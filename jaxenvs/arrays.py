@@ -1,4 +1,4 @@
-"""A pytree as a flat dict of arrays, as `numpy.savez(file, **arrays)` takes it, and back."""
+"""Convert a pytree to a flat dict of arrays, as `numpy.savez(file, **arrays)` takes it, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxenvs.jax_names import is_traced
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """One array for each leaf, a copy of its own, under its path in the tree; typed keys as their data.
+    """Copy each leaf of a pytree to an array, under its path in the tree; typed keys are stored as their data.
 
     Raises:
       TypeError: a leaf is not an array or a number, or is traced.
@@ -23,12 +23,12 @@ def to_arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
-    """The pytree that `to_arrays` took apart.
+    """Rebuild the pytree that `to_arrays` converted.
 
     Args:
-      like: a pytree of the same structure, shapes and dtypes, of arrays, `jax.ShapeDtypeStruct` or numbers. What is
-        a NumPy array or a number in it is one in the result; the other leaves are JAX's.
-      arrays: also what `numpy.load` gives back.
+      like: a pytree of the same structure, shapes and dtypes, of arrays, `jax.ShapeDtypeStruct` or numbers. Leaves that
+        are NumPy arrays or numbers in `like` are such in the result; the other leaves become JAX arrays.
+      arrays: the result of `to_arrays`, or of `numpy.load`.
 
     Raises:
       ValueError: arrays are missing, are too many, or do not fit; the message names them.
@@ -47,7 +47,7 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
                 and array.dtype.kind == "V"
                 and array.dtype.itemsize == aval.dtype.itemsize
             ):
-                array = array.view(aval.dtype)  # NumPy's files do not know bfloat16
+                array = array.view(aval.dtype)  # .npz files store bfloat16 as raw bytes
             if array.shape != aval.shape or array.dtype != aval.dtype:
                 wrong.append(f"{name} is {shown(array)}, expected {aval.dtype}{list(aval.shape)}")
             found[name] = array
@@ -60,17 +60,17 @@ OnHost = np.ndarray | np.generic | bool | int | float | complex
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is an array of typed PRNG keys."""
+    """Return whether a leaf is an array of typed PRNG keys."""
     return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def key_data(leaf: Any) -> Any:
-    """The data of typed keys; anything else as it is."""
+    """Return the data of typed keys; return any other leaf unchanged."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def key_impl(leaf: Any) -> Any:
-    """The implementation of a key of which only shape and dtype are known; JAX tells it of traced keys only."""
+    """Return the implementation of a key whose shape and dtype are known; JAX reports it only for traced keys."""
     impls: list[Any] = []
     jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), leaf)
     return impls[0]

@@ -1,4 +1,4 @@
-"""Does an environment keep the contract? check_env says so by walking; require_contract by tracing alone."""
+"""Checks of the contract of environments: check_env takes steps, require_contract only traces."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jaxenvs.spaces import struct_of
 
 
 def require_contract(env: Environment[Any], env_axis: int | None = None) -> None:
-    """Raise where `env` breaks what can be seen of the contract of `Environment` without running it.
+    """Raise if `env` breaks a part of the contract of `Environment` that can be checked without running it.
 
-    Checked are: that `env` is a pytree whose parameters can be traced; that `reset` and `step` return
-    (state, TimeStep) of the same structure, shapes, dtypes and weak types; that the flags are bool () and the reward a
-    float (); that observations have the structure and shapes of their space. Nothing is compiled, and environments
-    that differ in the values of their parameters are looked at once.
+    The checks are: `env` is a pytree whose parameters can be traced; `reset` and `step` return (state, TimeStep) of the
+    same structure, shapes, dtypes and weak types; the flags are bool () and the reward a float (); observations have
+    the structure and shapes of their space. Nothing is compiled, and environments that differ only in the values of
+    their parameters are checked once.
 
     Args:
       env_axis: 0 if every parameter has a leading axis, for a batch of environments.
@@ -44,14 +44,14 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
         found = _require_contract(one)
     except Exception:
         if isinstance(one, Wrapper):
-            require_contract(one.env)  # where it is the one inside that is wrong, its name says more
+            require_contract(one.env)  # if the inner environment is wrong, its name is more helpful
         raise
     _remember(_kept, kind, None)
     _remember(_known_spaces, _without_types(kind), found)
 
 
 def _require_contract(env: Environment[Any]) -> _Spaces:
-    """The spaces of an environment that keeps the contract."""
+    """Return the spaces of an environment that keeps the contract; else raise."""
     observation_space, action_space = _spaces(jax.tree.map(_on_host, env))
     action = struct_of(action_space)
     started, stepped = _trace(env, action)
@@ -65,7 +65,7 @@ def _first(leaf: Any) -> Any:
 
 
 def _on_host(leaf: Any) -> Any:
-    """A parameter as whoever computes a space expects it: a number of Python, or an array of NumPy."""
+    """Convert a parameter to what code of spaces expects: a Python number, or a NumPy array."""
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or is_traced(leaf):
         return leaf
     if is_key(leaf):
@@ -74,7 +74,7 @@ def _on_host(leaf: Any) -> Any:
 
 
 class _Kind(NamedTuple):
-    """What environments have in common that behave alike while they are traced."""
+    """Key of environments that behave alike while they are traced."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -101,7 +101,7 @@ _Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 MAX_KEPT = 256
 _kept: dict[_Kind, None] = {}  # the kinds that keep the contract
-_known_spaces: dict[_Kind, _Spaces] = {}  # those of the first environment of the kind
+_known_spaces: dict[_Kind, _Spaces] = {}  # the spaces of the first environment of each kind
 
 
 def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
@@ -111,26 +111,26 @@ def _remember(memory: dict[_Kind, Any], kind: _Kind, value: Any) -> None:
 
 
 def action_struct(env: Environment[Any], env_axis: int | None = None) -> Any:
-    """An action as the environment takes it: a `jax.ShapeDtypeStruct`, or a dict or tuple of such. For traced code.
+    """Return the struct of an action: a `jax.ShapeDtypeStruct`, or a dict or tuple of them. For traced code.
 
     Returns:
-      None where it cannot be found; see `spaces_in_traced_code`.
+      None where it is unknown; see `spaces_in_traced_code`.
     """
     known = spaces_in_traced_code(env, env_axis)
     return None if known is None else struct_of(known[1])
 
 
 def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) -> _Spaces | None:
-    """The observation space and the action space of some environment of the same kind.
+    """Return the observation space and the action space of some environment of the same kind.
 
-    In traced code spaces cannot be computed, but their structure, shapes and dtypes, and the sizes of those that are
-    not Boxes, do not depend on what is traced. The bounds of a Box may: they are not those of `env`.
+    In traced code spaces cannot be computed, but their structure, shapes and dtypes, and the sizes of spaces that are
+    not Boxes, do not depend on traced values. The bounds of a Box may differ from the bounds for `env`.
 
     Returns:
-      None where they cannot be found: environments of this kind were never made outside of traced code.
+      None where they are unknown: no environment of this kind was ever created outside of traced code.
     """
     kind = _kind(env, env_axis)
-    known = _without_types(kind)  # which tracers may have lost
+    known = _without_types(kind)  # tracers may have lost the types
     if known not in _known_spaces:
         found = _spaces_of_all(1, kind)
         if found is None:
@@ -140,10 +140,10 @@ def spaces_in_traced_code(env: Environment[Any], env_axis: int | None = None) ->
 
 
 def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[Any]]:
-    """The observation space of `env`; in traced code, if it depends on what is traced, those of two of its kind.
+    """Return the observation space of `env`; if it depends on traced values, the spaces of two of its kind.
 
     Returns:
-      None of them where they cannot be found.
+      An empty list where they are unknown.
     """
     try:
         return [_spaces(jax.tree.map(_on_host, env))[0]]
@@ -153,11 +153,11 @@ def possible_observation_spaces(env: Environment[Any]) -> list[gymnasium.Space[A
 
 
 def _spaces_of_all(number: int, kind: _Kind) -> _Spaces | None:
-    """The spaces of the environment of a kind whose parameters are all this number, if it has any."""
+    """Return the spaces of the environment of a kind whose parameters all equal `number`, if there are any."""
     try:
         leaves = [np.full(shape, number, dtype) for shape, (dtype, _) in zip(kind.shapes, kind.types, strict=True)]
         return _spaces(jax.tree.unflatten(kind.structure, map(_on_host, leaves)))
-    except Exception:  # of code that is not ours, and that was promised never to run here
+    except Exception:  # user code, which was never promised to run here
         return None
 
 
@@ -180,7 +180,7 @@ def _spaces(env: Environment[Any]) -> _Spaces:
 
 
 def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
-    """What `reset`, and a step after it, return: (state, timestep) of `jax.ShapeDtypeStruct`, twice."""
+    """Trace `reset`, and a step after it; return (state, timestep) of `jax.ShapeDtypeStruct` for each."""
 
     numbers: list[str] = []  # of Python, in the state of reset, while step runs
 
@@ -211,7 +211,7 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
                 f"{name}.reset and step must not read the values of the state, the action or the key, which are "
                 "traced: choose with jnp.where or jax.lax.cond, and convert with jnp.asarray."
             ) from error
-        # It works with numbers in the place of tracers.
+        # It works with numbers instead of tracers.
         names = ", ".join(jax.tree_util.keystr(path)[1:] for path, _ in jax.tree_util.tree_leaves_with_path(env))
         raise TypeError(
             f"{name}.reset and step must not read the values of parameters, which are data and traced: {names}. Mark "
@@ -227,10 +227,10 @@ def _python_numbers(part: str, tree: Any) -> list[str]:
 
 
 def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
-    """What a function returned, if it is (state, TimeStep), of arrays.
+    """Return the result of a function, if it is (state, TimeStep), of arrays.
 
     Raises:
-      TypeError: this is not (state, TimeStep), or there is in it what cannot be traced.
+      TypeError: the result is not (state, TimeStep), or contains a leaf that cannot be traced.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         got = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type_name(returned)
@@ -278,20 +278,20 @@ def _describe_tree(tree: Any) -> Any:
     return described if jax.tree.leaves(tree) else repr(tree)
 
 
-# --- By walking -----------------------------------------------------------------------------------------------------
+# --- By taking steps ------------------------------------------------------------------------------------------------
 
 
 def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> None:
-    """Raise where `env` breaks the contract of `Environment`; return None where it keeps it.
+    """Raise if `env` breaks the contract of `Environment`; return None if it keeps it. Use it in tests of environments.
 
-    Checked are: the spaces; that `reset` and `step` return the same structure, shapes, dtypes and weak types (so
-    that they are a legal scan carry); that observations lie in their space up to the end of the episode; that the
-    flags are bool () and the reward a float (); that stepping past the end gives no NaN; and that `env` is a
-    pytree whose parameters can be traced, under `jit`, `vmap` and `scan`.
+    The checks are: the spaces; `reset` and `step` return the same structure, shapes, dtypes and weak types (so that
+    they are a legal scan carry); observations lie in their space up to the end of the episode; the flags are bool ()
+    and the reward a float (); stepping past the end gives no NaN; and `env` is a pytree whose parameters can be traced,
+    under `jit`, `vmap` and `scan`.
 
     Args:
       env: any Environment; `register` is not needed.
-      num_steps: how long to walk, with random actions, without ever resetting.
+      num_steps: how many steps to take, with random actions, without ever resetting.
       seed: of the episodes and of the actions.
 
     Raises:
@@ -300,12 +300,12 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
     num_steps = positive_int("num_steps", num_steps)
     seed = non_negative_int("seed", seed)
     require_contract(env)
-    space = env.action_space  # a property makes another each time
+    space = env.action_space  # a property returns a new space each time
     space.seed(seed)
     samples = [space.sample() for _ in range(num_steps)]
     actions = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *samples)
     last, seen = _walk(env, jax.random.split(jax.random.key(seed), NUM_EPISODES), actions)
-    seen = jax.tree.map(np.asarray, seen)  # seen[i] is what step i found, before it stepped
+    seen = jax.tree.map(np.asarray, seen)  # seen[i] is the input of step i
     if seen.done[:, 0].any() or seen.reward[:, 0].any():
         first = jax.tree.map(lambda leaf: leaf[0, 0], seen)
         raise ValueError(f"reset must return reward 0 and both flags False, got {first}.")
@@ -324,8 +324,8 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
 NUM_EPISODES = 4
 
 
-# The parameters go in as data: what works here works under vmap, grad and set_attr too, and environments of one
-# structure share the program.
+# Pass the parameters as data: what works here works under vmap, grad and set_attr too, and environments of one
+# structure share the compiled function.
 @jax.jit
 def _walk(env: Environment[Any], keys: jax.Array, actions: Any) -> Any:
     def episode(key: jax.Array) -> Any:

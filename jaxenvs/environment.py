@@ -1,4 +1,4 @@
-"""The contract of an environment: two pure functions on a frozen dataclass that is a pytree."""
+"""Base class of environments: two pure functions, `reset` and `step`, on a frozen dataclass that is a pytree."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def static(*, default: Any = dataclasses.MISSING) -> Any:
-    """A field that chooses a code path or a shape. It is part of the compiled program, not of its data.
+    """Declare a field that chooses a code path or a shape: it is part of the compiled function, not of its data.
 
     Args:
-      default: hashable; without one the field has to be given.
+      default: hashable; without a default the field is required.
 
     Raises:
       TypeError: the default is not hashable.
@@ -32,10 +32,10 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def struct(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass with `replace`, and a pytree of its fields. For states and the like.
+    """Make a class a frozen dataclass with `replace`, and a pytree of its fields. Use it for states and similar data.
 
-    A method `__check_init__(self)` is called with what somebody made, and may raise; not with what JAX puts together
-    from leaves, which may be tracers, axes or anything else.
+    A method `__check_init__(self)` is called by the constructor, and may raise. JAX does not call it when it rebuilds
+    an instance from leaves, which may be tracers, axes or anything else.
 
     Args:
       cls: with annotated fields, each of them a pytree, or `static`.
@@ -63,8 +63,8 @@ def _check_after_init(cls: Any) -> None:
 
 
 def _register_unchecked(cls: Any) -> None:
-    """Make a dataclass a pytree as `register_dataclass` does, but put it together without `__init__`."""
-    fields = [field for field in dataclasses.fields(cls) if field.init]  # the others are made by `__post_init__`
+    """Register a dataclass as a pytree as `register_dataclass` does, but rebuild instances without `__init__`."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]  # `__post_init__` sets the other fields
     data = [field.name for field in fields if not field.metadata.get("static")]
     meta = [field.name for field in fields if field.metadata.get("static")]
 
@@ -87,14 +87,14 @@ def _register_unchecked(cls: Any) -> None:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def environment(cls: type[T]) -> type[T]:
-    """A `struct` that is an Environment: numeric fields are its leaves, `static` fields its structure.
+    """Make a subclass of Environment a `struct`: numeric fields are its leaves, `static` fields part of its structure.
 
     Args:
       cls: a subclass of Environment, with annotated fields.
 
     Raises:
-      TypeError: the class is no Environment; or a field that cannot be a leaf (a bool, a string, a function, ...) is
-        not marked `static`.
+      TypeError: the class is not an Environment; or a field that cannot be a leaf (a bool, a string, a function, ...)
+        is not marked `static`.
     """
     if not isinstance(cls, type) or not issubclass(cls, Environment):
         got = cls.__name__ if isinstance(cls, type) else shown(cls)
@@ -116,13 +116,13 @@ def environment(cls: type[T]) -> type[T]:
 
 @struct
 class TimeStep:
-    """What an environment shows of one step. `reset` and `step` return the same structure, shapes and dtypes.
+    """Result of one step of an environment. `reset` and `step` return the same structure, shapes and dtypes.
 
     Attributes:
       observation: a pytree of arrays, in the dtypes and shapes of `observation_space`.
       reward: float, shape ().
-      terminated: bool, shape (). The value of the next state is zero.
-      truncated: bool, shape (). Somebody stopped the clock; the next state has a value.
+      terminated: bool, shape (). The episode ended by its own rules, and the value of the next state is zero.
+      truncated: bool, shape (). The episode was cut off, as by a time limit; the next state still has a value.
       info: a dict of arrays (a pytree) with anything else; the same keys in every step.
     """
 
@@ -134,7 +134,7 @@ class TimeStep:
 
     @property
     def done(self) -> jax.Array:
-        """The episode is over: `terminated | truncated`."""
+        """True if the episode is over: `terminated | truncated`, bool, shape ()."""
         return self.terminated | self.truncated
 
     @classmethod
@@ -146,12 +146,12 @@ class TimeStep:
         truncated: Any = False,
         info: dict[str, Any] | None = None,
     ) -> TimeStep:
-        """A TimeStep whose dtypes do not depend on who made it; with the defaults, the first of an episode.
+        """Create a TimeStep with fixed dtypes of reward and flags; with the defaults, the first TimeStep of an episode.
 
         Leaves lose their weak type, so that `reset` and `step` agree and a scan compiles once.
 
         Raises:
-          TypeError: the observation or the info holds what is no array, or a reward or flag is no number.
+          TypeError: a leaf of the observation or of `info` is not an array, or a reward or flag is not a number.
         """
         if info is not None and not isinstance(info, dict):
             raise TypeError(f"info must be a dict of arrays, got {type_name(info)}.")
@@ -164,7 +164,7 @@ class TimeStep:
         )
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some attributes changed."""
+        """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
 
@@ -181,24 +181,24 @@ def _array(name: str, leaf: Any, dtype: Any = None) -> jax.Array:
 
 
 class Environment(Generic[State]):
-    """An environment is a frozen dataclass (see `environment`) with `reset`, `step` and two spaces.
+    """Base class of environments: frozen dataclasses (see `environment`) with `reset`, `step` and two spaces.
 
-    Numeric fields are physical parameters: `CartPole(gravity=5.0)`; `jax.vmap` over a batch of environments;
+    Numeric fields are physical parameters: set one with `CartPole(gravity=5.0)`, use `jax.vmap` over a batch, or
     `jax.grad` with respect to a mass. Derived quantities are properties, never fields.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args or kwargs:  # @environment makes an `__init__` that takes the parameters
+        if args or kwargs:  # @environment generates an `__init__` that takes the parameters
             raise TypeError(f"{type(self).__name__} takes no parameters: decorate the class with @environment.")
 
     def __check_init__(self) -> None:
-        """Refuse parameters that are none. A subclass may check more, after calling `super().__check_init__()`.
+        """Check the parameters. A subclass may check more, after calling `super().__check_init__()`.
 
-        Only what somebody makes is checked: in traced code JAX puts environments together from anything.
+        Only calls of the constructor are checked: in traced code JAX rebuilds environments from leaves of any kind.
 
         Raises:
-          TypeError, ValueError: a numeric field is not a number or an array of numbers, or is NaN; or a static field
-            is not hashable.
+          TypeError, ValueError: a numeric field is not a number or an array of numbers, or is NaN; or a static field is
+            not hashable.
         """
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.init:
@@ -206,16 +206,16 @@ class Environment(Generic[State]):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """The space of `TimeStep.observation`. Not for use in traced code."""
+        """Space of `TimeStep.observation`. Not for use in traced code."""
         raise NotImplementedError(f"{type(self).__name__} does not define observation_space.")
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """The space of the `action` that `step` takes. Not for use in traced code."""
+        """Space of the `action` that `step` takes. Not for use in traced code."""
         raise NotImplementedError(f"{type(self).__name__} does not define action_space.")
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        """Start an episode.
+        """Start an episode, and return its first state and TimeStep.
 
         Args:
           key: a typed key, `jax.random.key(...)`, shape ().
@@ -223,7 +223,7 @@ class Environment(Generic[State]):
         raise NotImplementedError(f"{type(self).__name__} does not define reset(key).")
 
     def step(self, state: State, action: Any) -> tuple[State, TimeStep]:
-        """One step. Never resets; stepping past the end of an episode is allowed and harmless.
+        """Return the next state and TimeStep. Never resets; stepping past the end of an episode is harmless.
 
         Args:
           state: as `reset` or `step` returned it.
@@ -233,23 +233,23 @@ class Environment(Generic[State]):
 
     @property
     def can_render(self) -> bool:
-        """Whether there is a picture."""
+        """True if the environment can draw a picture."""
         return type(self).draw is not Environment.draw or type(self).render is not Environment.render
 
     @property
     def render_fps(self) -> int:
-        """Pictures a second at which a video of the environment runs in real time."""
+        """Pictures per second at which a video of the environment runs in real time."""
         return 30
 
     @property
     def render_size(self) -> tuple[int, int]:
-        """Height and width of what `render` returns [pixels]."""
+        """Height and width of the picture that `render` returns [pixels]."""
         return 400, 600
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
-        """A picture of a state: uint8, shape (height, width, 3). Can be traced, batched and compiled.
+        """Draw a state: uint8, shape (height, width, 3). Can be traced, batched and compiled.
 
-        `jaxenvs.drawing` has shapes and tiles for it.
+        `jaxenvs.drawing` provides shapes and tiles to draw with.
         """
         if type(self).render is not Environment.render:
             raise NotImplementedError(
@@ -260,30 +260,30 @@ class Environment(Generic[State]):
         )
 
     def render(self, state: State) -> np.ndarray:
-        """What `draw` draws, as a NumPy array of `render_size`. Not for use in traced code."""
+        """Return the picture that `draw` draws, as a NumPy array of `render_size`. Not for use in traced code."""
         draw = self.draw if type(self).draw is Environment.draw else functools.partial(_draw, self)  # the first raises
         return np.asarray(draw(state, *self.render_size))
 
     @property
     def unwrapped(self) -> Environment[Any]:
-        """The environment inside all wrappers."""
+        """Environment inside all wrappers."""
         return self
 
     def parameter(self, name: str) -> Any:
-        """The attribute `name` of this environment or, for a wrapper, of the ones inside it.
+        """Return the attribute `name` of this environment or, for a wrapper, of the environments inside it.
 
         Raises:
-          AttributeError: no such attribute; the message lists the parameters there are.
+          AttributeError: there is no such attribute; the message lists the existing parameters.
         """
         if hasattr(self, name):
             return getattr(self, name)
         raise AttributeError(no_parameter(type(self).__name__, name, self.parameter_names))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers pass on what is not theirs.
+        """Return a copy with some parameters changed: `env.replace(gravity=5.0)`. Wrappers forward those of `env`.
 
         Raises:
-          AttributeError: no such parameter; the message lists the parameters there are.
+          AttributeError: there is no such parameter; the message lists the existing parameters.
         """
         for name in changes:
             if name not in self.parameter_names:
@@ -292,7 +292,7 @@ class Environment(Generic[State]):
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The names of all fields, numeric and static."""
+        """Names of all fields, numeric and static."""
         return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
 
@@ -302,20 +302,15 @@ def _draw(env: Environment[Any], state: Any, height: int, width: int) -> jax.Arr
 
 
 def require_environment(name: str, value: Any) -> None:
-    """Refuse what is no Environment.
+    """Raise unless `value` is an Environment and a pytree.
 
     Raises:
-      TypeError: this is no Environment, or one that is no pytree.
+      TypeError: `value` is not an Environment, or its class is not a pytree.
     """
     if isinstance(value, type) and issubclass(value, Environment):
-        raise TypeError(
-            f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: call it to make an instance."
-        )
+        raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make an instance.")
     if not isinstance(value, Environment):
-        theirs = (
-            " of Gymnasium: use bridge.make_vec_env to train on it, and check_env of "
-            "stable_baselines3.common.env_checker to check it"
-        )
+        theirs = " of Gymnasium: use bridge.make_vec_env, and check_env of stable_baselines3.common.env_checker"
         whose = theirs if isinstance(value, gymnasium.Env) else ""
         raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}{whose}.")
     if jax.tree_util.all_leaves([value]):
@@ -328,7 +323,7 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
         hashable(name, value)
         return
     if isinstance(value, Environment) or (isinstance(value, tuple) and value == () == field.default):
-        return  # () is what a wrapper may look up, and did not need to
+        return  # () is a wrapper's lookup table that it did not need
     is_number = isinstance(field.default, int | float)
     leaves = [value] if is_number else jax.tree.leaves(value)
     expected = "a real number or an array of real numbers" if is_number else "a number, an array or a pytree of them"
@@ -347,10 +342,10 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
 
 
 class Wrapper(Environment[State]):
-    """An environment that holds another, in a field named `env`, and the other's state in its own, as `inner`.
+    """Base class of wrappers: environments that hold another one as `env`, and its state as `inner` in their state.
 
     Attributes:
-      env: the environment inside.
+      env: the wrapped environment.
     """
 
     env: Environment[Any]
@@ -380,7 +375,7 @@ class Wrapper(Environment[State]):
         return self.env.render_size
 
     def inner_state(self, state: Any) -> Any:
-        """The state of the environment inside. Of a wrapper without a state of its own, the state itself."""
+        """Return the wrapped environment's state. A wrapper that adds no state returns `state` itself."""
         return state.inner
 
     def draw(self, state: Any, height: int, width: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Write files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to, which replaces `path` once all is written. If writing fails, `path` is what it was.
+    """Yield a path to write to; the file replaces `path` once it is complete. If writing fails, `path` is unchanged.
 
-    The file is beside `path`, on the same disk, has its suffix, and is gone in the end. Of a symbolic link, the file
-    that it leads to is replaced; and who may read or write a file that was there, may do so with the new one.
+    The temporary file is beside `path`, on the same disk, has the same suffix, and is removed in the end. If `path` is
+    a symbolic link, the file that it leads to is replaced. The new file keeps the permissions of an existing one.
     """
-    suffix = Path(path).suffix  # by which writers choose a format, wherever a link leads
+    # Writers choose a format by the suffix, wherever a link leads.
+    suffix = Path(path).suffix
     path = Path(os.path.realpath(path))
-    # The process in its name: several may write the same file.
+    # The process id is in the name, because several processes may write the same file.
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished{suffix}")
     try:
         if path.exists():
-            # Before anything is in it.
+            # Set the permissions before anything is written.
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             unfinished.chmod(stat.S_IMODE(path.stat().st_mode))
         yield unfinished
         with open(unfinished, "rb") as written:
-            os.fsync(written.fileno())  # or a crash may leave the new name with nothing in it
+            os.fsync(written.fileno())  # otherwise a crash may leave an empty file under the new name
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

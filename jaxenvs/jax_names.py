@@ -1,4 +1,4 @@
-"""What is used of JAX under names that are private or not promised: a release that renames one is mended here."""
+"""JAX functions whose names are private or not promised: a JAX release that renames one is fixed here."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import jax
 
-# The beginning of the names of events by which `jax.monitoring` tells what tracing, lowering and compiling took.
+# The common prefix of the events by which `jax.monitoring` reports the time for tracing, lowering and compiling.
 COMPILE_EVENTS = "/jax/core/compile/"
+# The event of a compiled function that was read from the cache on disk.
+CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 # The modules whose functions call Python, use files or ask for devices, and so do more than calculate.
 OUTSIDE_MODULES = ("jax._src.debugging", "jax._src.callback", "jax._src.profiler", "jax._src.xla_bridge")
 
 
 def has_run() -> bool | None:
-    """Whether JAX has begun to run in this process, after which some of its settings count no more; None: unknown."""
+    """Return whether JAX has been initialized in this process, after which it ignores some settings; None: unknown."""
     try:
         from jax._src.xla_bridge import backends_are_initialized
     except ImportError:
@@ -23,19 +25,19 @@ def has_run() -> bool | None:
 
 
 def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """`jax.shard_map`, by which nothing is summed up but what the function sums up itself.
+    """Call `jax.shard_map` so that values are summed over devices only where the function itself sums them.
 
-    With its check of what varies, the gradient of a parameter that is the same everywhere is summed over all devices
-    already, and its mean is too large by their number. Adam and a limit of norms hide that.
+    With JAX's check of varying values (`check_vma`), the gradient of a parameter that is the same on all devices is
+    already summed over them, and its mean is too large by the number of devices. Adam and a limit of norms hide that.
     """
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def is_traced(leaf: Any) -> bool:
-    """Whether a value is one that a program is being made for, and so has no number yet."""
+    """Return whether a value is a tracer, which has no number yet."""
     return isinstance(leaf, jax.core.Tracer)
 
 
 def setting(name: str) -> Any:
-    """The value of a setting of JAX, also of those that have no attribute."""
+    """Return the value of a JAX setting, including settings that have no attribute."""
     return jax.config.values[name]

@@ -1,4 +1,4 @@
-"""The numeric parameters of environments that are running: read, replaced, given to some lanes only."""
+"""Read and replace numeric parameters of running environments, in all of a batch or only in some."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxenvs.vector import VectorEnv
 
 
 def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
-    """The environment whose parameter `name` is, `env` or one inside it, and the parameter's value.
+    """Return the environment that has the parameter `name`, `env` or one inside it, and the parameter's value.
 
     Raises:
-      AttributeError: there is no such parameter; the message has the nearest.
-      ValueError: it is no number but part of the program: static, or an environment.
+      AttributeError: there is no such parameter; the message suggests the nearest one.
+      ValueError: it is static or an environment, and so part of the compiled function, not a number.
     """
     owner = env
     while name not in owner.parameter_names and isinstance(owner, Wrapper):
         owner = owner.env
     if name not in owner.parameter_names:
-        owner.replace(**{name: None})  # raises, and says which parameters there are
+        owner.replace(**{name: None})  # raises, and lists the parameters
     value = owner.parameter(name)
     static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
     if name in static_names or isinstance(value, Environment):
@@ -37,7 +37,7 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
 
 
 def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:
-    """`env` with the numeric parameter `name` changed. What was compiled for it need not be compiled again.
+    """Return `env` with the numeric parameter `name` changed. Functions compiled for `env` need not be compiled again.
 
     Raises:
       AttributeError: there is no such parameter.
@@ -45,12 +45,12 @@ def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]
     """
     _, old = numeric_parameter(env, name)
     new = as_parameter(name, value, np.shape(old), jnp.result_type(old))
-    # Of the type it was, because a program is compiled for types.
+    # Keep the type, because functions are compiled for types.
     return env.replace(**{name: type(old)(value) if isinstance(old, int | float) else jnp.asarray(new)})
 
 
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
-    """`venv` with the numeric parameter `name` changed, in all lanes or in some.
+    """Return `venv` with the numeric parameter `name` changed, in all environments or in some.
 
     Raises:
       AttributeError: there is no such parameter.
@@ -70,7 +70,7 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> 
 
 
 def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """`as_numbers`, and none of them NaN."""
+    """Return `as_numbers(...)` after checking that none of them is NaN."""
     numbers = as_numbers(what, value, shape, dtype)
     if np.isnan(numbers).any():
         raise ValueError(f"{what} must not be NaN.")

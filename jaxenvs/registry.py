@@ -1,4 +1,4 @@
-"""make and make_vec: environments by id."""
+"""Registry of environments, and `make` and `make_vec`, which create them by id."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jaxenvs.wrappers import TimeLimit
 
 
 class UnknownEnvironment(KeyError):
-    """No environment is registered under this id."""
+    """Error that no environment is registered under an id. The message suggests the nearest ids."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -38,14 +38,14 @@ class UnknownEnvironment(KeyError):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What `register` was told of an environment.
+    """Registered data of an environment, as passed to `register`.
 
     Attributes:
       id: name and version, as "CartPole-v1".
       entry_point: a class or function that makes the environment from its parameters, or "module:name" of one.
       max_episode_steps: the limit that `make` puts on an episode, or None.
       reward_threshold: the mean return at which the task counts as solved, or None.
-      parameters: what `make` passes to the entry point unless told otherwise.
+      parameters: defaults that `make` passes to the entry point.
     """
 
     id: str
@@ -72,7 +72,7 @@ class Spec:
 _specs: dict[str, Spec] = {}
 
 # Other libraries, whose environments have the ids "library/name", with the limit of an episode that the library leaves
-# to wrappers of its own. Nothing of a library, nor of its adapter in jaxenvs.foreign, is imported before `make`.
+# to its wrappers. Neither a library nor its adapter in jaxenvs.foreign is imported before `make`.
 LIBRARIES: dict[str, int | None] = {
     "brax": 1000,
     "craftax": None,
@@ -94,7 +94,7 @@ def register(
     parameters: Mapping[str, Any] | None = None,
     override: bool = False,
 ) -> None:
-    """Make an environment known to `make`, to `bridge.make_vec_env`, and to Gymnasium as "jaxenvs/<id>".
+    """Register an environment for `make`, for `bridge.make_vec_env`, and in Gymnasium as "jaxenvs/<id>".
 
     Registering your own id again replaces it, so that a notebook cell can be run twice.
 
@@ -103,11 +103,11 @@ def register(
       entry_point: a class or function that makes the environment from its parameters, or "module:name" of one.
       max_episode_steps: the limit that `make` puts on an episode, or None.
       reward_threshold: the mean return at which the task counts as solved, or None.
-      parameters: what `make` passes to the entry point unless told otherwise.
+      parameters: defaults that `make` passes to the entry point.
       override: replace an environment that comes with jaxenvs.
 
     Raises:
-      TypeError, ValueError: an argument is not what it must be, or the id is one of jaxenvs's own.
+      TypeError, ValueError: an argument has the wrong type or value, or the id is one of jaxenvs's own.
       gymnasium.error.Error: Gymnasium does not take the id; its message says why.
     """
     instance("parameters", parameters, (Mapping, NoneType), "a mapping of names to values")
@@ -120,20 +120,21 @@ def register(
 
 
 def registered() -> list[str]:
-    """All ids, sorted."""
+    """Return all ids, sorted."""
     return sorted(_specs)
 
 
 def spec(id: str) -> Spec:
-    """What is known of an id. Of "module:id" the module, which registers the id, is imported first, as by Gymnasium.
+    """Return the Spec of an id. For "module:id", import the module first, which registers the id, as Gymnasium does.
 
-    Of "library/name", with one of LIBRARIES, it is known when the environment is made whether the library has it.
+    For "library/name", with one of LIBRARIES, whether the library has the environment is only checked when it is
+    created.
 
     Args:
       id: as for `make`.
 
     Raises:
-      UnknownEnvironment: nothing is; the message has the nearest ids.
+      UnknownEnvironment: the id is not registered; the message suggests the nearest ids.
       ModuleNotFoundError: there is no such module.
     """
     instance("id", id, str, "a str")
@@ -152,7 +153,7 @@ def spec(id: str) -> Spec:
 
 
 def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) -> Environment[Any]:
-    """The environment of an id, with its time limit.
+    """Create the environment of an id, with its time limit.
 
     Args:
       id: as "CartPole-v1"; of another library, "brax/ant"; "module:id" imports the module first, which registers it.
@@ -161,7 +162,8 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
 
     Raises:
       UnknownEnvironment: nothing is registered under this id.
-      TypeError: the environment has no such parameter; the message has the nearest. Or a parameter is no number.
+      TypeError: the environment has no such parameter; the message suggests the nearest. Or a parameter is not a
+        number.
       ValueError: max_episode_steps is neither None, -1 nor a positive int.
       ImportError: the entry point cannot be imported.
     """
@@ -177,7 +179,7 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
                 raise TypeError(no_parameter(entry_point.__name__, name, names))
     env: Environment[Any] = entry_point(**{**known.parameters, **parameters})
     require_environment(f"What the entry point of {id!r} returns", env)
-    # A library may have another for each of its environments, which is known once it is made.
+    # An environment of a library may have another limit, which is known once it is created.
     default = getattr(env, "default_max_episode_steps", known.max_episode_steps)
     limit = default if max_episode_steps is None else max_episode_steps
     return env if limit is None or no_limit else TimeLimit(env, limit)
@@ -204,16 +206,16 @@ def import_entry_point(spec: Spec) -> Callable[..., Environment[Any]]:
 def make_vec(
     id: str, num_envs: int, *, autoreset: AutoresetMode = AutoresetMode.SAME_STEP, **parameters: Any
 ) -> VectorEnv:
-    """`num_envs` lanes of the environment of an id.
+    """Create a VectorEnv of `num_envs` copies of the environment of an id.
 
     Args:
       id: as for `make`.
       num_envs: how many.
-      autoreset: what follows the end of an episode, see VectorEnv.
-      parameters: as for `make`, `max_episode_steps` too.
+      autoreset: what follows the end of an episode: SAME_STEP, NEXT_STEP or DISABLED, as in VectorEnv.
+      parameters: as for `make`, including `max_episode_steps`.
 
     Raises:
-      ValueError, TypeError: `num_envs` or `autoreset` is not what it must be; or as `make`.
+      ValueError, TypeError: `num_envs` or `autoreset` has the wrong type or value; or as `make`.
       UnknownEnvironment: nothing is registered under this id.
     """
     num_envs = positive_int("num_envs", num_envs)
@@ -221,22 +223,22 @@ def make_vec(
 
 
 def _register_in_gymnasium(spec: Spec) -> None:
-    """Make an environment known to `gymnasium.make` and `make_vec`, as "jaxenvs/<id>"; an id with a "/", as it is.
+    """Register an environment for `gymnasium.make` and `make_vec`, as "jaxenvs/<id>"; an id with a "/" unchanged.
 
     Raises:
       gymnasium.error.Error: Gymnasium does not take the id; its message says why.
     """
     gymnasium_id = spec.id if "/" in spec.id else f"jaxenvs/{spec.id}"
-    # By name, so that Gymnasium imports them, and this module does not: they make environments by id.
+    # By name, so that Gymnasium imports the classes. This module cannot, because they create environments by id.
     entry_point, vector_entry_point = (f"jaxenvs.gym.registration:Registered{kind}" for kind in ("Env", "VectorEnv"))
     known = gymnasium.registry.get(gymnasium_id)
     if known is not None and known.entry_point == entry_point:
-        del gymnasium.registry[gymnasium_id]  # or Gymnasium would warn of a cell that was run twice
+        del gymnasium.registry[gymnasium_id]  # otherwise Gymnasium would warn about a cell that is run twice
     gymnasium.register(
         gymnasium_id,
         entry_point=entry_point,
         vector_entry_point=vector_entry_point,
         max_episode_steps=spec.max_episode_steps,
         reward_threshold=spec.reward_threshold,
-        kwargs={"env_id": spec.id},  # the rest the registry knows
+        kwargs={"env_id": spec.id},  # the registry knows the rest
     )

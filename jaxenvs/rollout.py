@@ -1,4 +1,4 @@
-"""rollout: scan a policy through a VectorEnv."""
+"""rollout: run a policy in a VectorEnv as one `jax.lax.scan`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Policy = Callable[[jax.Array, Any], Any]
 
 @struct
 class Trajectory:
-    """What a rollout saw. Every leaf has the leading axes (num_steps, num_envs).
+    """Observations, actions and results of a rollout. Every leaf has the leading axes (num_steps, num_envs).
 
     Attributes:
-      observation: what the policy acted on.
-      action: what it did.
-      timestep: what came of it. In a jitted function, what of this you do not use is not computed.
+      observation: the observation on which the policy acted.
+      action: the action of the policy.
+      timestep: the result of the action. In a jitted function, parts that you do not use are not computed.
     """
 
     observation: Any
@@ -36,20 +36,20 @@ def rollout(
     num_steps: int,
     start: tuple[VectorState, VectorTimeStep] | None = None,
 ) -> tuple[tuple[VectorState, VectorTimeStep], Trajectory]:
-    """Act for `num_steps` steps in every lane.
+    """Run a policy for `num_steps` steps in every environment.
 
     Args:
       venv: the environments.
       policy: `policy(key, observation) -> action`, on the whole batch: leading axis `num_envs`.
       key: a typed key. It seeds the policy and, without `start`, the environments.
-      num_steps: of each lane.
-      start: where to begin: what the rollout before returned, or `venv.reset(key)`.
+      num_steps: steps of each environment.
+      start: the (state, timestep) to begin with: as the previous rollout or `venv.reset(key)` returned it.
 
     Returns:
-      Where the rollout ended, to start the next one from; and its Trajectory.
+      The (state, timestep) at the end, with which the next rollout can start; and the Trajectory.
 
     Raises:
-      TypeError, ValueError: an argument, or an action of the policy, is not what it must be.
+      TypeError, ValueError: an argument, or an action of the policy, has the wrong type, dtype or shape.
     """
     instance("venv", venv, VectorEnv, "a jaxenvs.VectorEnv")
     function("policy", policy)

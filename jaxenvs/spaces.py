@@ -1,6 +1,6 @@
 """Sampling, membership and flattening of Gymnasium's spaces inside traced code.
 
-Spaces are static: they are closed over, and only keys and values are traced. For a batch, `jax.vmap`:
+Spaces are static: they are closed over, and only keys and values are traced. For a batch, use `jax.vmap`:
 `jax.vmap(partial(sample, space))(jax.random.split(key, num_envs))`.
 """
 
@@ -28,10 +28,10 @@ def _unsupported(space: object) -> TypeError:
 
 @singledispatch
 def leaf_bounds(space: Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the greatest member of a space that is neither Dict nor Tuple, element by element.
+    """Return the least and the greatest member of a space that is neither Dict nor Tuple, element by element.
 
     Raises:
-      TypeError: another space.
+      TypeError: the space is a Dict, a Tuple or unsupported.
     """
     raise _unsupported(space)
 
@@ -62,17 +62,18 @@ def _(space: MultiBinary) -> tuple[np.ndarray, np.ndarray]:
 
 @singledispatch
 def sample(space: Space[Any], key: jax.Array) -> Any:
-    """A random member of a space, with the distribution of `space.sample()`.
+    """Draw a random member of a space, with the distribution of `space.sample()`.
 
-    Integers are uniform, the greatest included. An element of a Box is uniform where it is bounded, normal where it
-    is unbounded, and exponential from its bound where it has one.
+    Integers are uniform, the greatest included. An element of a Box is uniform where it is bounded, normal where it is
+    unbounded, and exponential from its bound where it has one.
 
     Args:
+      space: a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
       key: a typed key, shape ().
 
     Returns:
-      An array in the shape of the space and in its dtype as JAX has it (int32 for int64 without x64); a dict or
-      tuple of such for a Dict or Tuple.
+      An array in the shape of the space and in its dtype as JAX has it (int32 for int64 without x64); a dict or tuple
+      of arrays for a Dict or Tuple.
 
     Raises:
       TypeError: the space is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple; or the key is not typed.
@@ -113,7 +114,7 @@ def _(space: Box, key: jax.Array) -> jax.Array:
 
 
 def _sample_integers(space: Leaf, key: jax.Array) -> jax.Array:
-    """Uniform over `low`, ..., `high`. Unsigned arithmetic, which wraps, reaches every range that a dtype has."""
+    """Sample uniformly from `low`, ..., `high`. Unsigned arithmetic wraps, and so reaches every range of a dtype."""
     key = typed_key("key", key, ())
     dtype = _jax_dtype(space)
     low, high, _ = _bounds_in(space, dtype)
@@ -138,8 +139,8 @@ def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
     from_low = np.where(space.bounded_below, low, 0).astype(real)
     from_high = np.where(space.bounded_above, high, 0).astype(real)
     if dtype.kind != "f":
-        from_high += 1  # what lies above `high` is rounded down to it
-    # One draw, strictly inside of (0, 1), serves all distributions through their quantile functions.
+        from_high += 1  # values above `high` are rounded down to it
+    # One draw, strictly inside (0, 1), serves all distributions through their quantile functions.
     uniform = jax.random.uniform(key, space.shape, real, minval=np.finfo(real).epsneg)
     cases = (
         (space.bounded_below & space.bounded_above, lambda: from_low * (1 - uniform) + from_high * uniform),
@@ -161,11 +162,12 @@ def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
 
 @singledispatch
 def contains(space: Space[Any], value: Any) -> jax.Array:
-    """Whether a value lies in a space: bool, shape (). NaN lies in none.
+    """Return whether a value lies in a space: bool, shape (). NaN lies in no space.
 
     Args:
-      value: an array in the shape of the space; a dict or tuple of such for a Dict or Tuple. Any width of the
-        dtype will do: an int32 may lie in an int64 or a uint8 space.
+      space: a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them.
+      value: an array in the shape of the space; a dict or tuple of arrays for a Dict or Tuple. Any width of the dtype
+        is accepted: an int32 may lie in an int64 or a uint8 space.
 
     Raises:
       TypeError: the space is not supported; or the value is of another kind: floats for integers, no dict for a Dict.
@@ -196,13 +198,15 @@ def _(space: Leaf, value: Any) -> jax.Array:
 
 @singledispatch
 def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
-    """A value as one vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
+    """Flatten a value to a vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
 
     Discrete and MultiDiscrete are one-hot (all zeros for a value outside of the space), Box and MultiBinary are
     raveled, Dict and Tuple concatenated.
 
     Args:
-      dtype: of the vector; Gymnasium's is that of `gymnasium.spaces.flatten_space(space)`.
+      space: the space of the value.
+      value: a member of the space, as for `contains`.
+      dtype: of the vector; Gymnasium uses the dtype of `gymnasium.spaces.flatten_space(space)`.
 
     Raises:
       TypeError, ValueError: as `contains`.
@@ -237,10 +241,10 @@ def _(space: Discrete | MultiDiscrete, value: Any, dtype: Any = jnp.float32) -> 
 
 
 def struct_of(space: Space[Any], name: str = "space") -> Any:
-    """The members of a space as JAX has them: `jax.ShapeDtypeStruct`, in dicts and tuples.
+    """Return the structs of a space's members in JAX: `jax.ShapeDtypeStruct`, in dicts and tuples.
 
     Raises:
-      TypeError: they are no arrays.
+      TypeError: the members are not arrays.
     """
     if isinstance(space, Dict):
         return {key: struct_of(part, f"{name}[{key!r}]") for key, part in space.spaces.items()}
@@ -251,7 +255,7 @@ def struct_of(space: Space[Any], name: str = "space") -> Any:
     return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
 
 
-# --- What they share ------------------------------------------------------------------------------------------------
+# --- Shared ---------------------------------------------------------------------------------------------------------
 
 
 def _jax_dtype(space: Leaf) -> np.dtype[Any]:
@@ -259,7 +263,7 @@ def _jax_dtype(space: Leaf) -> np.dtype[Any]:
 
 
 def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The least and greatest member of a space that a dtype holds, and whether it holds any, element by element."""
+    """Return the least and greatest member of a space that a dtype can hold, and whether there are any, by element."""
     low, high = leaf_bounds(space)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -269,7 +273,7 @@ def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarra
         above = np.where(above > high, np.nextafter(above, dtype.type(-np.inf)), above)
         return below, above, below <= above
     least, greatest = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    low, high = low.astype(object), high.astype(object)  # Python's integers, which no comparison overflows
+    low, high = low.astype(object), high.astype(object)  # Python integers, whose comparisons do not overflow
     possible = np.asarray((low <= greatest) & (high >= least), bool)
     return np.asarray(np.clip(low, least, greatest), dtype), np.asarray(np.clip(high, least, greatest), dtype), possible
 
@@ -279,11 +283,11 @@ def _too_wide(space: Leaf, dtype: np.dtype[Any]) -> str:
 
 
 def _as_leaf(space: Leaf, value: Any) -> jax.Array:
-    """A value as an array that can be compared with the bounds of a space, once its shape and kind are known to fit."""
+    """Return a value as an array that can be compared with a space's bounds, after checking its shape and kind."""
     if not isinstance(value, jax.Array):
         try:
             value = np.asarray(value)
-        except ValueError:  # of ragged lists
+        except ValueError:  # ragged lists
             raise TypeError(f"value must be an array for {space}, got {shown(value)}.") from None
         if value.dtype.kind in "iu":  # JAX would wrap a number that is too large for it, perhaps into the space
             info = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
@@ -301,7 +305,7 @@ def _as_leaf(space: Leaf, value: Any) -> jax.Array:
 
 
 def _parts(space: Dict | Tuple[Any], value: Any) -> list[tuple[Space[Any], Any]]:
-    """The subspaces of a space, each with its part of a value."""
+    """Return the subspaces of a space, each with its part of a value."""
     if isinstance(space, Dict):
         if not isinstance(value, Mapping):
             raise TypeError(f"value must be a dict for {space}, got {type(value).__name__}.")

@@ -21,11 +21,11 @@ TimeStepType = TypeVar("TimeStepType", bound=TimeStep)
 
 @struct
 class VectorState:
-    """The state of a VectorEnv. Every leaf has the leading axis `num_envs`.
+    """State of a VectorEnv. Every leaf has the leading axis `num_envs`.
 
     Attributes:
       lanes: the states of the environments.
-      lane_key: the typed key of each lane, fixed by `reset`.
+      lane_key: the typed key of each environment, fixed by `reset`.
       episode: uint32, the number of the running episode; its key is `fold_in(lane_key, episode)`.
       episode_return, episode_length: float and int32, of the running episode so far.
       done: bool, the last step ended an episode that has not been reset.
@@ -39,18 +39,18 @@ class VectorState:
     done: jax.Array
 
     def replace(self, **changes: Any) -> VectorState:
-        """A copy with some attributes changed."""
+        """Return a copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
 
 @struct
 class VectorTimeStep(TimeStep):
-    """A TimeStep with the leading axis `num_envs`, and what an auto-reset would otherwise hide.
+    """TimeStep of a batch, leading axis `num_envs`, that also holds what an auto-reset would otherwise hide.
 
     Attributes:
       observation, info: after the reset, where there was one.
-      final_observation, final_info: before any reset: the true last ones of an episode that ended,
-        equal to `observation` and `info` where none ended.
+      final_observation, final_info: before any reset: the true last ones of an episode that ended, equal to
+        `observation` and `info` where no episode ended.
       episode_return, episode_length: float and int32, of the episode so far; its totals where `done`.
     """
 
@@ -62,18 +62,18 @@ class VectorTimeStep(TimeStep):
 
 @struct
 class VectorEnv:
-    """`num_envs` lanes of an environment, as two pure functions over a leading batch axis.
+    """Batch of `num_envs` copies of an environment, as two pure functions over a leading batch axis.
 
-    The randomness of a lane depends on its key and the number of its episode alone: not on `num_envs`, on how
+    The randomness of environment `i` depends only on its key and the number of its episode: not on `num_envs`, on how
     resets are computed, or on the device.
 
     Attributes:
-      env: the environment; or, with `env_axis=0`, a batch of them: every numeric field has the leading axis
-        `num_envs` (as `jax.vmap` makes them), one for each lane.
-      num_envs: the number of lanes.
-      autoreset: what follows the end of an episode, with Gymnasium's meaning. SAME_STEP: the step that ends an
-        episode also starts the next. NEXT_STEP: the step after it does, ignoring its action. DISABLED: nobody
-        does but you, with `restart`.
+      env: the environment; or, with `env_axis=0`, a batch of environments in which every numeric field has the leading
+        axis `num_envs` (as `jax.vmap` makes them).
+      num_envs: the number of environments.
+      autoreset: what follows the end of an episode, with Gymnasium's meaning. SAME_STEP: the step that ends an episode
+        also starts the next. NEXT_STEP: the next step starts it and ignores its action. DISABLED: only your calls of
+        `restart` start it.
       env_axis: None or 0, as `in_axes` of `jax.vmap`.
     """
 
@@ -99,10 +99,10 @@ class VectorEnv:
         require_contract(self.env, self.env_axis)
 
     def lane_env(self, lane: int) -> Environment[Any]:
-        """The environment of one lane, with its own parameters if lanes have their own. Not in traced code.
+        """Return environment number `lane`, with its own parameters if `env_axis=0`. Not for use in traced code.
 
         Raises:
-          ValueError: there is no such lane.
+          ValueError: there is no environment with this number.
         """
         lane = integer("lane", lane, 0, self.num_envs - 1)
         if self.env_axis is None:
@@ -112,21 +112,21 @@ class VectorEnv:
 
     @property
     def first_env(self) -> Environment[Any]:
-        """The environment of the first lane, also in traced code."""
+        """Environment number 0, also available in traced code."""
         env: Environment[Any] = self.env if self.env_axis is None else jax.tree.map(lambda leaf: leaf[0], self.env)
         return env
 
     def reset(self, key: jax.Array, episode: jax.Array | int = 0) -> tuple[VectorState, VectorTimeStep]:
-        """Start an episode in every lane.
+        """Start an episode in every environment; return the VectorState and the VectorTimeStep.
 
         Args:
-          key: one typed key, into which the number of each lane is folded; or the keys of the lanes,
-            shape (num_envs,).
-          episode: its number, the same for all or of shape (num_envs,). With `state.lane_key` and
-            `state.episode + 1`, the next ones.
+          key: one typed key, into which the number of each environment is folded; or a key for each environment, shape
+            (num_envs,).
+          episode: its number, the same for all or of shape (num_envs,). `state.lane_key` and `state.episode + 1` start
+            the next episodes.
 
         Raises:
-          TypeError, ValueError: the key or the episode is not what it must be.
+          TypeError, ValueError: the key or the episode has the wrong type, dtype or shape.
         """
         key = typed_key("key", key, (), (self.num_envs,))
         if not isinstance(episode, jax.Array | np.ndarray):
@@ -150,11 +150,12 @@ class VectorEnv:
         return state.replace(lanes=lanes), _with_statistics(timestep, state)
 
     def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
-        """One step of every lane.
+        """Take one step in every environment; return the next VectorState and the VectorTimeStep.
 
         Args:
-          action: a batch of members of the action space, leading axis `num_envs`. The environments get it in the
-            dtype of the space; whether it lies in the space is not checked.
+          state: as `reset`, `step` or `restart` returned it.
+          action: a batch of members of the action space, leading axis `num_envs`. It is converted to the dtype of the
+            space; whether it lies in the space is not checked.
 
         Raises:
           TypeError, ValueError: the state is not one of this VectorEnv; or the structure, a shape or the kind of the
@@ -185,10 +186,10 @@ class VectorEnv:
     def restart(
         self, state: VectorState, timestep: VectorTimeStep, mask: jax.Array
     ) -> tuple[VectorState, VectorTimeStep]:
-        """Start the next episode of the lanes in `mask`, bool (num_envs,), and leave the others as they are.
+        """Start the next episode where `mask`, bool (num_envs,), is True, and leave the other environments unchanged.
 
         Raises:
-          TypeError, ValueError: an argument is not of this VectorEnv, or the mask is no such array.
+          TypeError, ValueError: an argument does not belong to this VectorEnv, or the mask is not such an array.
         """
         self._require_state(state)
         instance("timestep", timestep, VectorTimeStep, "a VectorTimeStep, as step returns it")
@@ -209,7 +210,7 @@ class VectorEnv:
             raise ValueError(f"state must hold num_envs = {self.num_envs} environments, got shape {state.done.shape}.")
 
     def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
-        """Start the given episodes of as many lanes."""
+        """Start the given episodes, one for each key."""
         key = jax.vmap(jax.random.fold_in)(lane_key, episode)
         started: tuple[Any, TimeStep] = jax.vmap(lambda env, key: env.reset(key), in_axes=(self.env_axis, 0))(env, key)
         return started
@@ -237,17 +238,18 @@ class VectorEnv:
 
 
 def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
-    """A batch of actions in the dtypes of their space. While tracing: what costs time here costs a step none.
+    """Convert a batch of actions to the dtypes of their space. The checks run while tracing and cost a step no time.
 
     Args:
       expected: one action, as `action_struct` returns it; or None.
 
     Raises:
       ValueError: the structure or a shape is wrong.
-      TypeError: a leaf is no array, or is one of floats where the space has integers.
+      TypeError: a leaf is not an array, or has floats where the space has integers.
     """
     check = partial(_batch_of_leaves, num_envs)
-    if expected is None and jax.tree.leaves(action):  # the environment has to do with what comes
+    # the structure is unknown: the environment must cope with the action
+    if expected is None and jax.tree.leaves(action):
         return jax.tree_util.tree_map_with_path(check, action)
     structure: Any = jax.tree.structure(expected)
     if expected is None or structure != jax.tree.structure(action):
@@ -278,7 +280,7 @@ def _shown(tree: Any) -> str:
 
 
 def _with_statistics(timestep: TimeStep, state: VectorState) -> VectorTimeStep:
-    """The VectorTimeStep of a step that nothing has reset."""
+    """Make the VectorTimeStep of a step after which nothing was reset."""
     return VectorTimeStep(
         observation=timestep.observation,
         reward=timestep.reward,
@@ -293,7 +295,7 @@ def _with_statistics(timestep: TimeStep, state: VectorState) -> VectorTimeStep:
 
 
 def _mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
-    """No reward and no end for the lanes in `mask`, as in the first TimeStep of an episode."""
+    """Clear reward and end flags of the environments in `mask`, as in the first TimeStep of an episode."""
     return timestep.replace(
         reward=jnp.where(mask, 0, timestep.reward),
         terminated=timestep.terminated & ~mask,
@@ -301,25 +303,26 @@ def _mute(timestep: TimeStepType, mask: jax.Array) -> TimeStepType:
     )
 
 
-# From what all lanes share, and what some lanes have of their own (leading axis: those lanes), to these lanes started.
+# Starts some environments, from data that all environments share and per-environment data (leading axis: those
+# started).
 Start = Callable[[Any, Any], Any]
 
 
 def replace_lanes(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
-    """`lanes` with those in `mask` replaced by freshly started ones.
+    """Replace the environments in `mask` by freshly started ones.
 
-    Starting an episode costs several times a step of a cheap environment, and few lanes end in any one step, so
-    on a CPU only those are started: in chunks of fixed size, gathered, started and scattered back, until none
-    is left. With few lanes the search costs more than it saves: all are started, in the steps in which any ended. On
-    other devices what depends on data costs a round trip to the host; there, all are started and selected from. All
-    ways give the same bits, unless XLA rounds a multiplication and an addition in a `start` of yours once in one and
-    twice in the other.
+    Starting an episode costs several times a step of a cheap environment, and few episodes end in any one step. On a
+    CPU, only the environments that ended are therefore started, in chunks of fixed size: gathered, started and
+    scattered back. With few environments the search costs more than it saves: all are started, in the steps in which
+    any ended. On other devices, control flow that depends on data costs a round trip to the host, so all are started
+    and selected from. All three return the same bits, unless XLA rounds a multiplication and an addition in `start`
+    once in one of them and twice in another.
 
     Args:
-      start: how to start lanes.
+      start: a function that starts environments.
       mask: bool (num_envs,).
       lanes: a pytree with the leading axis `num_envs`, of which `start` makes some.
-      shared, of_lanes: for `start`; the latter has the leading axis `num_envs`.
+      shared, of_lanes: arguments of `start`; the latter has the leading axis `num_envs`.
     """
     on_cpu = _start_if_any if mask.shape[0] < FEWEST_LANES_TO_SEARCH else _start_ended
     return jax.lax.platform_dependent(
@@ -331,7 +334,9 @@ FEWEST_LANES_TO_SEARCH = 16
 
 
 def chunk_size(num_envs: int) -> int:
-    """Lanes started at once. Measured on two CPU cores: 1/16 of the lanes, but no more than fit in the cache."""
+    """Return how many environments are started at once: 1/16 of all, at least 8 and at most 1024, so that they fit in
+    the cache. Measured on two CPU cores.
+    """
     return max(8, min(num_envs // 16, 1024))
 
 
@@ -349,7 +354,7 @@ def _start_if_any(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lan
 def _start_ended(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lanes: Any) -> Any:
     num_envs = mask.shape[0]
     chunk = jnp.arange(chunk_size(num_envs), dtype=jnp.int32)
-    rank = jnp.cumsum(mask, dtype=jnp.int32)  # of each lane in `mask`, counted from 1
+    rank = jnp.cumsum(mask, dtype=jnp.int32)  # of each environment in `mask`, counted from 1
     total = rank[-1]
 
     def start_chunk(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
@@ -357,7 +362,7 @@ def _start_ended(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lane
         lane = jnp.searchsorted(rank, first + chunk + 1, method="scan_unrolled").astype(jnp.int32)
         gathered = jnp.minimum(lane, num_envs - 1)
         started = start(shared, jax.tree.map(lambda leaf: leaf[gathered], of_lanes))
-        # What is past the last lane is dropped; `+ chunk` keeps the indices unique there too.
+        # Indices past the last environment are dropped; `+ chunk` keeps them unique.
         target = jnp.where(lane < num_envs, lane, num_envs + chunk)
         lanes = jax.tree.map(
             lambda old, new: (
@@ -377,15 +382,15 @@ def _start_ended(start: Start, mask: jax.Array, lanes: Any, shared: Any, of_lane
 
 @_start_ended.defjvp
 def _(start: Start, primals: Any, tangents: Any) -> Any:
-    # A loop of unknown length cannot be differentiated backwards; what it computes can, in the other form.
+    # A loop of unknown length has no reverse-mode derivative; the equivalent `_start_all` does.
     return _start_ended(start, *primals), jax.jvp(partial(_start_all, start), primals, tangents)[1]
 
 
 def _as_rows(leaf: jax.Array) -> jax.Array:
-    """A row a lane: on a CPU, XLA scatters rows faster than small pictures."""
+    """Flatten each environment's leaf to a row: on a CPU, XLA scatters rows faster than small pictures."""
     return leaf.reshape(leaf.shape[0], -1) if leaf.ndim > 2 else leaf
 
 
 def _where(mask: jax.Array, new: Any, old: Any) -> Any:
-    """Lane by lane `new` where `mask`, else `old`, for every leaf of two pytrees."""
+    """Select `new` for the environments in `mask`, else `old`, for every leaf of two pytrees."""
     return jax.tree.map(lambda n, o: jnp.where(mask.reshape(mask.shape + (1,) * (n.ndim - 1)), n, o), new, old)

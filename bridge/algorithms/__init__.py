@@ -1,1 +1,1 @@
-"""Stable-Baselines3's algorithms, compiled."""
+"""Compiled versions of the algorithms of Stable-Baselines3 and sb3-contrib, one file each."""

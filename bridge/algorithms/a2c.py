@@ -1,4 +1,4 @@
-"""A2C: Stable-Baselines3's, compiled."""
+"""Stable-Baselines3's A2C, compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from jaxenvs import learn
 
 @compiled
 class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
-    """`stable_baselines3.A2C` with the same arguments, and `engine`."""
+    """Advantage actor-critic (A2C): `stable_baselines3.A2C`, compiled, with the same arguments and `engine`.
+
+    Use it for cheap environments, and as a simple baseline: it takes one gradient step for each short rollout
+    (`n_steps=5`), so an update costs little. PPO usually needs fewer environment steps.
+    """
 
     __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.A2C)
 

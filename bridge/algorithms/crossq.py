@@ -1,4 +1,4 @@
-"""CrossQ: sb3-contrib's, compiled."""
+"""sb3-contrib's CrossQ, compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from jaxenvs import learn
 
 @compiled
 class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
-    """`sb3_contrib.CrossQ` with the same arguments, and `engine`."""
+    """CrossQ: `sb3_contrib.CrossQ`, compiled, with the same arguments and `engine`.
+
+    Use it for continuous actions (Box) when environment steps are expensive: it is SAC without target networks, with
+    batch renormalization in actor and critics. It has an MlpPolicy only.
+    """
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ)
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True

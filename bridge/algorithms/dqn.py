@@ -1,4 +1,4 @@
-"""DQN: Stable-Baselines3's, compiled."""
+"""Stable-Baselines3's DQN, compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from jaxenvs import learn
 
 @compiled
 class DQN(EpsilonGreedyAlgorithm, stable_baselines3.DQN):
-    """`stable_baselines3.DQN` with the same arguments, and `engine`."""
+    """Deep Q-network (DQN): `stable_baselines3.DQN`, compiled, with the same arguments and `engine`.
+
+    Use it for Discrete actions when environment steps are expensive: it learns from a replay buffer and explores
+    epsilon-greedily. QRDQN is its distributional variant.
+    """
 
     __init__ = constructor_like(EpsilonGreedyAlgorithm, stable_baselines3.DQN)
 

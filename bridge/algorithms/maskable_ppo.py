@@ -1,4 +1,4 @@
-"""MaskablePPO: sb3-contrib's, compiled."""
+"""sb3-contrib's MaskablePPO, compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from jaxenvs import learn
 
 @compiled
 class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
-    """`sb3_contrib.MaskablePPO` with the same arguments, and `engine`."""
+    """PPO that never takes illegal actions: `sb3_contrib.MaskablePPO`, compiled, with the same arguments and `engine`.
+
+    Use it for Discrete, MultiDiscrete and MultiBinary actions when the environment reports which actions are legal in a
+    state, as board games do.
+    """
 
     __init__ = constructor_like(CompiledPPO, sb3_contrib.MaskablePPO)
 
@@ -39,7 +43,7 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: Any, n_rollout_steps: int, use_masking: bool = True
     ) -> bool:
-        """sb3-contrib's, as one program if the policy and the environments allow it."""
+        """Collect a rollout as sb3-contrib does, in one compiled function if policy and environments allow it."""
         self._masks = use_masking
         self._require_masks(env)
         return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
@@ -56,10 +60,21 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
         deterministic: bool = False,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """sb3-contrib's, as one program where the policy has one. Of tensors and JAX arrays, actions are such too.
+        """Return the policy's legal actions for an observation, and the next state, as sb3-contrib's `predict`, but
+        compiled.
+
+        For tensors and JAX arrays, the actions have the same type and device.
 
         Args:
-          observation, state, episode_start, deterministic: see CompiledAlgorithm.
-          action_masks: 0 for what is illegal, a row for each observation.
+          observation: one observation or a batch, as SB3 takes it; or a tensor or a JAX array, or a dict of these.
+          state, episode_start: SB3's, which only recurrent policies use.
+          deterministic: return the most likely legal actions instead of drawing them from PyTorch's generator.
+          action_masks: one row for each observation, with 0 for illegal actions. None: all actions are legal.
+
+        Returns:
+          The actions, and `state` unchanged.
+
+        Raises:
+          ValueError: a tensor or a JAX array does not have the shape of the observations.
         """
         return self._predict(observation, state, episode_start, deterministic, action_masks=action_masks)

@@ -1,4 +1,4 @@
-"""PPO: Stable-Baselines3's, compiled."""
+"""Stable-Baselines3's PPO, compiled, and what sb3-contrib's variants of PPO share with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorit
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
 
-# The types of SB3's means over minibatches; it logs other numbers as floats.
+# The types of the means over minibatches that SB3 logs. It logs other numbers as floats.
 LOGGED_AS: dict[str, Callable[[float], Any]] = {
     "approx_kl": np.float32,
     **dict.fromkeys(("clip_fraction", "entropy_loss", "policy_gradient_loss", "value_loss"), np.float64),
@@ -21,7 +21,7 @@ LOGGED_AS: dict[str, Callable[[float], Any]] = {
 
 
 class CompiledPPO(CompiledOnPolicyAlgorithm):
-    """What PPO and sb3-contrib's algorithms of its kind share."""
+    """Base class of bridge's PPO and of sb3-contrib's variants of PPO."""
 
     _algorithm: ClassVar[type[learn.PPO]] = learn.PPO
     normalize_advantage: Any
@@ -32,7 +32,7 @@ class CompiledPPO(CompiledOnPolicyAlgorithm):
     target_kl: Any
 
     def _settings(self, progress: float, learning_rate: float) -> learn.PPO:
-        # SB3's `_setup_model` has made schedules of them.
+        # SB3's `_setup_model` has turned both into schedules.
         clip_range, clip_range_vf = (
             schedule and schedule(progress) for schedule in (self.clip_range, self.clip_range_vf)
         )
@@ -63,6 +63,10 @@ class CompiledPPO(CompiledOnPolicyAlgorithm):
 
 @compiled
 class PPO(CompiledPPO, stable_baselines3.PPO):
-    """`stable_baselines3.PPO` with the same arguments, and `engine`."""
+    """Proximal policy optimization (PPO): `stable_baselines3.PPO`, compiled, with the same arguments and `engine`.
+
+    Use it as the first choice when environment steps are cheap, as in JAX environments, and for any action space: it
+    learns from many environments in parallel, and is less sensitive to its settings than the off-policy algorithms.
+    """
 
     __init__ = constructor_like(CompiledPPO, stable_baselines3.PPO)

@@ -1,4 +1,4 @@
-"""QRDQN: sb3-contrib's, compiled."""
+"""sb3-contrib's QRDQN, compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from jaxenvs import learn
 
 @compiled
 class QRDQN(EpsilonGreedyAlgorithm, sb3_contrib.QRDQN):
-    """`sb3_contrib.QRDQN` with the same arguments, and `engine`."""
+    """Quantile-regression DQN (QRDQN): `sb3_contrib.QRDQN`, compiled, with the same arguments and `engine`.
+
+    Use it as DQN, for Discrete actions, when returns vary a lot: it learns the quantiles of the return of each action
+    instead of its mean, at the cost of a larger network output.
+    """
 
     __init__ = constructor_like(EpsilonGreedyAlgorithm, sb3_contrib.QRDQN)
 

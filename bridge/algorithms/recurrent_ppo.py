@@ -1,4 +1,4 @@
-"""RecurrentPPO: sb3-contrib's, compiled."""
+"""sb3-contrib's RecurrentPPO, compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from jaxenvs import learn
 
 @compiled
 class RecurrentPPO(CompiledPPO, sb3_contrib.RecurrentPPO):
-    """`sb3_contrib.RecurrentPPO` with the same arguments, and `engine`."""
+    """PPO with LSTM policies: `sb3_contrib.RecurrentPPO`, compiled, with the same arguments and `engine`.
+
+    Use it when one observation does not show the state of the environment, so that the policy has to remember earlier
+    ones. Otherwise PPO trains faster.
+    """
 
     __init__ = constructor_like(CompiledPPO, sb3_contrib.RecurrentPPO)
 

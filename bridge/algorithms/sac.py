@@ -1,4 +1,4 @@
-"""SAC: Stable-Baselines3's, compiled."""
+"""Stable-Baselines3's SAC, compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from jaxenvs import learn
 
 @compiled
 class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
-    """`stable_baselines3.SAC` with the same arguments, and `engine`."""
+    """Soft actor-critic (SAC): `stable_baselines3.SAC`, compiled, with the same arguments and `engine`.
+
+    Use it as the first choice for continuous actions (Box) when environment steps are expensive: it learns from a
+    replay buffer, its policy explores by itself, and `ent_coef="auto"` tunes how much.
+    """
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.SAC)
 
@@ -27,7 +31,7 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
 
 
 def entropy_settings(model: Any) -> dict[str, Any]:
-    """The settings that SAC has beside those of all, and its successors too."""
+    """Return the settings of SAC, TQC and CrossQ that other off-policy algorithms do not have."""
     is_learned = model.ent_coef_optimizer is not None
     return {
         "ent_coef": 1.0 if is_learned else float(model.ent_coef_tensor),

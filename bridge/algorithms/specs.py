@@ -1,7 +1,8 @@
-"""One row for each algorithm: all that the package, the command and the tables of tests know of it by its name.
+"""Table of the algorithms: one row for each, with all that the package, the command and the tests know about it by
+name.
 
-The rows stand together, not in the files of the algorithms, because a file that needs sb3-contrib cannot be imported
-without it, and its row must be known all the same.
+The rows are in one table rather than in the files of the algorithms, because a file that needs sb3-contrib cannot be
+imported without it, and its row must be known all the same.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ SB3, CONTRIB = "stable_baselines3", "sb3_contrib"
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmSpec:
-    """What is known of an algorithm before its class is imported.
+    """Row of the table: what is known about an algorithm before its class is imported.
 
     Attributes:
       name: the name of its class, in `bridge` and in `library`.
       command: its name in `jaxenvs train`.
       module: the module that has its class.
       settings: the class of jaxenvs.learn with its update.
-      library: the package that has the stock class. sb3-contrib is imported at the first use of the class.
-      actions: the one kind of action space that it has, "Box" or "Discrete"; None: it has all kinds.
-      policy_kind: what the names of its policies have before "Policy", as "Lstm" in MlpLstmPolicy.
+      library: the package that has the stock class. sb3-contrib is imported when the class is first used.
+      actions: the only kind of action space that it supports, "Box" or "Discrete". None: it supports all kinds.
+      policy_kind: what the names of its policies have before "Policy", such as "Lstm" in MlpLstmPolicy.
     """
 
     name: str
@@ -43,17 +44,17 @@ class AlgorithmSpec:
 
     @property
     def is_off_policy(self) -> bool:
-        """Whether it learns from a replay buffer."""
+        """True if the algorithm learns from a replay buffer."""
         return issubclass(self.settings, learn.OffPolicySettings)
 
     @property
     def is_installed(self) -> bool:
-        """Whether its library is there."""
+        """True if the library with the stock class is installed."""
         return importlib.util.find_spec(self.library) is not None
 
     @property
     def cls(self) -> type[BaseAlgorithm]:
-        """Its class, imported now.
+        """The algorithm's class in `bridge`, imported now.
 
         Raises:
           ImportError: its library is not installed.
@@ -68,7 +69,7 @@ class AlgorithmSpec:
 
     @property
     def imported(self) -> tuple[Any, ...]:
-        """Its class and the stock class, as far as their modules have been imported."""
+        """The algorithm's class and the stock class, as far as their modules have been imported."""
         modules = (sys.modules.get(self.module), sys.modules.get(self.library))
         return tuple(getattr(module, self.name) for module in modules if hasattr(module, self.name))
 
@@ -93,6 +94,6 @@ _ROWS = (
     AlgorithmSpec("TD3", "td3", "bridge.algorithms.td3", learn.TD3, SB3, "Box"),
     AlgorithmSpec("TQC", "tqc", "bridge.algorithms.tqc", learn.TQC, CONTRIB, "Box"),
 )
-# By the names of their classes, and by their names in the command.
+# The rows by the names of the classes, and by the names in the command.
 SPECS = {spec.name: spec for spec in _ROWS}
 ALGORITHMS = {spec.command: spec for spec in _ROWS}

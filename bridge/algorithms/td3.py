@@ -1,4 +1,4 @@
-"""TD3 and DDPG: Stable-Baselines3's, compiled."""
+"""Stable-Baselines3's TD3 and DDPG, compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from jaxenvs import learn
 
 @compiled
 class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
-    """`stable_baselines3.TD3` with the same arguments, and `engine`."""
+    """Twin-delayed DDPG (TD3): `stable_baselines3.TD3`, compiled, with the same arguments and `engine`.
+
+    Use it for continuous actions (Box) when you want a deterministic policy. Pass an `action_noise`: without one, TD3
+    explores only during `learning_starts`. SAC explores by itself.
+    """
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.TD3)
 
@@ -31,6 +35,11 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
 
 @compiled
 class DDPG(TD3, stable_baselines3.DDPG):
-    """`stable_baselines3.DDPG` with the same arguments, and `engine`."""
+    """Deep deterministic policy gradient (DDPG): `stable_baselines3.DDPG`, compiled, with the same arguments and
+    `engine`.
+
+    Use it to compare with published results, for continuous actions (Box): it is TD3 with one critic, without delayed
+    updates and without target noise. TD3 is more stable.
+    """
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.DDPG)

@@ -1,4 +1,4 @@
-"""TQC: sb3-contrib's, compiled."""
+"""sb3-contrib's TQC, compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from jaxenvs import learn
 
 @compiled
 class TQC(CompiledOffPolicyAlgorithm, sb3_contrib.TQC):
-    """`sb3_contrib.TQC` with the same arguments, and `engine`."""
+    """Truncated quantile critics (TQC): `sb3_contrib.TQC`, compiled, with the same arguments and `engine`.
+
+    Use it as SAC, for continuous actions (Box), when SAC overestimates returns: its critics predict quantiles, of which
+    the largest are dropped from the targets. An update takes longer than SAC's.
+    """
 
     __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.TQC)
 

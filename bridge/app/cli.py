@@ -34,7 +34,7 @@ def _shown_as(metavar: str, help: str | None = None) -> Any:
 
 
 def _read_by(read: Callable[[str], Any], metavar: str) -> Any:
-    """Return how tyro reads one word, None not among what can be typed."""
+    """Return tyro's specification for an argument that is one word, which `read` converts; None cannot be typed."""
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
@@ -45,12 +45,12 @@ def _read_by(read: Callable[[str], Any], metavar: str) -> Any:
 
 
 def _key_of(algorithm: str) -> str:
-    """Return the key of ALGORITHMS that a name means in any case, as PPO or MaskablePPO; an unknown name as it is."""
+    """Return the key of ALGORITHMS for a name in any case, such as PPO or MaskablePPO; an unknown name unchanged."""
     keys = {name.lower(): key for key, spec in ALGORITHMS.items() for name in (key, spec.name)}
     return keys.get(algorithm.lower(), algorithm)
 
 
-# What is optional on the command line shows no "(default: None)": its help says what None means.
+# Optional arguments show no "(default: None)", because their help says what None means.
 Algorithm = Annotated[
     str | None,
     tyro.conf.Positional,
@@ -102,28 +102,30 @@ def train(
     Args:
       algorithm: A key of ALGORITHMS.
       env_id: An id of `jaxenvs list`; or module:id, where the module, also of the current directory, registers the id.
-      num_envs: Environments side by side. If not given, what is tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all of them together. If not given, what is tuned for it, or 100000.
+      num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
+      total_timesteps: Steps of all environments together. If not given, the number tuned for the environment, or
+        100000.
       seed: Of the environments and the weights. If not given, 0.
-      seeds: Train so many agents in one program, of seed, seed + 1, ...; their zips are in seed-0, seed-1, ...
-      engine: auto compiles what it can, xla refuses to do without, torch trains with PyTorch. If not given, auto.
-      backend: jax, for environments that are programs; or native, for those of EnvPool, `jaxenvs list envpool`. If not
-        given, jax.
+      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0,
+        seed-1, ...
+      engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
+        given, auto.
+      backend: jax, for JAX environments; or native, for those of EnvPool, `jaxenvs list envpool`. If not given, jax.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
-      hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ falls to 0;
-        normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an action
-        noise. The others are those tuned for the environment, or SB3's.
-      settings: A file of settings for algorithms and environments, in the place of RL Baselines3 Zoo's.
-      config: The config.json of a run: do the same again. Other arguments change what they name.
-      out: Where to write. If not given, runs/ENV_ID-ALGORITHM-SEED.
-      resume: The folder of a run: go on from its last checkpoint, as if it had never stopped, to its total timesteps,
-        or to more, if --total-timesteps is given.
-      devices: Divide one training, as one program, over so many devices of this machine; on a CPU, of so many cores.
-      distributed: Divide it over all devices of all processes that are started alike, on as many machines as there are.
-        Under SLURM and the like that is enough; elsewhere give the next three, too.
+      hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
+        0; normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an
+        action noise. The others are those tuned for the environment, or SB3's.
+      settings: A file of settings for algorithms and environments, instead of RL Baselines3 Zoo's.
+      config: The config.json of a run, to repeat it. Other arguments override its values.
+      out: The folder to write to. If not given, runs/ENV_ID-ALGORITHM-SEED.
+      resume: The folder of a run: continue from its last checkpoint, as if it had never stopped, to its total
+        timesteps, or to more, if --total-timesteps is given.
+      devices: Divide one compiled training over this many devices of this machine; on a CPU, over this many cores.
+      distributed: Divide the training over all devices of all processes that are started alike, on any number of
+        machines. Under SLURM and the like nothing else is needed; elsewhere give the next three arguments, too.
       coordinator: HOST:PORT of the first process, for the others to find it.
-      num_processes: How many there are.
-      process_id: Which of them this is, from 0 on.
+      num_processes: The number of processes.
+      process_id: The number of this process, from 0 on.
     """
     changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
     numbers = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
@@ -145,7 +147,7 @@ def _begun(
     changes: dict[str, Any],
     given: dict[str, Any],
 ) -> dict[str, Any]:
-    """The arguments of a TrainingConfig that a training begins with: those of a run, or none but what is to be trained.
+    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
 
     Raises:
       UserError: arguments of the command exclude each other, or what they name cannot be read or written.
@@ -187,16 +189,18 @@ def _train_here(
     resume: Path | None,
     processes: tuple[str | None, int | None, int | None] | None,
 ) -> None:
-    """Prepare the devices of this process, join others, and train.
+    """Prepare the devices of this process, join other processes, and train.
 
     Args:
-      saved: the arguments of a TrainingConfig to begin with; `given` and `changes`: what the command says besides.
-      processes: coordinator, number and id, with --distributed and the like.
+      saved: the arguments of TrainingConfig to begin with.
+      given, changes: arguments of the command that override them.
+      config, out, resume: paths, as in the command.
+      processes: coordinator, number and id, if processes are to be joined.
     """
     if resume is not None:
         config, out = resume / "config.json", resume
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
-        reserve_threads()  # before JAX runs anything
+        reserve_threads()  # must come before JAX runs anything
     is_distributed, devices = processes is not None, given.get("devices")
     if is_distributed and devices is not None:
         raise UserError(f"--distributed uses all devices: leave out --devices {devices}.")
@@ -258,25 +262,25 @@ def tune(
 
     Args:
       algorithm: A key of ALGORITHMS.
-      env_id: As jaxenvs train has it.
-      trials: Until so many ended or were pruned, by all who run this command on one storage. If not given, 100.
+      env_id: As for jaxenvs train.
+      trials: Run until this many trials have ended or were pruned, by all processes on one storage. If not given, 100.
       seeds: Agents in a trial; its value is the median of their returns.
-      num_envs: Environments side by side. If not given, as jaxenvs train.
-      total_timesteps: Of each agent. If not given, as jaxenvs train.
-      seed: Of the first agent; the next has the next.
+      num_envs: The number of environments. If not given, as for jaxenvs train.
+      total_timesteps: Of each agent. If not given, as for jaxenvs train.
+      seed: Of the first agent; the others have the following seeds.
       env_kwargs: Parameters of the environment: gravity=5.0
-      hyperparameters: Which all trials have, and are not searched: n_steps=32 normalize=True
+      hyperparameters: Values that all trials have, and that are not searched: n_steps=32 normalize=True
       space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      sampler: Of Optuna's, which chooses what a trial tries.
-      pruner: Of Optuna's, which ends trials early, by their evaluations.
-      startup_trials: So many are drawn at random, and nothing is pruned by a median, before there are these.
-      evaluations: Of a trial, in equal distances.
-      storage: A database, as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
+      sampler: Optuna's, which chooses what a trial tries.
+      pruner: Optuna's, which ends trials early, by their evaluations.
+      startup_trials: The number of trials drawn at random, before the median pruner prunes any.
+      evaluations: Of a trial, at equal intervals.
+      storage: A database, such as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
       study_name: In the storage. If not given, ENV_ID-ALGORITHM.
-      out: Where to write best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
-      resume: The folder of a search: go on with it, to more trials, if --trials is given.
+      out: The folder for best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
+      resume: The folder of a search: continue it, to more trials, if --trials is given.
     """
-    from bridge.app.tuning import command  # here, because Optuna is an extra of its own
+    from bridge.app.tuning import command  # imported here, because Optuna is a separate extra
 
     if resume is not None:
         if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
@@ -298,7 +302,7 @@ def tune(
         _check_positive("--" + name.removeprefix("n_").replace("_", "-"), options[name])
     check_folder(out)
     configure(cache=True)
-    reserve_threads()  # before JAX runs anything
+    reserve_threads()  # must come before JAX runs anything
     print(command.run(options, out))
 
 
@@ -308,10 +312,10 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
     For example: jaxenvs evaluate runs/CartPole-v1-ppo-0 --episodes 1000
 
     Args:
-      run: The folder of a run, also of one that is still training. Of a run with --seeds, all of them, or RUN/seed-0.
-        Only one of your own: models are pickles, which can run anything.
-      episodes: How many. If not given, 100.
-      seed: Of the first episode; the next has the next. If not given, those with which its training ended.
+      run: The folder of a run, also of one that is still training. For a run with --seeds, all agents, or RUN/seed-0.
+        Load only your own runs: models are pickles, which can run any code.
+      episodes: The number of episodes. If not given, 100.
+      seed: Of the first episode; the others have the following seeds. If not given, the seeds after the training's own.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
@@ -326,8 +330,8 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None)
 
     Args:
       run: The folder of a run, also of one that is still training.
-      episodes: How many, one after the other.
-      seed: Of the first episode; the next has the next. If not given, those that `jaxenvs evaluate` begins with.
+      episodes: The number of episodes, one after the other.
+      seed: Of the first episode; the others have the following seeds. If not given, as for `jaxenvs evaluate`.
       out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
     """
     _check_positive("--episodes", episodes)

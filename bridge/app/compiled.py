@@ -1,4 +1,4 @@
-"""What of each algorithm is compiled on this machine: the plans of small models, as a table."""
+"""Table of the parts of each algorithm that are compiled on this machine, by the plans of small models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _on_the_host(env_id: str, num_envs: int) -> VecEnv:
     return SerialVecEnv([lambda: gymnasium.make(env_id)] * num_envs)
 
 
-# Kinds of environments, how one of them is made, and the policy for it.
+# Kinds of environments, the function that makes them, and the kind of policy.
 KINDS: dict[str, tuple[Callable[[str, int], VecEnv], str]] = {
     "JAX": (_programs, "Mlp"),
     "JAX, images": (_pictures, "Cnn"),
@@ -41,9 +41,9 @@ KINDS: dict[str, tuple[Callable[[str, int], VecEnv], str]] = {
 
 
 def compiled_parts() -> list[tuple[str, ...]]:
-    """A row for each algorithm, below the kinds of environments: what of its training is compiled on these."""
+    """Return a row for each algorithm, below the kinds of environments: the compiled parts of its training on these."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # what falls back is in the table
+    logging.disable(logging.WARNING)  # the table shows what falls back
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -54,7 +54,7 @@ def compiled_parts() -> list[tuple[str, ...]]:
 
 
 def _parts(algorithm: AlgorithmSpec, make: Callable[[str, int], VecEnv], network: str) -> str:
-    """What of a training is compiled, in a few words."""
+    """Return the compiled parts of a training, in a few words."""
     if not algorithm.is_installed:
         return "needs sb3-contrib"
     env_id = ENVIRONMENTS[algorithm.actions or "Discrete"]
@@ -63,7 +63,7 @@ def _parts(algorithm: AlgorithmSpec, make: Callable[[str, int], VecEnv], network
         config = TrainingConfig.resolve(algorithm.command, env_id, hyperparameters={"policy": policy})
         plan = make_model(config, make(env_id, config.num_envs)).plan  # type: ignore[attr-defined]
     except UserError:
-        return "-"  # has no such policy
+        return "-"  # the algorithm has no such policy
     if plan.collects and plan.updates:
         return "all"
     parts = ["steps"] * plan.collects + ["acting"] * (plan.mode is Mode.ACTING) + ["updates"] * plan.updates

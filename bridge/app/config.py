@@ -1,4 +1,4 @@
-"""TrainingConfig: all that a training run depends on, resolved, checked, and kept as JSON."""
+"""TrainingConfig: all that a training run depends on, resolved, checked, and saved as JSON."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from bridge.app.tuned import GAMES, TUNED, read
 from bridge.engine.plan import ENGINES
 from jaxenvs.cli import UserError
 
-# For environments without an entry in TUNED. Off-policy, as the Zoo: there is an update for each step of each.
+# For environments without an entry in TUNED. Off-policy as in the Zoo: each environment's step brings an update.
 DEFAULT_NUM_ENVS, DEFAULT_NUM_ENVS_OFF_POLICY = 8, 1
 DEFAULT_TOTAL_TIMESTEPS = 100_000
 
-# The rest of a constructor's arguments is not for the user to give: the run itself decides them.
+# Other arguments of a constructor are decided by the run itself, not by the user.
 NOT_HYPERPARAMETERS = ("policy", "env", "tensorboard_log", "verbose", "seed", "engine", "_init_setup_model")
-# What JSON does not hold. Of action noise there are names: NOISE.
+# Arguments that JSON cannot hold. Action noise is given by names: NOISE.
 NOT_JSON = ("action_noise", "replay_buffer_class", "replay_buffer_kwargs")
 LAST_SEED = 2**32 - 1  # NumPy's
 PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
@@ -45,20 +45,20 @@ PACKAGES = ("jax", "torch", "stable-baselines3", "gymnasium", "numpy")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """All that a training run depends on, but the versions of the packages.
+    """All that a training run depends on, except for the versions of the packages.
 
     Attributes:
       algorithm: a key of ALGORITHMS.
       env_id: an id of `jaxenvs.registered()`, or module:id.
-      env_kwargs: parameters of the environment; a list is a tuple, as a static parameter must be hashable.
+      env_kwargs: parameters of the environment; lists become tuples, as static parameters must be hashable.
       num_envs, total_timesteps, seed: of the run.
-      hyperparameters: every argument of the algorithm, its defaults included; and `normalize`, whether a VecNormalize
-        goes around the environments, and `frame_stack`, of how many pictures a VecFrameStack makes one. They are JSON:
-        a schedule is a string, as "lin_0.001", and action noise is `noise_type` and `noise_std`.
+      hyperparameters: every argument of the algorithm, defaults included; and `normalize`, whether a VecNormalize wraps
+        the environments, and `frame_stack`, the number of frames that a VecFrameStack stacks. They are JSON: a schedule
+        is a string, such as "lin_0.001", and action noise is `noise_type` and `noise_std`.
       engine: of the algorithm.
-      num_seeds: so many agents, of seed, seed + 1, ...
+      num_seeds: the number of agents, with seed, seed + 1, ...
       backend: what steps the environments, one of `bridge.app.environments.BACKENDS`.
-      devices: over how many it is divided; None: it is not, and trains as SB3's does.
+      devices: the number of devices over which the training is divided; None to train as SB3 does, undivided.
     """
 
     algorithm: str
@@ -75,7 +75,7 @@ class TrainingConfig:
 
     @functools.cached_property
     def world(self) -> World:
-        """The environment."""
+        """The environments of the run."""
         return find(self.backend, self.env_id, self.env_kwargs)
 
     @classmethod
@@ -94,12 +94,12 @@ class TrainingConfig:
         devices: int | None = None,
         settings: Path | None = None,
     ) -> TrainingConfig:
-        """Fill in what was not given: from TUNED where it knows the environment, else from SB3's defaults.
+        """Return a config with missing values from TUNED, if it has the environment, or else SB3's defaults.
 
-        A batch size that was not given is the one nearest to the default that divides a rollout.
+        If the batch size is not given, it is the one nearest to the default that divides a rollout.
 
         Args:
-          settings: a file in the place of TUNED, which must know the environment.
+          settings: a file to use instead of TUNED, which must have the environment.
 
         Raises:
           UserError: something is unknown, of the wrong type, or does not fit together.
@@ -132,13 +132,10 @@ class TrainingConfig:
             raise UserError(f"--seed must be an int between 0 and {LAST_SEED + 1 - num_seeds}, got {seed!r}.")
         if num_seeds > 1 and engine == "torch":
             raise UserError(
-                "--seeds trains compiled agents, but --engine torch compiles nothing: leave out one of them."
+                "--seeds needs compiled agents, but --engine torch compiles nothing: leave out one of them."
             )
         if num_seeds > 1 and backend == "native":
-            raise UserError(
-                "--seeds trains in one compiled function, which cannot step EnvPool (--backend native): leave out "
-                "one of them."
-            )
+            raise UserError("--seeds compiles whole trainings, but EnvPool (--backend native) cannot be compiled.")
 
         own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
         defaults = own | _default_arguments(algorithm)
@@ -153,18 +150,19 @@ class TrainingConfig:
         return cls(algorithm, env_id, env_kwargs, *run)
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields as a config.json has them."""
+        """Return the fields as a config.json has them."""
         fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return fields
 
     def require_begun_as(self, begun: dict[str, Any] | None, path: Path) -> None:
-        """Refuse to go on with a run whose config.json was changed by hand, but for a larger budget and other devices.
+        """Raise if a config.json was changed by hand, except for a larger budget and other devices.
 
         Args:
-          begun: `as_json` of what the checkpoint was trained with; None of one that does not say.
+          begun: `as_json` of the config that the checkpoint was trained with; None if the checkpoint does not have it.
+          path: of the config.json.
 
         Raises:
-          UserError: something is another.
+          UserError: a field differs.
         """
         before, now = (_flat(fields) for fields in (begun or {}, self.as_json()))
         free = ("total_timesteps", "devices")
@@ -177,15 +175,16 @@ class TrainingConfig:
             )
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, with the versions of the packages beside it."""
+        """Write the config as JSON, with the versions of the packages."""
         with replacing(path) as unfinished:
             unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
 
 
 def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: str) -> None:
-    """
+    """Raise unless `--devices` fits the other arguments.
+
     Raises:
-      UserError: it is no number, or what is asked for beside it is no training of one agent in one program.
+      UserError: it is not a positive int, or the run is not one agent's training in one compiled function.
     """
     if type(devices) is not int or devices < 1:
         raise UserError(f"--devices must be an int of at least 1, got {devices!r}.")
@@ -197,7 +196,7 @@ def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: s
 
 
 def _tuned(algorithm: str, env_id: str, is_game: bool, path: Path | None) -> dict[str, Any]:
-    """The settings that a file, or TUNED, has for an environment.
+    """Return the settings that a file, or TUNED, has for an environment.
 
     Raises:
       UserError: the file has none.
@@ -210,10 +209,10 @@ def _tuned(algorithm: str, env_id: str, is_game: bool, path: Path | None) -> dic
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
-    """The class of a key of ALGORITHMS.
+    """Return the class of a key of ALGORITHMS.
 
     Raises:
-      UserError: it needs what is not installed.
+      UserError: it needs a package that is not installed.
     """
     try:
         algorithm: type[BaseAlgorithm] = ALGORITHMS[name].cls
@@ -223,15 +222,15 @@ def algorithm_class(name: str) -> type[BaseAlgorithm]:
 
 
 def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arguments for `TrainingConfig.resolve` in a file that `TrainingConfig.save` wrote, and the versions then.
+    """Return the arguments of `TrainingConfig.resolve` in a file of `TrainingConfig.save`, and the versions in it.
 
     Raises:
-      UserError: there is no such file, or it is not one of those.
+      UserError: there is no such file, or it is another kind of file.
     """
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
-        arguments = {"backend": "jax", "devices": None} | arguments  # which 0.2.0 did not know
+        arguments = {"backend": "jax", "devices": None} | arguments  # version 0.2.0 did not have these
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:
@@ -242,8 +241,10 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def forget_fitted(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for `TrainingConfig.resolve` without a batch size that it chooses by itself: for other rollouts it
-    may choose another."""
+    """Return the arguments of `TrainingConfig.resolve` without a batch size that it chose itself.
+
+    For other rollouts it may choose another one.
+    """
     others = {name: value for name, value in arguments["hyperparameters"].items() if name != "batch_size"}
     fewer = arguments | {"hyperparameters": others}
     chosen = TrainingConfig.resolve(**fewer).hyperparameters.get("batch_size")
@@ -251,12 +252,12 @@ def forget_fitted(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages on which the weights of a run depend."""
+    """Return the versions of the packages on which the weights of a run depend."""
     return {"jaxenvs": jaxenvs.__version__, **{package: version(package) for package in PACKAGES}}
 
 
 def tell_of_other_versions(path: Path, then: dict[str, str]) -> None:
-    """Say on stderr with which other versions a config was written."""
+    """Print to stderr which other versions a config was written with."""
     now = versions()
     other = [
         f"{package} {then.get(package)} (now {now[package]})" for package in now if then.get(package) != now[package]
@@ -275,22 +276,22 @@ def _policy(algorithm: str, space: gymnasium.Space[Any]) -> str:
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with each hyper-parameter as one of them: a later version may have more of these."""
+    """Return the fields with each hyper-parameter as a separate field: a later version may have more of them."""
     return {**fields, **fields.get("hyperparameters", {}), "hyperparameters": None}
 
 
 def _sequences_as(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
-    """The value with lists or tuples in the place of both, of which JSON makes lists."""
+    """Return the value with each list or tuple as `kind`; JSON turns both into lists."""
     if isinstance(value, dict):
         return {name: _sequences_as(kind, each) for name, each in value.items()}
     return kind(_sequences_as(kind, each) for each in value) if isinstance(value, list | tuple) else value
 
 
 def _require_json(flag: str, values: dict[str, Any]) -> None:
-    """Refuse values that would be others, or none, when they are read again.
+    """Raise for values that would change, or be lost, when they are read from JSON again.
 
     Raises:
-      UserError: a value is nothing that a config.json can hold.
+      UserError: a config.json cannot hold a value.
     """
     for name, value in values.items():
         try:
@@ -329,9 +330,9 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
     is_schedule = name in SCHEDULED and isinstance(value, str)
     is_off = default is None and value is None
     is_number = isinstance(default, bool | int | float) or (default is None and name in bounds_of(algorithm))
-    is_number = is_number and name != "train_freq"  # or a pair
+    is_number = is_number and name != "train_freq"  # it may be a pair
     if not is_schedule and not is_off and is_number:
-        # A whole number is a float too; True is not a number.
+        # An int is accepted for a float; True is not a number.
         kind = float if default is None else type(default)
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UserError(f"{name} must be of type {kind.__name__}, such as {default!r}, got {value!r}.")
@@ -351,7 +352,7 @@ def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None
 
 
 def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps: int, adjust_batch_size: bool) -> None:
-    """Check that rollouts, batches and the budget fit together; put a batch size that fits if there is a choice."""
+    """Check that rollouts, batches and the budget fit together; choose a batch size that fits, if it was not given."""
     rollout = num_envs * hyperparameters["n_steps"]
     described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
     if rollout > total_timesteps:
@@ -368,7 +369,7 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
 
 
 def nearest_divisor(rollout: int, batch_size: int) -> int:
-    """The batch size nearest to one of which rollouts of so many steps are whole batches."""
+    """Return the batch size nearest to `batch_size` that divides a rollout."""
     divisors = (size for size in range(1, rollout + 1) if rollout % size == 0)
     return min(divisors, key=lambda size: abs(size - batch_size))
 

@@ -1,4 +1,4 @@
-"""The environments of a run, by their ids: programs of jaxenvs, or EnvPool's, with --backend native."""
+"""The environments of a run, by their ids: JAX environments, or EnvPool's, with --backend native."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ BACKENDS = ("jax", "native")
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What a run has to know of its environments.
+    """The properties of a run's environments.
 
     Attributes:
-      observation_space, action_space: of one.
-      has_time_limit: whether every episode ends.
+      observation_space, action_space: of one environment.
+      has_time_limit: True if every episode ends.
       reward_threshold: the mean return at which the task counts as solved, or None.
-      is_game: whether it is one of Atari's, which has settings of the Zoo by being one.
-      make: from how many and a seed to a VecEnv; further keyword arguments are parameters of the environment.
+      is_game: True for Atari games, which share settings in RL Baselines3 Zoo.
+      make: a function from the number of environments and a seed to a VecEnv; further keyword arguments are parameters
+        of the environment.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -41,10 +42,10 @@ class World:
 
 
 def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
-    """The environment of an id.
+    """Return the environment of an id.
 
     Raises:
-      UserError: there is no such backend or id, or it does not accept the parameters.
+      UserError: there is no such backend or id, or the environment does not accept the parameters.
     """
     if backend == "native":
         return _native(env_id, env_kwargs)
@@ -74,10 +75,10 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
 
 
 def _pool_has(env_id: str) -> bool:
-    """Whether an EnvPool that is installed has an id that is none of jaxenvs', nor of a module."""
+    """Return whether an installed EnvPool has an id that is neither jaxenvs' nor registered by a module."""
     if ":" in env_id or env_id in jaxenvs.registered():
         return False
-    with contextlib.suppress(Exception):  # an EnvPool that is broken is nothing to those who do not ask for it
+    with contextlib.suppress(Exception):  # a broken EnvPool does not matter to runs without it
         return _pool_name(env_id) in envpool.ids()
     return False
 
@@ -89,7 +90,7 @@ def _pool_name(env_id: str) -> str:
 def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
     try:
         known = envpool.ids()
-    except Exception as error:  # whatever importing a library of many parts ends in
+    except Exception as error:  # importing a library of many parts may raise anything
         raise UserError(f"EnvPool cannot be imported: {type(error).__name__}: {error}") from error
     if not known:
         raise UserError('--backend native needs EnvPool, which is not installed: pip install "jaxenvs[envpool]".')
@@ -102,7 +103,7 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
         is_game = envpool.is_game(envpool.spec_of(name, {}))
         options = native_options({}) if is_game else {}
         spec = envpool.spec_of(name, options | env_kwargs)
-    except TypeError as error:  # which names the option
+    except TypeError as error:  # its message names the option
         raise UserError(str(error)) from error
     except Exception as error:
         raise UserError(f"EnvPool cannot make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error

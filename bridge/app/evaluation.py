@@ -1,4 +1,4 @@
-"""What a trained agent earns."""
+"""Evaluation of trained agents."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bridge.evaluation.on_host import with_statistics
 from jaxenvs.cli import UserError
 
 N_EPISODES = 100
-# Where nothing limits an episode: an agent may have learnt to let it go on for ever.
+# For episodes without a limit: an agent may have learnt to let them continue for ever.
 MOST_STEPS = 10_000
-# Environments of EnvPool beside one another, as a prediction for several costs little more than for one.
+# EnvPool's environments in an evaluation: a prediction for several costs little more than for one.
 NATIVE_LANES = 16
 
 
@@ -30,12 +30,15 @@ def evaluate_model(
     n_episodes: int | None = None,
     seed: int | None = None,
 ) -> Evaluation:
-    """Deterministic episodes on fresh environments.
+    """Run deterministic episodes on fresh environments.
 
     Args:
-      env: as it was trained on; of it only the parameters, and the statistics of a VecNormalize, are used.
-      n_episodes: N_EPISODES if not given.
-      seed: as `first_seed` if not given.
+      config: of the run.
+      model: the agent.
+      env: the environments that it was trained on, of which only the parameters and the statistics of a VecNormalize
+        are used.
+      n_episodes: N_EPISODES (100) if not given.
+      seed: `first_seed` if not given.
 
     Raises:
       UserError: the policy cannot be compiled.
@@ -52,7 +55,7 @@ def evaluate_model(
 
 
 def fresh_env(config: TrainingConfig, env: VecEnv, num_envs: int, **further: Any) -> VecEnv:
-    """So many other environments of EnvPool than a run's, with the statistics of its `env`.
+    """Make `num_envs` other environments of EnvPool like a run's, with the statistics of its `env`.
 
     Args:
       further: parameters of the environments.
@@ -63,12 +66,12 @@ def fresh_env(config: TrainingConfig, env: VecEnv, num_envs: int, **further: Any
 
 
 def first_seed(config: TrainingConfig) -> int:
-    """Of an evaluation: lane i of the training has the seed `seed + i`; the one after the last of them."""
+    """Return the first seed of an evaluation: the one after those of the training's environments, seed + i."""
     return config.seed + config.num_envs
 
 
 def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None) -> str:
-    """What the agents of a run earn, a line each, and a line of all of them.
+    """Return the results of a run's agents, a line for each, and a line for all of them.
 
     Raises:
       UserError: the run cannot be read.
@@ -82,14 +85,14 @@ def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None) -> str:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """An evaluation in a line."""
+    """Return an evaluation as a line of text."""
     returns = f"Return of {len(evaluation.returns)} episodes: {evaluation.mean:.2f} ± {evaluation.std:.2f}"
     cut = int((evaluation.lengths >= MOST_STEPS).sum())
     return f"{returns} ({cut} of them cut after {MOST_STEPS} steps)" if cut else returns
 
 
 def describe_seeds(evaluations: list[Evaluation]) -> str:
-    """Those of several agents in a line."""
+    """Return the evaluations of several agents as a line of text."""
     low, median, high = np.percentile([evaluation.mean for evaluation in evaluations], [25, 50, 75])
     n_episodes = len(evaluations[0].returns)
     return f"Mean return of {n_episodes} episodes each: median {median:.2f}, quartiles {low:.2f}, {high:.2f}"

@@ -1,4 +1,4 @@
-"""Files and folders that the command writes, and what it says if it cannot."""
+"""Files and folders that the command writes, and its errors if it cannot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxenvs.cli import UserError
 
 
 class CannotWrite(UserError):
-    """A disk is full, a folder is read-only, or the like."""
+    """A file cannot be written, because a disk is full, a folder is read-only, or the like."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """The context in which a file, or something in a folder, is written.
+    """Convert an OSError, while a file or something in a folder is written, to CannotWrite.
 
     Raises:
       CannotWrite: instead of an OSError.
@@ -30,7 +30,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which replaces `path` once all is written: the file is whole or not there.
+    """Yield a path to write to, which replaces `path` once everything is written: the file is complete or absent.
 
     Raises:
       CannotWrite: a disk is full, or the like.
@@ -40,10 +40,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_folder(path: Path) -> None:
-    """Say beforehand that nothing can be written there, without making anything.
+    """Check in advance whether something can be written to a folder, without making anything.
 
     Raises:
-      CannotWrite: it is a file, or inside of one, or read-only.
+      CannotWrite: it is a file, inside of one, or read-only.
     """
     with writing(path):
         existing = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -54,7 +54,7 @@ def check_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it is in, where they are not there yet.
+    """Make a folder and its parents, where they do not exist.
 
     Raises:
       CannotWrite: it cannot be made.

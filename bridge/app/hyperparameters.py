@@ -1,4 +1,4 @@
-"""How hyper-parameters are written on a command line, and which values they may have."""
+"""Parsing of hyper-parameters from the command line, and checks of their values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bridge.algorithms.specs import ALGORITHMS
 from jaxenvs import learn
 
 # The arguments of SB3's algorithms that may be schedules.
-SCHEDULED = learn.PPO.SCHEDULED  # those of the others are among them
+SCHEDULED = learn.PPO.SCHEDULED  # those of the other algorithms are among them
 
-# Least and greatest value of what has other bounds than in jaxenvs.learn, or is not there.
+# Lowest and highest value of hyper-parameters that are not in jaxenvs.learn, or have other bounds there.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rms_prop_eps": (0, math.inf),
     "sde_sample_freq": (-1, math.inf),
@@ -26,27 +26,29 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "frame_stack": (1, math.inf),
 }
 
-# In the place of an `action_noise`, with their defaults.
+# Replace `action_noise`, with their defaults.
 NOISE: dict[str, Any] = {"noise_type": None, "noise_std": 0.0}
 NOISE_TYPES = ("normal", "ornstein-uhlenbeck")
 TRAIN_FREQ_UNITS = ("step", "episode")
 
 
 def bounds_of(algorithm: str) -> dict[str, tuple[float, float]]:
-    """Least and greatest value of the hyper-parameters of a key of ALGORITHMS that have any.
+    """Return the lowest and highest value of an algorithm's hyper-parameters that have bounds.
 
-    SB3 trains with some that lie outside, to no use.
+    SB3 accepts some values outside of them, which do not train.
+
+    Args:
+      algorithm: a key of ALGORITHMS.
     """
     settings = ALGORITHMS[algorithm].settings
     return settings.RANGES | dict.fromkeys(settings.COUNTS, (1, math.inf)) | BOUNDS
 
 
 def check_bounds(algorithm: str, name: str, value: Any) -> None:
-    """Refuse a value with which nobody can train.
+    """Raise for a value with which training cannot work.
 
     Raises:
-      ValueError: a number, or the start of a schedule, that is infinite, NaN or out of its bounds; or none of the words
-        that a setting takes.
+      ValueError: a number, or the start of a schedule, is infinite, NaN or out of its bounds; or a word is unknown.
     """
     if name == "noise_type" and value not in (None, *NOISE_TYPES):
         raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {value!r}.")
@@ -71,7 +73,7 @@ def check_bounds(algorithm: str, name: str, value: Any) -> None:
 
 
 def _is_train_freq(value: Any) -> bool:
-    if isinstance(value, list | tuple):  # as JSON and Python have a pair
+    if isinstance(value, list | tuple):  # JSON has a pair as a list, Python as a tuple
         return len(value) == 2 and type(value[0]) is int and value[0] >= 1 and value[1] in TRAIN_FREQ_UNITS
     return type(value) is int and value >= 1
 
@@ -84,10 +86,10 @@ def _is_positive(text: str) -> bool:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """`["n_steps=32", "learning_rate=lin_0.001"]` as a dict. Values are Python literals; plain words are strings.
+    """Parse `["n_steps=32", "learning_rate=lin_0.001"]` to a dict. Values are Python literals; plain words are strings.
 
     Raises:
-      ValueError: one of them is not `name=value`, or its value is not a literal.
+      ValueError: an item is not `name=value`, or its value is not a literal.
     """
     parsed = {}
     for assignment in assignments:
@@ -128,10 +130,10 @@ def whole_number(text: str) -> int:
 
 
 def to_schedule(value: Any) -> Any:
-    """The function of the remaining progress that "lin_0.001" means; any other value as it is.
+    """Return the function of the remaining progress that "lin_0.001" describes; any other value unchanged.
 
     Raises:
-      ValueError: a string that is not such a schedule.
+      ValueError: it is a string, but not such a schedule.
     """
     if not isinstance(value, str):
         return value
@@ -145,5 +147,5 @@ def to_schedule(value: Any) -> Any:
 
 
 def _linear(start: float) -> Callable[[float], float]:
-    # A closure, because SB3 saves it by value: the zip loads where this package is not installed.
+    # A closure, because SB3 pickles it by value: then the zip loads where this package is not installed.
     return lambda progress_remaining: progress_remaining * start

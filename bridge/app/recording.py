@@ -1,4 +1,4 @@
-"""A film of a trained agent: GIF, or MP4."""
+"""Films of a trained agent, as GIF or MP4."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ from jaxenvs.gym import GymnasiumEnv
 from jaxenvs.wrappers.action_masker import with_action_masks
 
 MOST_STEPS = 2000  # of all episodes together
-NATIVE_FPS = 50  # of EnvPool, which does not tell how long a step is
-GIF_WIDTH = 400  # what is wider is shrunk: a GIF is for a page, and takes long to write
+NATIVE_FPS = 50  # of EnvPool, which does not report how long a step is
+GIF_WIDTH = 400  # wider frames are reduced: a GIF is for a page, and slow to write
 
 
 def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> str:
-    """Film deterministic episodes of the agent of a run, the first one if it has several: those that
-    `jaxenvs evaluate` begins with.
+    """Film deterministic episodes of a run's agent, the same with which `jaxenvs evaluate` begins.
+
+    If the run has several agents, it films the first one.
 
     Args:
+      n_episodes: the number of episodes.
+      seed: of the first episode; None for the first seed of an evaluation.
       out: a file that ends with .gif or .mp4.
 
     Returns:
-      What they came to, in a line.
+      The episodes' returns, as a line of text.
 
     Raises:
       UserError: the run cannot be read, the environment has no picture, or the file cannot be written.
@@ -63,7 +66,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
                 "or render(state)."
             )
         model, trained_on = load_model(folder, config)
-        env = with_action_masks(VectorEnv(env, 1)).env  # where it tells any, and has no method for it
+        env = with_action_masks(VectorEnv(env, 1)).env  # for environments that report them without a method
         episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
         every, fps = real_time(env) if is_gif else (1, env.render_fps)
     frames = episodes.frames(n_episodes, first_seed(config) if seed is None else seed, every)
@@ -82,19 +85,19 @@ class _Episodes:
     """Episodes of a model, frame by frame.
 
     Attributes:
-      returns: of each that has begun.
-      cut: whether MOST_STEPS ended the last one.
+      returns: the return of each episode that has begun.
+      cut: True if MOST_STEPS ended the last one.
     """
 
     def __init__(self, model: BaseAlgorithm, trained_on: VecEnv, env: GymnasiumEnv) -> None:
         self._model: Any = model
         self._trained_on, self._env = trained_on, env
-        self._remembered: Any = None  # by a recurrent policy
+        self._remembered: Any = None  # the recurrent state of the policy
         self.returns: list[float] = []
         self.cut = False
 
     def frames(self, n_episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
-        """The picture of every so many states, the first and the last one of an episode among them."""
+        """Yield the picture of every `every`-th state, and of the first and last state of each episode."""
         steps = 0
         for episode in range(n_episodes):
             observation, _ = self._env.reset(seed=(seed + episode) % 2**32)
@@ -128,7 +131,7 @@ class _Episodes:
 
 
 class _NativeEpisodes:
-    """Episodes of a model on EnvPool, frame by frame; of Atari, whole games. Attributes as those of _Episodes."""
+    """Episodes of a model on EnvPool, frame by frame; in Atari, whole games. The attributes are those of _Episodes."""
 
     def __init__(self, model: BaseAlgorithm, env: VecEnv) -> None:
         self._model, self._env = model, env
@@ -136,7 +139,7 @@ class _NativeEpisodes:
         self.cut = False
 
     def frames(self, n_episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
-        """The picture of every so many states. EnvPool has none of an episode's last: the next has begun."""
+        """Yield every `every`-th picture. EnvPool has none of an episode's last state, as the next has begun."""
         steps = 0
         for episode in range(n_episodes):
             self._env.seed((seed + episode) % 2**32)
@@ -163,7 +166,7 @@ class _NativeEpisodes:
 
 
 def _require_pictures(config: TrainingConfig) -> None:
-    """Let a process of its own draw first, because MuJoCo ends the one that draws without OpenGL.
+    """Try to draw in a separate process first, because MuJoCo ends the process if there is no OpenGL.
 
     Raises:
       UserError: EnvPool cannot draw the environment here.

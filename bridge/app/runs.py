@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and the model that it holds."""
+"""The folder of a run: its files, and the model in it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
-from bridge.configuration import without_dynamo
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
 from jaxenvs.cli import UserError
 
 CONFIG = "config.json"
-MODEL = "model.zip"  # what was learnt, for SB3 to load
+MODEL = "model.zip"  # the trained model, which SB3 can load
 STATISTICS = "vec_normalize.pkl"  # of the VecNormalize that the model was trained in
-CHECKPOINT = "checkpoint.zip"  # from which the training goes on
+CHECKPOINT = "checkpoint.zip"  # from which the training continues
 CURVE = "learning_curve.png"
 
 
 def read_run(folder: Path) -> TrainingConfig:
-    """The config of the run in a folder; of one agent, if the folder is that of a seed.
+    """Return the config of the run in a folder; for a folder of one seed, the config of its agent.
 
     Raises:
-      UserError: there is none, or it cannot be read.
+      UserError: there is no config, or it cannot be read.
     """
     named = Path(os.path.abspath(folder))  # "." has no name
     of_seed = None if (folder / CONFIG).exists() else re.fullmatch(r"seed-(\d+)", named.name)
@@ -46,7 +45,7 @@ def read_run(folder: Path) -> TrainingConfig:
 
 
 def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, TrainingConfig]]:
-    """The folder of each agent of a run, with its own config: several, if it was trained with --seeds."""
+    """Return the folder and config of each agent of a run, which has several if it was trained with --seeds."""
     if config.num_seeds == 1:
         return [(folder, config)]
     seeds = range(config.seed, config.seed + config.num_seeds)
@@ -54,10 +53,10 @@ def folders_of_models(folder: Path, config: TrainingConfig) -> list[tuple[Path, 
 
 
 def refuse_used(folder: Path) -> None:
-    """Refuse to begin a run in a folder where it would replace what somebody may need.
+    """Raise if a run in this folder would replace files that may be needed.
 
     Raises:
-      UserError: the folder holds a model or a checkpoint that another run would replace, or files of anybody else.
+      UserError: the folder holds a model or a checkpoint that the run would replace, or files that no run wrote.
     """
     if any(_is_model(path) for path in (folder / MODEL, *folder.glob(f"seed-*/{MODEL}"))):
         raise UserError(f"{folder} already holds a trained model: give another --out, or remove the folder.")
@@ -77,10 +76,10 @@ def refuse_used(folder: Path) -> None:
 
 
 def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any) -> VecEnv:
-    """The environments to train on.
+    """Make the environments to train on.
 
     Args:
-      num_envs: so many, and not the config's.
+      num_envs: the number of environments, if not the config's.
       further: parameters of an environment of EnvPool.
 
     Raises:
@@ -98,7 +97,7 @@ def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any
 
 
 def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
-    """The untrained model.
+    """Make the untrained model.
 
     Raises:
       UserError: the algorithm does not accept the config.
@@ -107,24 +106,23 @@ def make_model(config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
     not_arguments = ("normalize", "frame_stack", *NOISE)
     arguments = {name: value for name, value in config.hyperparameters.items() if name not in not_arguments}
     arguments.update({name: to_schedule(arguments[name]) for name in SCHEDULED if name in arguments})
-    if isinstance(arguments.get("train_freq"), list):  # of a config.json
+    if isinstance(arguments.get("train_freq"), list):  # as read from a config.json
         arguments["train_freq"] = tuple(arguments["train_freq"])
     if arguments.get("policy_kwargs") is not None:
-        # A copy, because constructors write into them.
+        # A copy, because constructors write into it.
         arguments["policy_kwargs"] = _with_activation(dict(arguments["policy_kwargs"]))
     if config.hyperparameters.get("noise_type") is not None:
         arguments["action_noise"] = action_noise(config.hyperparameters, env)
     try:
         algorithm: Any = algorithm_class(config.algorithm)
-        with without_dynamo():
-            model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
+        model: BaseAlgorithm = algorithm(env=env, seed=config.seed, engine=config.engine, **arguments)
         return model
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{config.algorithm} does not accept these hyper-parameters: {error}") from error
 
 
 def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a policy with the class that `activation_fn` names, as "ReLU": JSON has no classes.
+    """Return the arguments of a policy with the class that `activation_fn` names, such as "ReLU": JSON has no classes.
 
     Raises:
       UserError: torch.nn has no such class.
@@ -139,7 +137,7 @@ def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
-    """What `noise_type` and `noise_std` mean, as the Zoo has it."""
+    """Return the action noise that `noise_type` and `noise_std` describe, as in RL Baselines3 Zoo."""
     shape = env.action_space.shape or ()
     mean, sigma = np.zeros(shape), np.full(shape, hyperparameters["noise_std"])
     is_normal = hyperparameters["noise_type"] == "normal"
@@ -147,10 +145,10 @@ def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
 
 
 def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, VecEnv]:
-    """The model of a run, trained or still training, and environments with the statistics that it was trained with.
+    """Return the model of a run, trained or still training, and environments with the statistics of its training.
 
     Raises:
-      UserError: there is none, or it cannot be read.
+      UserError: there is no model, or it cannot be read.
     """
     use_few_threads(config)
     found = [path for path in (folder / MODEL, folder / CHECKPOINT) if path.exists()]
@@ -161,8 +159,7 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
     if newest.name == CHECKPOINT:
         return read_checkpoint(folder, config, env), env
     try:
-        with without_dynamo():
-            model = algorithm_class(config.algorithm).load(newest)
+        model = algorithm_class(config.algorithm).load(newest)
         if isinstance(env, VecNormalize):
             env = VecNormalize.load(str(folder / STATISTICS), env.venv)
     except Exception as error:  # whatever unpickling ends in
@@ -171,21 +168,20 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
 
 
 def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAlgorithm:
-    """The model of a checkpoint, in `env`, which continues where it was.
+    """Return the model of a checkpoint, in `env`, which continues from the saved state.
 
     Raises:
-      UserError: it cannot be read, or is of another config.
+      UserError: it cannot be read, or is one of another config.
     """
     use_few_threads(config)
     try:
-        with without_dynamo():
-            return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
+        return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
     except Exception as error:  # whatever unpickling ends in
         raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
 def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """What `TrainingConfig.as_json` was when a checkpoint was written; None of one that does not say.
+    """Return `TrainingConfig.as_json` of the time when a checkpoint was written; None if it does not have it.
 
     Raises:
       UserError: it cannot be read.
@@ -197,25 +193,28 @@ def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 
 def save_model(model: BaseAlgorithm, folder: Path) -> None:
-    """model.zip and, if there is one, vec_normalize.pkl."""
+    """Write model.zip and, if there is a VecNormalize, vec_normalize.pkl."""
     normalize = model.get_vec_normalize_env()
     if normalize is not None:
         with replacing(folder / STATISTICS) as unfinished:
             normalize.save(str(unfinished))
-    with writing(folder / MODEL), without_dynamo():
+    with writing(folder / MODEL):
         model.save(folder / MODEL)
 
 
 def use_few_threads(config: TrainingConfig) -> None:
-    """Threads gain nothing on networks this small, and where cores are busy they wait for each other."""
-    # Those of SB3's off-policy algorithms are not that small.
+    """Let PyTorch use one thread for small networks.
+
+    More threads gain nothing, and where cores are busy they wait for each other.
+    """
+    # The networks of SB3's off-policy algorithms are not that small.
     is_large = ALGORITHMS[config.algorithm].is_off_policy and config.engine == "torch"
     if config.hyperparameters["policy"] == "MlpPolicy" and not is_large:
         torch.set_num_threads(1)
 
 
 def _is_model(path: Path) -> bool:
-    """Whether it is a whole zip of SB3's. Half of one, as 0.2.0 left it on a full disk, is nobody's model."""
+    """Return whether a file is a complete zip of SB3. A partial one, as 0.2.0 left on a full disk, is no model."""
     try:
         with zipfile.ZipFile(path) as file:
             return "data" in file.namelist()

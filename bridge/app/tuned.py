@@ -1,4 +1,4 @@
-"""Settings that are known to work: tuned.toml, or a copy of it that a user has changed."""
+"""Settings that are known to work: tuned.toml, or a user's modified copy of it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jaxenvs.cli import UserError
 Tuned = dict[str, dict[str, dict[str, Any]]]
 
 FILE = Path(__file__).with_name("tuned.toml")
-# In the place of an environment's id: every game of Atari.
+# Stands for an environment's id: all Atari games.
 GAMES = "Atari"
 
 
 def read(path: Path) -> Tuned:
-    """Read the settings of a file whose form is that of tuned.toml, which says it at its head.
+    """Read the settings of a file with the format of tuned.toml, which its header describes.
 
     Raises:
-      UserError: it cannot be read, or has another form.
+      UserError: the file cannot be read, or has another format.
     """
     try:
         tables = tomllib.loads(path.read_text())
@@ -37,7 +37,8 @@ def read(path: Path) -> Tuned:
 
 
 def _tables(rows: Any, algorithm: str, path: Path) -> dict[str, dict[str, Any]]:
-    """
+    """Return the tables of an algorithm.
+
     Raises:
       UserError: there is something else than tables in it.
     """

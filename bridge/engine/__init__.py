@@ -1,1 +1,1 @@
-"""Programs in the place of Stable-Baselines3's loops: what is compiled, collecting, updating, callbacks."""
+"""Compiled functions instead of Stable-Baselines3's loops: what is compiled, collecting, updating, callbacks."""

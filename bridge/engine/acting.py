@@ -1,4 +1,4 @@
-"""Acting in environments on the host: a policy as one small program a step, in the place of PyTorch's many calls."""
+"""Acting in environments on the host: a policy as one small compiled function per step, not many PyTorch calls."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from jaxenvs.learn.on_policy.collecting import advantages, in_chunks
 
 
 class Actor:
-    """A policy that acts with its weights where PyTorch keeps them, so that whoever changes these is followed at once.
+    """Policy that acts with the weights where PyTorch keeps them, so that changes to them take effect at once.
 
     Attributes:
-      network: the policy as programs.
-      programs: `act`, and `predict`, which gives no more than that takes; of actor-critics the others below.
+      network: the policy as JAX functions.
+      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and `act_and_judge`
+        and `judge` for actor-critics.
     """
 
     network: ExportedPolicy | ExportedActor
@@ -53,7 +54,7 @@ class Actor:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look where the weights are. They have moved if somebody gave a parameter another tensor."""
+        """Find the weights. They have moved if user code gave a parameter another tensor."""
         addresses = [parameter.data_ptr() for parameter in self._parameters]
         if self._is_shared and addresses == self._addresses:
             return
@@ -67,33 +68,39 @@ class Actor:
         shared = {name: to_jax(parameter) for name, parameter in zip(shapes, self._parameters, strict=True)}
         self.params = shared
         self._addresses = addresses
-        # On a GPU PyTorch and JAX know of each other's writes only when an array is handed over.
+        # On a GPU, PyTorch and JAX see each other's writes only when an array is passed from one to the other.
         self._is_shared = jax.default_backend() == "cpu" and addresses == [
             array.unsafe_buffer_pointer() for array in shared.values()
         ]
 
     def draw_noise(self, num_envs: int, n_steps: int, sde_sample_freq: int) -> np.ndarray | None:
-        """The noise of so many steps, in one draw from PyTorch's generator, from which SB3 draws: n_steps in front.
+        """Draw the noise of several steps at once from PyTorch's generator, as SB3 does, with a leading axis `n_steps`.
 
-        None for a policy that draws nothing, as those of DQN and TD3.
+        Args:
+          num_envs: how many environments there are.
+          n_steps: for how many steps.
+          sde_sample_freq: for how many steps the noise of state-dependent exploration stays the same.
+
+        Returns:
+          None for a policy that draws nothing, such as DQN's and TD3's.
         """
         if self.network.exploration is None:
             return draw_noise(self.network, (n_steps, num_envs))
-        # Of the matrices of state-dependent exploration a key stands for each.
+        # With state-dependent exploration, a key stands for each matrix of noise.
         keys = torch.randint(0, 2**32, (-(-n_steps // sde_sample_freq), 2)).numpy().astype(np.uint32)
         return np.repeat(keys, sde_sample_freq, axis=0)
 
     def act(self, observation: Observation, noise: np.ndarray | None) -> tuple[Any, ...]:
-        """Actions as the policy samples them, and as the environments take them. Neither is for writing.
+        """Return the actions as the policy samples them, and as the environments take them. Neither is writable.
 
-        If the observation is Recalled, then also what is remembered next.
+        If the observation is Recalled, the next recurrent state follows.
 
         Args:
           observation: a batch.
-          noise: of one step, as `draw_noise` gives it; without, the most likely actions.
+          noise: of one step, from `draw_noise`; None: the most likely actions.
 
         Raises:
-          ValueError: what the policy computes is NaN, at which Stable-Baselines3 fails too.
+          ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
           RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
         """
         observation = self.network.from_host(observation)
@@ -104,13 +111,17 @@ class Actor:
 
 
 class JudgingActor(Actor):
-    """An actor with values: that of an actor-critic policy."""
+    """Actor with values, for actor-critic policies."""
 
     network: ExportedPolicy
 
     def act_and_judge(self, observation: Observation, noise: np.ndarray) -> tuple[Any, ...]:
-        """The two actions that `act` gives; the values and the logarithms of the probabilities, each (num_envs,); and
-        what is remembered next, as in `act`."""
+        """Act, and evaluate the actions: return what `act` returns, with the values and log-probabilities.
+
+        Returns:
+          The two actions of `act`; the values and the log-probabilities, each (num_envs,); and the next recurrent
+            state, as in `act`.
+        """
         observation = self.network.from_host(observation)
         *results, was_nan, memory = self.programs.act_and_judge(self.params, observation, noise)
         if np.asarray(was_nan):
@@ -126,35 +137,37 @@ class JudgingActor(Actor):
         gamma: float,
         gae_lambda: float,
     ) -> list[np.ndarray]:
-        """Values, logarithms of probabilities, advantages and returns of a rollout, each (n_steps, num_envs).
+        """Return values, log-probabilities, advantages and returns of a rollout, each (n_steps, num_envs).
 
         Args:
           rollout: its observations, actions and rewards are read.
-          judged: the values and logarithms of probabilities, if these are known.
+          judged: the values and the log-probabilities, if these are known.
+          done: whether an episode ended with each step, (n_steps, num_envs).
           last: the observations after the rollout.
+          gamma, gae_lambda: of generalized advantage estimation.
         """
         steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
         return [np.asarray(part) for part in self.programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
 
 
 def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
-    """What a recurrent policy remembers, on the host; nothing of others."""
+    """Return a recurrent policy's state on the host as a tuple of one; an empty tuple for other policies."""
     return () if memory is None else (jax.tree.map(np.asarray, memory),)
 
 
 def is_where_jax_computes(tensor: torch.Tensor) -> bool:
-    """Whether JAX can use the memory of a tensor: PyTorch may have a GPU that JAX has not, and the other way round."""
+    """Return whether JAX can use the memory of a tensor: PyTorch may have a GPU that JAX lacks, and vice versa."""
     return tensor.device.type == ("cpu" if jax.default_backend() == "cpu" else "cuda")
 
 
 def unscaled(policy: ActorCriticPolicy, actions: np.ndarray) -> np.ndarray:
-    """Actions as SB3's policy gives them, in the bounds of a Box if they are squashed."""
+    """Return actions as SB3's policy returns them: in the bounds of a Box if they are squashed."""
     is_squashed = isinstance(policy.action_space, spaces.Box) and policy.squash_output
     return policy.unscale_action(actions) if is_squashed else actions
 
 
 def is_nan(distribution: object) -> jax.Array:
-    """Whether any number of a distribution is NaN, at which Stable-Baselines3 fails; within a program."""
+    """Return whether any number of a distribution is NaN, at which Stable-Baselines3 fails; in traced code."""
     if isinstance(distribution, Deterministic):
         return jnp.zeros((), bool)
     return jnp.any(jnp.stack([jnp.isnan(leaf).any() for leaf in jax.tree.leaves(distribution)]))
@@ -162,7 +175,10 @@ def is_nan(distribution: object) -> jax.Array:
 
 @functools.lru_cache(maxsize=64)
 def _programs(network: Any) -> SimpleNamespace:
-    """Of a network each, because to look for it among static arguments would take as long as a step does."""
+    """Return the compiled functions of a network.
+
+    There is one set for each network, because finding it by static arguments would take as long as a step.
+    """
 
     def sample(distribution: Distribution, noise: jax.Array) -> jax.Array:
         return distribution.sample(noise if network.exploration is None else jax.random.wrap_key_data(noise))
@@ -207,7 +223,14 @@ def _programs(network: Any) -> SimpleNamespace:
 
 
 def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -> np.ndarray | None:
-    """As `Distribution.noise`, from PyTorch's generator, for a policy whose exploration is not state-dependent."""
+    """Draw noise as `Distribution.noise` from PyTorch's generator, for exploration that is not state-dependent.
+
+    Args:
+      lead: the leading axes.
+
+    Returns:
+      None for a policy that draws nothing.
+    """
     if isinstance(network, ExportedQNetwork | ExportedTD3Actor):
         return None
     shape = (*lead, network.head.size)
@@ -215,5 +238,6 @@ def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -
         return torch.randn(shape).numpy()
     if network.head.kind == "multi_binary":
         return torch.logit(torch.rand(shape), eps=1e-7).numpy()
-    # Of Gumbel, whose greatest sum with the logits torch.multinomial takes, written as a quotient, from the same draw.
+    # Gumbel noise. torch.multinomial takes the action with the largest sum of logit and noise, written as a quotient,
+    # from the same draw.
     return -torch.empty(shape).exponential_().log().numpy()

@@ -1,4 +1,4 @@
-"""The learner of a model: its weights, targets and moments, as PyTorch's tensors and as vectors for programs."""
+"""The learner of a model: weights, targets and moments, as PyTorch's tensors and as vectors for compiled functions."""
 
 from __future__ import annotations
 
@@ -25,50 +25,57 @@ from jaxenvs.learn.learner_state import Optimizers
 
 Tensors = Mapping[str, Sequence[torch.Tensor]]
 Vectors = dict[str, Any]
-# The numbers of optimisers, by name and then by the name of a number.
+# The numbers of optimizers, such as momenta: by the name of the optimizer, then by the name of the number.
 Numbers = Mapping[str, Mapping[str, jax.typing.ArrayLike]]
-# Without their settings, by the names of what they train; in the order of these.
+# Optimizers without their settings, with the names of what they train, in the order of these.
 ExportedOptimizers = tuple[tuple[str, ExportedOptimizer], ...]
 NOTHING: dict[str, Any] = {}
 
-# From so many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side by
-# side; with fewer it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
+# From this many rows of a minibatch times parameters, an update takes up to a fifth less time if XLA runs kernels side
+# by side; below it takes up to a fifth more (multilayer perceptrons from 64 to 400 wide, on two cores).
 LARGE_UPDATE = 8_000_000
-# From so many parameters, updates take a fifth less time with memory that they free kept for the next one (CrossQ's two
-# million: 57 and 46 ms).
+# From this many parameters, updates take a fifth less time if the memory that one frees is kept for the next (CrossQ
+# with two million: 46 instead of 57 ms).
 LARGE_NETWORKS, KEPT_FOR_LARGE = 2_000_000, 8 * MOST_FROM_HEAP
 
 
 class Learner:
-    """Parameters, targets and moments: vectors of PyTorch's tensors, by the names of networks.
+    """Parameters, targets and moments: PyTorch's tensors, each list of which is also a vector, by the names of
+    networks.
 
-    While user code may run, PyTorch's tensors are true, and each update reads all of them and writes all of them. While
-    none can (`Session.on_device`), the vectors are kept from one update to the next, and PyTorch gets only the weights
-    that the policy acts with. `sync` ends that: it writes all to PyTorch, and the next update reads all.
+        user code may run:     PyTorch --vectors()--> update --leave()--> PyTorch --vectors()--> update --leave()--> ...
+        no user code can run:  PyTorch --vectors()--> update ------> update ------> ... --sync()--> PyTorch
 
-    Tensors on the host are copied by NumPy, because each call of PyTorch takes longer than what it copies.
+    While user code may run, PyTorch's tensors are current, and each update reads all of them and writes all of them.
+    While no user code can run (`Session.on_device`), the vectors are kept from one update to the next, and PyTorch gets
+    only the weights with which the policy acts. `sync` ends that: it writes everything to PyTorch, and the next update
+    reads it.
+
+    NumPy copies the tensors on the host, because each call of PyTorch takes longer than what it copies.
 
     Attributes:
-      optimizers: PyTorch's, by name. The first one is that of the network that acts.
-      exported: what they do.
+      optimizers: PyTorch's, by name. The first one trains the network that acts.
+      exported: the optimizers as JAX functions.
       num_params: how many numbers are trained.
     """
 
     def __init__(self, params: Tensors, targets: Tensors, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-        """
+        """Find the tensors, and translate the optimizers.
+
         Args:
           params: lists of the tensors that are trained, by the names of their vectors.
-          targets: lists of further tensors. The first network acts with those of its "_statistics", if there are any.
-          optimizers: those of the params, by the same names.
+          targets: lists of further tensors. If there is a list "NAME_statistics", the network NAME that acts uses it
+            too.
+          optimizers: the optimizers of the params, by the same names.
 
         Raises:
-          NotCompilable: an optimiser has no translation.
+          NotCompilable: an optimizer has no translation.
         """
         self.optimizers = dict(optimizers)
         self._params, self._targets = list(params), list(targets)
         self._lists = {name: list(tensors) for name, tensors in (*params.items(), *targets.items())}
         self._layouts = {name: state_layout(optimizers[name], self._lists[name]) for name in params}
-        # What each optimiser keeps for each parameter, vector by vector.
+        # What each optimizer keeps for each parameter, vector by vector.
         self._moments_of = [
             (optimizers[name], leaf, self._lists[name])
             for name, (leaves, _) in self._layouts.items()
@@ -88,19 +95,19 @@ class Learner:
             keep_freed_memory(KEPT_FOR_LARGE)
         self._kept: tuple[Vectors, Vectors, Vectors] | None = None
         self._find()
-        self.vectors()  # which may find what has no translation
+        self.vectors()  # raises if something has no translation
         self.exported = {name: export_optimizer(each) for name, each in self.optimizers.items()}
 
     # --- As vectors -------------------------------------------------------------------------------------------------
 
     def vectors(self) -> tuple[Vectors, Vectors, Vectors]:
-        """The params, the targets and the states of optimisers, by name.
+        """Return the params, the targets and the states of the optimizers, by name.
 
-        Vectors, and what a program gives back of them unchanged, are valid until they are read again; they are not for
-        donation.
+        The vectors, and what a compiled function returns of them unchanged, are valid until the next call. They must
+        not be donated.
 
         Raises:
-          NotCompilable: parameters of one optimiser differ in the number of steps that they took.
+          NotCompilable: parameters of one optimizer differ in the number of steps that they took.
         """
         if self._kept is not None:
             return self._kept
@@ -108,7 +115,8 @@ class Learner:
             return self._read_by_torch()
         for views, memory in zip(self._views, self._memory):
             np.concatenate(views, out=memory)
-        # NumPy's: of arrays of JAX in this memory, which are bound to a device, programs would be compiled once more.
+        # NumPy arrays, because JAX arrays in this memory would be bound to a device, for which functions are compiled
+        # once more.
         given = iter(self._memory)
         params, targets = ({name: next(given) for name in names} for names in (self._params, self._targets))
         states = {}
@@ -118,14 +126,14 @@ class Learner:
         return params, targets, states
 
     def leave(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
-        """Go on from what a program made of the vectors.
+        """Take over what a compiled function made of the vectors: write it to PyTorch, or keep it.
 
         Args:
-          keep: whether no user code can run before the next `sync`.
+          keep: keep it in vectors, because no user code can run before the next `sync`.
 
         Raises:
-          ValueError: parameters of what acts, or with `keep` False any, became NaN; or a vector has another length.
-            Those from before are kept.
+          ValueError: parameters of the network that acts, or with `keep` False any parameters, became NaN; or a vector
+            has another length. The previous parameters are kept.
         """
         if not keep:
             params, targets, states = to_host((params, targets, states))
@@ -147,14 +155,14 @@ class Learner:
 
     @property
     def keeps_vectors(self) -> bool:
-        """Whether the last update's results are not all in PyTorch yet."""
+        """True if the results of the last update are not all in PyTorch yet."""
         return self._kept is not None
 
     def sync(self) -> None:
-        """Write what the last update kept in vectors to PyTorch, and read all of it from there next time."""
+        """Write what the last update kept in vectors to PyTorch. The next update reads everything from there."""
         if self._kept is not None:
             self._write(*to_host(self._kept))
-            self._kept = None  # not before all is there
+            self._kept = None  # only after everything has been written
 
     def _write(self, params: Vectors, targets: Vectors, states: Vectors) -> None:
         leaves = {name: jax.tree.leaves(states[name]) for name in self._params}
@@ -174,24 +182,24 @@ class Learner:
             if "step" in names:
                 write_count(self._entries[name], np.asarray(leaves[name][names.index("step")]).item())
 
-    # --- Where PyTorch has it ---------------------------------------------------------------------------------------
+    # --- In PyTorch's tensors ---------------------------------------------------------------------------------------
 
     def _moments(self) -> list[list[Any]]:
-        """What the optimisers have, vector by vector; None where PyTorch has not made it yet."""
+        """Return what the optimizers hold, vector by vector; None where PyTorch has not created it yet."""
         return [
             [optimizer.state.get(parameter, NOTHING).get(leaf) for parameter in parameters]
             for optimizer, leaf, parameters in self._moments_of
         ]
 
     def _is_at_hand(self) -> bool:
-        """Whether NumPy sees all tensors. Somebody may have loaded others since the last time."""
+        """Return whether NumPy can view all tensors. User code may have replaced some since the last call."""
         moments = [*map(id, itertools.chain.from_iterable(self._moments()))]
         if not self._views or moments != self._ids or [each.data_ptr() for each in self._tensors] != self._addresses:
             self._find()
         return bool(self._views)
 
     def _find(self) -> None:
-        """Look where everything is."""
+        """Find the memory of all tensors."""
         lists = [*self._lists.values(), *self._moments()]
         self._tensors = [tensor for tensors in lists for tensor in tensors]
         self._ids = [id(moment) for moments in lists[len(self._lists) :] for moment in moments]
@@ -203,7 +211,7 @@ class Learner:
         self._entries = {
             name: [optimizer.state[parameter] for parameter in self._lists[name]]
             for name, optimizer in self.optimizers.items()
-            if self._layouts[name][0]  # looking one up makes it, and an optimiser that keeps nothing has none
+            if self._layouts[name][0]  # looking up a state creates it, and an optimizer that keeps nothing has none
         }
 
     def _read_by_torch(self) -> tuple[Vectors, Vectors, Vectors]:
@@ -220,7 +228,7 @@ class Learner:
             write_optimizer(optimizer, jax.tree.map(np.asarray, states[name]), self._lists[name])
 
     def steps_agree(self) -> bool:
-        """Whether all parameters of each optimizer have taken the same number of steps, as compiled updates do."""
+        """Return whether all parameters of each optimizer have taken equally many steps, as compiled updates assume."""
         for name, (leaves, _) in self._layouts.items():
             state, parameters = self.optimizers[name].state, self._lists[name]
             if "step" in leaves and len({int(state.get(each, NOTHING).get("step", 0)) for each in parameters}) > 1:
@@ -230,25 +238,26 @@ class Learner:
     # --- Settings ---------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, dict[str, float]]:
-        """The numbers of the optimisers as they are now, but for the learning rates."""
+        """Return the present numbers of the optimizers, except for the learning rates."""
         return {name: each.settings(self.optimizers[name]) for name, each in self.exported.items()}
 
     def learning_rates(self) -> dict[str, float]:
-        """Those of the optimisers as they are now, which need not be equal."""
+        """Return the present learning rates of the optimizers, which need not be equal."""
         return {name: float(each.param_groups[0]["lr"]) for name, each in self.optimizers.items()}
 
     def is_large(self, batch_size: int) -> bool:
-        """Whether kernels of an update are large enough to run side by side."""
+        """Return whether the kernels of an update are large enough to run side by side."""
         return batch_size * self.num_params >= LARGE_UPDATE
 
 
 def require_numbers(params: Vectors) -> None:
-    """
+    """Check that no parameter is NaN.
+
     Raises:
       ValueError: some are NaN.
     """
     for name, vector in params.items():
-        # The sum is NaN if one is, and looking at it is three times as fast.
+        # The sum is NaN if any number is, and computing it takes a third of the time.
         if np.isnan(vector.sum()) and (count := int(np.isnan(vector).sum())):
             raise ValueError(
                 f"The update made {count} of {vector.size} parameters of {name} NaN, so the parameters from before "
@@ -258,9 +267,9 @@ def require_numbers(params: Vectors) -> None:
 
 
 def committed(tree: Any) -> Any:
-    """Arrays bound to the CPU, as those are that share memory with PyTorch; on a GPU none are.
+    """Return arrays bound to the CPU, as arrays that share memory with PyTorch are. On a GPU none are bound.
 
-    JAX compiles a program anew for each way in which its arguments are bound or free, and the program binds the rest.
+    JAX compiles a function anew for each combination of bound and free arguments. If one is bound, so are the results.
     """
     first = jax.tree.leaves(tree)[0]
     if jax.default_backend() != "cpu" or getattr(first, "committed", False):
@@ -268,12 +277,12 @@ def committed(tree: Any) -> Any:
     device = jax.devices()[0]
 
     def bind(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-        # Without a copy of what is free. A number of NumPy's is one every time.
+        # Free JAX arrays are bound without a copy. Converting a NumPy number would copy it every time.
         return jax.device_put(leaf, device) if isinstance(leaf, jax.Array) or leaf.ndim else leaf
 
     return jax.tree.map(bind, tree)
 
 
 def transformations(exported: ExportedOptimizers, settings: Numbers) -> Optimizers:
-    """What optimisers do, by name, within a program."""
+    """Return the optimizers as optax transformations, by name, inside a compiled function."""
     return {name: each.transformation(settings[name]) for name, each in exported}

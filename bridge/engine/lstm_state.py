@@ -1,4 +1,4 @@
-"""What a recurrent policy remembers: where sb3-contrib's RecurrentPPO has it, and as programs take it."""
+"""The state of a recurrent policy: as sb3-contrib's RecurrentPPO keeps it, and as compiled functions take it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Memory = dict[str, Any]
 
 
 def read_memory(algorithm: Any) -> Memory | None:
-    """What a model remembers, in memory of its own; None of one that remembers nothing."""
+    """Return a copy of a model's recurrent state; None for a model without one."""
     states = getattr(algorithm, "_last_lstm_states", None)
     return None if states is None else of_states(states)
 
 
 def of_states(states: Any) -> Memory:
-    """sb3-contrib's RNNStates as programs take them."""
+    """Return sb3-contrib's RNNStates as compiled functions take them."""
     return {name: tuple(_swapped(part) for part in getattr(states, name)) for name in ("pi", "vf")}
 
 
@@ -29,7 +29,7 @@ def _swapped(part: torch.Tensor) -> np.ndarray:
 
 
 def to_states(algorithm: Any, memory: Memory) -> Any:
-    """RNNStates, in the place of a model's."""
+    """Return a recurrent state as RNNStates, of the model's class and on its device."""
 
     def tensor(part: Any) -> torch.Tensor:
         return torch.as_tensor(np.array(np.asarray(part).swapaxes(0, 1), order="C"), device=algorithm.device)
@@ -38,6 +38,6 @@ def to_states(algorithm: Any, memory: Memory) -> Any:
 
 
 def rows_of(algorithm: Any, memory: Memory) -> list[Any]:
-    """RNNStates of each step: those of a memory with steps in front."""
+    """Return the RNNStates of each step, from a recurrent state with a leading axis of steps."""
     steps = len(jax.tree.leaves(memory)[0])
     return [to_states(algorithm, jax.tree.map(lambda leaf, at=step: leaf[at], memory)) for step in range(steps)]

@@ -1,4 +1,4 @@
-"""The plan of a training: what of it is compiled, and why the rest is not."""
+"""The execution plan of a training: which parts are compiled, and why the others are not."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
 ENGINES = ("auto", "xla", "torch")
 
-# Of a replay buffer, what a program that has it takes as it was.
+# Attributes of a replay buffer on which a compiled function depends. If one changes, the plan is made anew.
 OF_BUFFERS = ("env", "her_ratio", "copy_info_dict", "handle_timeout_termination")
 
 
 class Mode(enum.Enum):
-    """How a model takes steps."""
+    """Ways in which a model takes steps."""
 
     PROGRAM = "compiled"
     ACTING = "acting compiled, environments stepped on the host"
@@ -59,19 +59,19 @@ class Mode(enum.Enum):
 
 @dataclasses.dataclass
 class Plan:
-    """How a model trains: `print(model.plan)`.
+    """Execution plan: how a model trains. `print(model.plan)` shows it.
 
     Attributes:
       mode: how it takes steps.
-      network: the policy as programs; None if it has no translation.
-      actor: what acts, as one program a step; None if that is SB3's.
-      chain: the environments and the wrappers around them as a program; None if they are stepped on the host.
+      network: the policy as JAX functions; None if it has no translation.
+      actor: acts in one compiled function per step; None if SB3's code acts.
+      chain: the environments and the wrappers around them, as one step function; None if they are stepped on the host.
       mesh: the devices over which `chain`, and what is learned from it, is divided; None if it is not.
-      learner: what updates change; None if they are SB3's.
-      others: names of what is called in a training and is neither ours nor SB3's. With any, weights are read from
+      learner: what updates change; None if updates are SB3's.
+      others: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read from
         PyTorch before each update and written there after it.
-      environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are
-        read and written as with `others`.
+      environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are read
+        and written as with `others`.
       reasons: why not everything is compiled, a sentence each.
     """
 
@@ -85,14 +85,19 @@ class Plan:
     environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
 
-    # What it was made for, to notice when that changes.
+    # What the plan was made for, to notice when that changes.
     _inputs: tuple[object, ...] = ()
     _snapshot: Snapshot | None = None
-    # Programs of its update: to find one by what a network is takes a tenth of an update.
+    # The compiled updates. Finding one by the contents of a network takes a tenth of the time of an update.
     _programs: dict[bool, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def update_program(self, make: Callable[..., Any], in_order: bool) -> Callable[..., Any]:
-        """What `make` gives for the network and its optimisers, made once."""
+        """Return what `make` returns for the network and its optimizers, made once.
+
+        Args:
+          make: makes the compiled update.
+          in_order: whether XLA runs one kernel after the other.
+        """
         if in_order not in self._programs:
             assert self.learner is not None
             self._programs[in_order] = make(self.network, tuple(self.learner.exported.items()), in_order)
@@ -100,17 +105,17 @@ class Plan:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Those of the policy, in the order in which `network` of PPO and A2C takes them."""
+        """The parameters of the policy, in the order in which `network` of PPO and A2C takes them."""
         return [] if self._snapshot is None else self._snapshot.parameters
 
     @property
     def collects(self) -> bool:
-        """Whether collecting is compiled, environments and all."""
+        """True if collecting is compiled, including the environments."""
         return self.mode is Mode.PROGRAM
 
     @property
     def updates(self) -> bool:
-        """Whether the update is compiled."""
+        """True if the update is compiled."""
         return self.learner is not None
 
     def __str__(self) -> str:
@@ -124,8 +129,7 @@ class Plan:
             lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.others)}")
         if self.environments is not None:
             lines.append(
-                "synced with PyTorch around each step, because the environments may access the model: "
-                f"{self.environments}"
+                f"synced with PyTorch around each step, as environments may access the model: {self.environments}"
             )
         return "\n".join(lines)
 
@@ -135,15 +139,15 @@ class Plan:
         return f"devices: {mesh.size}, each with {self.chain.base.num_envs // mesh.size} {parts}"
 
     def acts_as_planned(self, policy: object) -> bool:
-        """Whether a policy computes what the actor does, whatever its weights are."""
+        """Return whether a policy computes what `actor` computes, whatever its weights are."""
         return policy is self._inputs[1] and self._snapshot is not None and self._snapshot.is_current(learns=False)
 
     def is_current(self, algorithm: Algorithm, env: VecEnv | None) -> bool:
-        """Whether a plan made now would be this one: others may have changed anything in between."""
+        """Return whether a plan made now would be this one. User code may have changed anything in between."""
         if self.network is not None and not is_usable():  # after a fork
             return False
         inputs = _inputs_of(algorithm, env)
-        # By identity: environments and policies have no useful equality.
+        # Compared by identity: environments and policies have no useful equality.
         if len(inputs) != len(self._inputs) or any(a is not b for a, b in zip(inputs, self._inputs)):
             return False
         if self.others != of_others(algorithm, env) or (self._snapshot is not None and not self._snapshot.is_current()):
@@ -160,9 +164,10 @@ class Plan:
 
 
 def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
-    """The plan of a model.
+    """Make the plan of a model.
 
     Args:
+      algorithm: the model.
       env: its environments.
 
     Raises:
@@ -185,14 +190,10 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
 def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     policy, buffer = algorithm.policy, algorithm.rollout_buffer
     if type(buffer) not in algorithm.ROLLOUT_BUFFERS:
-        plan.reasons.append(
-            f"The rollout buffer is a {type(buffer).__name__}, and only SB3's rollout buffers are compiled."
-        )
+        plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}; only SB3's own buffers are compiled.")
         return
     if has_own_methods(buffer):
-        plan.reasons.append(
-            "A method was assigned to the rollout buffer object, and a compiled function would not call it."
-        )
+        plan.reasons.append("A method of the rollout buffer object was replaced.")
         return
     plan._snapshot = Snapshot(policy)
     try:
@@ -236,7 +237,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.actor = Actor(network, acting_tensors(policy, network))
         plan.mode = Mode.ACTING
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
-        for name in network_names(policy):  # SB3's `train` uses those of the model
+        for name in network_names(policy):  # SB3's `train` uses the networks of the model
             if getattr(algorithm, name, None) is not getattr(policy, name):
                 raise NotCompilable(f"model.{name} and model.policy.{name} are different modules.")
         entropy = getattr(algorithm, "ent_coef_optimizer", None)
@@ -259,17 +260,17 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
 
 
 def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
-    """The environments as a program. There is no reason to tell where they are on the host: the mode says so."""
+    """Return the environments as one step function, or None.
+
+    No reason is added for environments on the host, because the mode already says so.
+    """
     environments = list(inner_environments(env))
     if type(environments[-1]) is not JaxVecEnv:
         return None
     try:
         for each in environments:
             if has_own_methods(each):
-                raise NotCompilable(
-                    f"A method was assigned to the {type(each).__name__} object, and a compiled function would not "
-                    "call it."
-                )
+                raise NotCompilable(f"A method of the {type(each).__name__} object was replaced.")
         return Chain.of(env)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
@@ -277,10 +278,10 @@ def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
 
 
 def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
-    """Refuse what a program that steps, stores and updates does not do, and SB3's loop does.
+    """Refuse what SB3's loop can do and a compiled function that steps, stores and updates cannot.
 
     Raises:
-      NotCompilable: there is something.
+      NotCompilable: the model uses such a feature.
     """
     if unwrap_vec_normalize(algorithm.env) is not None:
         raise NotCompilable(
@@ -299,20 +300,17 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
 
 
 def _require_goals(algorithm: Any, chain: Chain) -> None:
-    """Refuse environments whose reward of any goal a program cannot have.
+    """Refuse environments whose reward for an arbitrary goal cannot be computed in a compiled function.
 
     Raises:
       NotCompilable: it cannot.
     """
     if not {*chain.types} <= {CompiledMonitor, CompiledCheckNan}:
         raise NotCompilable(
-            "With a HerReplayBuffer, only the wrappers VecMonitor and VecCheckNan are compiled, because others may "
-            "change goals."
+            "With HerReplayBuffer, only VecMonitor and VecCheckNan are compiled: others may change goals."
         )
     if algorithm.replay_buffer.env is not algorithm.env:
-        raise NotCompilable(
-            "HerReplayBuffer.env is not model.env: rewards must come from the environments that the model steps."
-        )
+        raise NotCompilable("HerReplayBuffer.env must be model.env, the environments that the model steps.")
     try:
         require_goals(chain.base.venv.first_env)
     except TypeError as error:
@@ -320,7 +318,7 @@ def _require_goals(algorithm: Any, chain: Chain) -> None:
 
 
 def _require_divisible(algorithm: Any, chain: Chain) -> None:
-    """Refuse what cannot be divided over the devices of the environments, if there are such.
+    """Refuse what cannot be divided over the devices of the environments, if there are several devices.
 
     Raises:
       NotCompilable: it cannot.
@@ -343,9 +341,7 @@ def _require_faster(algorithm: Any) -> None:
     if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
         raise NotCompilable('On a CPU, PyTorch runs convolutions faster than XLA; engine="xla" compiles them anyway.')
     if algorithm.engine == "auto" and keeps_changing(algorithm.policy):
-        raise NotCompilable(
-            "The policy reads Python values that keep changing; each change would trigger a recompilation."
-        )
+        raise NotCompilable("The policy reads Python values that keep changing; each change would recompile it.")
 
 
 def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
@@ -356,7 +352,7 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
     environments = [*inner_environments(env)]
     names = ["ent_coef_optimizer", "action_noise", "train_freq"]
     if getattr(environments[-1], "mesh", None) is not None:
-        names += ["n_steps", "batch_size"]  # of which devices have equal parts
+        names += ["n_steps", "batch_size"]  # each device gets an equal part of these
     return (
         require_engine(algorithm.engine),
         policy,
@@ -372,17 +368,19 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
 
 
 def is_slower_compiled(policy: torch.nn.Module) -> bool:
-    """Whether a policy acts and learns slower in XLA than in PyTorch: with convolutions on a CPU, and with no others.
+    """Return whether a policy acts and learns more slowly in XLA than in PyTorch: with convolutions on a CPU, and no
+    others.
 
-    Both acting and gradient steps of Atari's images do. The cells with CnnPolicy of benchmarks/never_slower.py hold the
-    rule.
+    This holds for both acting and gradient steps on Atari's images. The cells with CnnPolicy of
+    benchmarks/never_slower.py check it.
     """
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
     return convolves and jax.default_backend() == "cpu"
 
 
 def require_engine(engine: str) -> str:
-    """
+    """Return the name of an engine.
+
     Raises:
       ValueError: there is no such engine.
     """
@@ -392,7 +390,7 @@ def require_engine(engine: str) -> str:
 
 
 def _is_usable(reasons: list[str]) -> bool:
-    """Whether JAX can run programs here. After a fork it cannot, and SB3's code still can."""
+    """Return whether JAX can run here. After a fork it cannot, while SB3's code still can."""
     try:
         require_usable()
     except RuntimeError as error:

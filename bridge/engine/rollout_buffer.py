@@ -1,4 +1,4 @@
-"""SB3's rollout buffers, filled and read by programs."""
+"""Write compiled rollouts into SB3's rollout buffers, and read them for compiled updates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bridge.engine.lstm_state import Memory
 from bridge.translate.policies.exported_network import export_encoding, from_host
 from jaxenvs.learn import Masked, Recalled, Rollout
 
-# Of sb3-contrib's recurrent buffers: the arrays of what actor and critic remember, (n_steps, layers, n_envs, size).
+# The arrays of sb3-contrib's recurrent buffers with the states of actor and critic, (n_steps, layers, n_envs, size).
 STATES = {name: (f"hidden_states_{name}", f"cell_states_{name}") for name in ("pi", "vf")}
 
 
 def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.ndarray) -> None:
-    """Put a rollout into SB3's buffer, as if it had been added step by step.
+    """Write a rollout into SB3's buffer, as if it had been added step by step.
 
     Args:
       rollout: NumPy arrays; they are copied.
-      first_starts: (num_envs,), whether an episode began with the first step.
-      dones: (n_steps, num_envs).
+      first_starts: whether an episode began with the first step, (num_envs,).
+      dones: whether an episode ended with each step, (n_steps, num_envs).
 
     Raises:
-      ValueError: the buffer is of another size. Nothing changed.
+      ValueError: the buffer has another size. Nothing has changed.
     """
     lead = dones.shape
     if lead != (buffer.buffer_size, buffer.n_envs):
@@ -34,7 +34,7 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
             f"The rollout must have {buffer.buffer_size} steps of {buffer.n_envs} environments, as the rollout "
             f"buffer, got {lead[0]} steps of {lead[1]}."
         )
-    observation: Any = rollout.observation  # of the kind that the buffer is for
+    observation: Any = rollout.observation  # of the kind that the buffer expects
     if hasattr(buffer, "action_masks"):
         buffer.action_masks = np.ones((*lead, buffer.mask_dims), np.float32)
     if isinstance(observation, Masked):
@@ -62,14 +62,14 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
 
 
 def write_memory(buffer: Any, step: int, memory: Memory) -> None:
-    """Put what a recurrent policy remembers before a step, (num_envs, layers, size), into sb3-contrib's buffer."""
+    """Write a recurrent state before a step, (num_envs, layers, size), into sb3-contrib's buffer."""
     for name, arrays in STATES.items():
         for array, part in zip(arrays, memory[name]):
             getattr(buffer, array)[step] = part.swapaxes(0, 1)
 
 
 def read_rollout(buffer: RolloutBuffer) -> Rollout:
-    """What SB3's buffer holds, with the leading axes (n_steps, num_envs), also where SB3 has flattened it already.
+    """Return what SB3's buffer holds, with leading axes (n_steps, num_envs), even if SB3 has flattened it already.
 
     Raises:
       RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
@@ -87,9 +87,9 @@ def read_rollout(buffer: RolloutBuffer) -> Rollout:
         array = getattr(buffer, name)
         return field(array) if buffer.generator_ready else array.swapaxes(1, 2)
 
-    # The first versions of SB3 that we support keep all actions as float32.
+    # The oldest supported versions of SB3 keep all actions as float32.
     actions = field(buffer.actions).astype(buffer.action_space.dtype, copy=False)
-    rewards: Any = buffer.rewards  # the one array that SB3 does not flatten
+    rewards: Any = buffer.rewards  # the only array that SB3 does not flatten
     encoding = export_encoding(buffer.observation_space, normalize_images=False)
     observation = from_host(encoding, jax.tree.map(field, buffer.observations))
     if hasattr(buffer, "action_masks"):

@@ -1,4 +1,4 @@
-"""Around compiled functions: compile times, compiling in a thread, freed memory, results as NumPy arrays."""
+"""Helpers around compiled functions: compile times, compiling in a thread, freed memory, results as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from jaxenvs.jax_names import COMPILE_EVENTS
 
-# Of mallopt, <malloc.h>.
+# Parameters of mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# To which glibc raises the second by itself, at most, when larger and larger arrays are freed.
+# The largest value to which glibc raises M_MMAP_THRESHOLD by itself, when larger and larger arrays are freed.
 MOST_FROM_HEAP = 32 * 2**20
 
 _total = 0.0
@@ -32,27 +32,27 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def compile_seconds() -> float:
-    """The seconds that tracing, lowering and compiling have taken in this process since this module was imported."""
+    """Return the seconds spent on tracing, lowering and compiling in this process since this module was imported."""
     return _total
 
 
 def release_freed_memory() -> None:
-    """Give back to the system what compiling took and has freed, which glibc keeps: 120 MB after PPO."""
+    """Return memory to the system that compiling has freed and glibc keeps: 120 MB after PPO."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @functools.cache
 def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
-    """Keep up to twice as many bytes that were freed at the end of the heap, for the whole process.
+    """Keep up to `2 * most_from_heap` bytes that were freed at the end of the heap, for the whole process.
 
-    An update of a CnnPolicy, or of two million weights, frees and takes again arrays of some megabytes. Whether glibc
-    gives them back to the system in between depends on where in the heap they happen to lie, and then every page of
-    every update is a fault. With both thresholds set, it does not.
+    An update of a CnnPolicy, or of two million weights, frees and allocates arrays of some megabytes. Whether glibc
+    returns them to the system in between depends on where in the heap they happen to lie. If it does, every page of
+    every update causes a page fault. With both thresholds set, it does not.
 
     Args:
-      most_from_heap: larger arrays are not taken from the heap; or those larger than MOST_FROM_HEAP, where glibc allows
-        no more (before 2.36).
+      most_from_heap: larger arrays are not allocated from the heap. Where glibc does not allow this value (before
+        2.36), MOST_FROM_HEAP is used.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -64,8 +64,8 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
 def compile_meanwhile(program: Callable[..., Any], *arguments: object) -> Future[object]:
     """Compile a jitted function in a thread, so that a later call with such arguments finds it compiled.
 
-    It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled.
-    What goes wrong in the thread goes wrong again in that call, so nobody has to look at the result.
+    It is traced here, in the calling thread, whose contexts (`jax.enable_x64`, ...) are part of what is compiled. An
+    error in the thread is raised again by that later call, so the result need not be read.
     """
     lowered = program.lower(*arguments)  # type: ignore[attr-defined]
     pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
@@ -75,9 +75,11 @@ def compile_meanwhile(program: Callable[..., Any], *arguments: object) -> Future
 
 
 def to_host(tree: Any) -> Any:
-    """What a program gave as NumPy arrays, which are not for writing; on a CPU they are JAX's own memory."""
+    """Return results of a compiled function as NumPy arrays, which must not be written to: on a CPU they are JAX's
+    memory.
+    """
     if jax.default_backend() != "cpu":
         return jax.device_get(tree)
-    # device_get first starts to copy each array, and that takes longer than all the rest.
+    # device_get first starts to copy each array, which takes longer than everything else.
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])

@@ -1,14 +1,14 @@
-"""The door between a training and user code: which copy of the weights is true, and whose code may run.
+"""Sync between compiled functions and user code: which copy of the weights is current, and who may run.
 
     compiled functions           Session.user_code()            user code
     weights and moments   ---->  written to PyTorch      ---->  callbacks, overridden methods, signal handlers,
     as vectors            <----  compared and read anew  <----  `model.plan`, `save`, everything outside of `learn`
 
-An update may leave its results in vectors, which saves a copy in each direction. PyTorch then has old values, so no
-user code may run: it would read what is old, and what it writes would be lost. All user code is therefore called inside
-`Session.user_code`, and nothing else syncs. What cannot be wrapped, because it may be called from anywhere (overridden
-methods, loggers, schedules, noises, buffers, environments that may reach the model), keeps the session in the state
-TORCH for the whole training: see `Plan.others` and `bridge.engine.user_code.model_references`.
+An update may keep its results in vectors, which saves a copy in each direction. PyTorch then has old values, so no user
+code may run: it would read old values, and what it writes would be lost. All user code is therefore called inside
+`Session.user_code`, and nothing else syncs. Some user code cannot be wrapped, because it may be called from anywhere:
+overridden methods, loggers, schedules, noises, buffers, and environments that may reach the model. It keeps the session
+in the state TORCH for the whole training: see `Plan.others` and `bridge.engine.user_code.model_references`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger("bridge")
 
 
 class State(enum.Enum):
-    """Which copy of the weights is true."""
+    """Which copy of the weights is current."""
 
     TORCH = "PyTorch's. User code may have changed anything since the plan was made."
     DEVICE = "The vectors. No user code has run since the plan was made or compared."
 
 
 class UserCode:
-    """The context of `Session.user_code`. A class, because it is entered in each step that a callback sees."""
+    """Context manager of `Session.user_code`: a class, because it is entered at each step that a callback sees."""
 
     __slots__ = ("_may_change_anything", "_session", "_was_training")
 
@@ -61,11 +61,11 @@ class UserCode:
 
 
 class Session:
-    """What a model's training knows of itself, and the only door to user code.
+    """State of a model's training, and the only place from which user code is called.
 
     Attributes:
-      plan: the last one that was made; None before the first.
-      signals: handlers, which are user code too.
+      plan: the last plan that was made; None before the first.
+      signals: signal handlers, which are user code too.
     """
 
     def __init__(self) -> None:
@@ -73,31 +73,31 @@ class Session:
         self.signals = Signals(self.user_code)
         self._state = State.TORCH
         self._is_training = False
-        # Whether a callback sees every step. Vectors that are kept would then be written to PyTorch at once.
+        # Whether a callback sees every step. Results kept in vectors would then be written to PyTorch at once.
         self._is_watched = False
-        # Whether no user code has run since the environments were looked through.
+        # Whether no user code has run since the environments were searched for references to the model.
         self._knows_environments = False
         self._environments: str | None = None
 
     @property
     def on_device(self) -> bool:
-        """Whether no user code can have run since the plan was made, and none can until `user_code`.
+        """True if no user code can have run since the plan was made, and none can until `user_code`.
 
-        An update may then leave its results in vectors, and nothing has to be compared.
+        An update may then keep its results in vectors, and nothing has to be compared.
         """
         return self._state is State.DEVICE
 
     def user_code(self) -> UserCode:
-        """Run user code: PyTorch has all weights and moments before it, and all of them are read anew after it."""
+        """Return the context for user code, with all weights and moments in PyTorch. After it, all are read anew."""
         return UserCode(self, may_change_anything=True)
 
     def torch_code(self) -> UserCode:
-        """Run SB3's own code, which reads and writes PyTorch's tensors, and nothing else of the model."""
+        """Return the context for SB3's own code, which accesses PyTorch's tensors and nothing else of the model."""
         return UserCode(self, may_change_anything=False)
 
     @contextmanager
     def training(self, callback: BaseCallback) -> Iterator[None]:
-        """Run our own training loop, in which user code runs inside of `user_code` alone."""
+        """Run our own training loop, in which user code runs only inside `user_code`."""
         was, self._knows_environments = (self._is_training, self._is_watched), False
         self._is_training, self._is_watched = True, looks_at_each_step(callback)
         try:
@@ -108,7 +108,7 @@ class Session:
             self._sync()
 
     def current_plan(self, algorithm: Algorithm, env: VecEnv | None) -> Plan:
-        """The plan, made anew if something that it depends on has changed."""
+        """Return the plan. It is made anew if something that it depends on has changed."""
         if self.on_device and self.plan is not None:
             return self.plan
         before = self.plan
@@ -116,7 +116,8 @@ class Session:
             self._sync()
             self.plan = make_plan(algorithm, env)
         plan = self.plan
-        # Where a callback sees every step nothing is kept in vectors, and where nothing is compiled there are none.
+        # The environments matter only if results could be kept in vectors: something is compiled, and no callback sees
+        # every step.
         is_compiled = plan.actor is not None or plan.learner is not None
         if is_compiled and not self._is_watched:
             if not self._knows_environments:
@@ -129,16 +130,16 @@ class Session:
         return plan
 
     def _sync(self) -> None:
-        """Write what an update has left in vectors to PyTorch, and trust nothing from here on."""
+        """Write to PyTorch what an update has kept in vectors. From here on, assume that anything may have changed."""
         self._state = State.TORCH
         learner = None if self.plan is None else self.plan.learner
         if learner is not None and learner.keeps_vectors:
-            with self.signals.waiting():  # a handler would find one half old and the other new
+            with self.signals.waiting():  # a handler would find half of the weights old, the other half new
                 learner.sync()
 
 
 class CallbackDoor:
-    """SB3's calls of a callback, each inside of `Session.user_code`, unless it is known to do nothing.
+    """Wrapper that calls a callback as SB3 does, inside `Session.user_code` unless the callback is known to do nothing.
 
     Attributes:
       callback: the user's.
@@ -163,9 +164,11 @@ class CallbackDoor:
             self._call(self.callback.on_rollout_start)
 
     def on_rollout_end(self, shown: dict[str, Any] | None = None) -> None:
-        """
+        """Call the callback's `on_rollout_end`.
+
         Args:
-          shown: SB3's locals of that moment, as far as they have changed since the last step; None: nobody looks.
+          shown: SB3's locals at that moment, as far as they have changed since the last step. None: the callback reads
+            none.
         """
         if shown is not None:
             self._call(self.callback.update_locals, shown)
@@ -173,13 +176,14 @@ class CallbackDoor:
             self._call(self.callback.on_rollout_end)
 
     def on_step(self, shown: dict[str, Any] | None = None, looks: bool | None = None) -> bool:
-        """
+        """Call the callback's `on_step`.
+
         Args:
           shown: SB3's locals of this step; None: the callback keeps those that it has.
-          looks: whether it may do anything in this step. If not given, it may if it is shown something.
+          looks: whether the callback may do anything in this step. If not given, it may if it is shown something.
 
         Returns:
-          False if the training is to stop.
+          False to stop training.
         """
         if not (shown is not None if looks is None else looks):
             if shown is not None:
@@ -192,15 +196,15 @@ class CallbackDoor:
 
     @property
     def sees_steps(self) -> bool:
-        """Whether the callback may look at locals in some step."""
+        """True if the callback may read locals in some step."""
         return looks_at_steps(self.callback)
 
     @property
     def sees_rollouts(self) -> bool:
-        """Whether it does something as rollouts begin or end."""
+        """True if the callback does something when rollouts begin or end."""
         return looks_at_rollouts(self.callback)
 
     @property
     def sees_each_step(self) -> bool:
-        """Whether it may look at locals in every step."""
+        """True if the callback may read locals in every step."""
         return looks_at_each_step(self.callback)

@@ -1,4 +1,13 @@
-"""Steps of environments and of SB3's wrappers around them, within programs, and what the host needs of them."""
+"""Steps of environments and of SB3's wrappers around them inside compiled functions, and what the host needs of them.
+
+    host                             compiled function                                  host
+    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.leave: back to SB3
+    state of the environments,                   |       |              |
+    packed into few arrays                       +-------+--- Steps ----+               ----> callbacks, infos, logs
+
+The state of the environments is packed (`bridge.vec_env.packing`), because each array that enters or leaves a compiled
+function costs time.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +35,12 @@ from jaxenvs.learn.on_policy.collecting import Step, masked_observation, masked_
 
 @struct
 class Steps:
-    """What the host needs of steps in a program. Leading axes (n_steps, num_envs).
+    """Results of steps taken in a compiled function that the host needs. Leading axes (n_steps, num_envs).
 
     Attributes:
-      outputs: as a step of a JaxVecEnv gives them, after the wrappers; without the observations, and with the final
-        ones only if somebody looks at them.
-      wrapper_outputs: those of each wrapper.
+      outputs: what a step of a JaxVecEnv returns, after the wrappers, without the observations. Final observations are
+        kept only if user code may read them.
+      wrapper_outputs: the outputs of each wrapper.
     """
 
     outputs: Outputs
@@ -39,18 +48,18 @@ class Steps:
 
     @property
     def dones(self) -> np.ndarray:
-        """Whether an episode ended."""
+        """Flags of ended episodes, (n_steps, num_envs)."""
         dones: np.ndarray = self.outputs.done
         return dones
 
 
 @struct
 class Taken:
-    """Steps as somebody sees them who looks at locals: with the leading axis of steps, if each is kept, else the last.
+    """Steps as a callback sees them that reads locals: each step, with a leading axis, or only the last.
 
     Attributes:
-      action: as stored; env_action: as the environments took it; observation: what came after it.
-      final_observation: the last ones of the episodes that ended; the observation, elsewhere.
+      action: as stored; env_action: as passed to the environments; observation: after the step.
+      final_observation: the last observations of the episodes that ended; elsewhere, the observation.
     """
 
     action: Any
@@ -61,12 +70,12 @@ class Taken:
 
 @dataclasses.dataclass
 class Ran:
-    """What an off-policy program gave that somebody may be shown, on the host.
+    """Results of a compiled off-policy function that callbacks may be shown, on the host.
 
     Attributes:
-      chain: the environments; before: the observation before the first of `taken`.
-      count: how many steps of each environment it took.
-      num_updated, metrics: see `driver.Run`.
+      chain: the environments; before: the observation before the first step in `taken`.
+      count: how many steps each environment took.
+      num_updated: how often networks were updated; metrics: the latest value of each metric.
       steps, taken: those steps.
     """
 
@@ -80,7 +89,7 @@ class Ran:
 
 
 class End(NamedTuple):
-    """Where environments are after a program, which are nowhere else yet; and what a policy acts on next."""
+    """Final state of the environments after a compiled function, not yet written back, and the next observation."""
 
     env_state: Packed
     wrapper_states: tuple[Any, ...]
@@ -88,7 +97,7 @@ class End(NamedTuple):
     memory: Memory | None = None  # of a recurrent policy
 
     def leave(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
-        """Leave the environments, the wrappers around them and what a model sees of them there."""
+        """Write the states of the environments and of the wrappers back, and what the model keeps of them."""
         chain.base.write_back(self.env_state)
         chain.write_back(to_host(self.wrapper_states))
         algorithm._last_obs = as_given(algorithm._last_obs, to_host(self.observation))
@@ -100,16 +109,16 @@ class End(NamedTuple):
 
 @struct
 class Environments:
-    """A chain as a program takes it.
+    """The environments and wrappers of a chain as arguments of a compiled function.
 
     Attributes:
-      packing: of the state of the environments.
-      wrapper_types, wrapper_states: of the chain.
-      masks: whether the policy is told which actions are legal.
-      venv: their parameters.
+      packing: packs the state of the environments into few arrays.
+      wrapper_types, wrapper_states: of the wrappers.
+      masks: whether the policy gets action masks.
+      venv: the parameters of the environments.
       env_state: packed.
-      observation: what a policy acts on next.
-      recalled: of a recurrent policy, what it remembers, and where episodes begin; else None.
+      observation: the policy's next observation.
+      recalled: for a recurrent policy, its state and where episodes begin; else None.
     """
 
     packing: Packing = static()
@@ -125,10 +134,11 @@ class Environments:
     def of(
         cls, chain: Chain, last_obs: Arrays, masks: bool = False, recalled: tuple[Memory, np.ndarray] | None = None
     ) -> Environments:
-        """
+        """Return a chain as arguments of a compiled function.
+
         Args:
-          last_obs: as the outermost wrapper gave it.
-          masks, recalled: as the attributes.
+          last_obs: as the outermost wrapper returned it.
+          masks, recalled: see the attributes.
         """
         base = chain.base
         observation = chain.observation(last_obs)
@@ -136,26 +146,30 @@ class Environments:
         return cls(*static_part, base.venv, base.packed_state, chain.state(), observation, recalled)
 
     def layout(self, lanes: Any, same: Any) -> Environments:
-        """A prefix of this pytree: `lanes` where arrays have the leading axis of lanes, `same` where they are the same
-        on all devices."""
+        """Return how arrays are divided over devices, as a prefix of this pytree.
+
+        Args:
+          lanes: stands for arrays with a leading axis of environments.
+          same: stands for arrays that are equal on all devices.
+        """
         venv = same if self.venv.env_axis is None else lanes
         own = {"env_state": lanes, "wrapper_states": self._layouts(lanes, same), "observation": lanes}
         return dataclasses.replace(self, venv=venv, recalled=None if self.recalled is None else lanes, **own)
 
     def layout_of_end(self, lanes: Any, same: Any) -> End:
-        """That of what `end` gives."""
+        """Return how the arrays that `end` returns are divided over devices, with the arguments of `layout`."""
         return End(lanes, self._layouts(lanes, same), lanes, None if self.recalled is None else lanes)
 
     def _layouts(self, lanes: Any, same: Any) -> tuple[Any, ...]:
         return tuple(kind.layout(state, lanes, same) for kind, state in zip(self.wrapper_types, self.wrapper_states))
 
     def of_one_device(self, mesh: Mesh) -> Environments:
-        """Inside of a program over the devices of a mesh: the part of one."""
+        """Return the part of one device, inside a function that is compiled for the devices of a mesh."""
         venv = dataclasses.replace(self.venv, num_envs=self.venv.num_envs // mesh.size)
         return dataclasses.replace(self, venv=venv)
 
     def start(self) -> CollectorState:
-        """Where collecting begins, in traced code. The environments' state and those of the wrappers are a pair."""
+        """Return where collecting begins, in traced code. States of environments and of wrappers are one pair."""
         state = self.packing.unpack(self.env_state), self.wrapper_states
         observation = self.observation
         if self.recalled is not None:
@@ -163,7 +177,7 @@ class Environments:
         return CollectorState(state, masked_observation(self.venv, state, observation) if self.masks else observation)
 
     def stepping(self, keeps_final_observation: bool = False) -> Step:
-        """A step of the environments and of the wrappers around them, in traced code; besides, it gives its Steps."""
+        """Return a function that steps the environments and the wrappers, in traced code. It also returns its Steps."""
 
         def step(state: tuple[Any, Any], action: jax.Array) -> tuple[Any, VectorTimeStep, Steps]:
             env_state, wrapper_states = state
@@ -177,7 +191,7 @@ class Environments:
         return masked_step(self.venv, step) if self.masks else step
 
     def end(self, collector: CollectorState) -> End:
-        """Where collecting ended, in traced code."""
+        """Return where collecting ended, in traced code."""
         env_state, wrapper_states = collector.env_state
         observation, memory = collector.observation, None
         if isinstance(observation, Masked | Recalled):
@@ -187,5 +201,9 @@ class Environments:
 
 
 def as_given(like: Arrays, observation: Arrays) -> Any:
-    """Observations that a program gave, as SB3's wrappers give them: in their dtypes, in memory of their own."""
+    """Return observations of a compiled function as SB3's wrappers return them: in their dtypes, and as copies.
+
+    Args:
+      like: an observation of SB3's wrappers.
+    """
     return jax.tree.map(np.array, in_dtypes_of(like, observation))

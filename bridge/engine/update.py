@@ -1,4 +1,4 @@
-"""The compiled update of all algorithms: what it learns from, and where its results go."""
+"""The compiled update of all algorithms: what it learns from, and where its results are written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def update_program(
 ) -> Callable[..., Any]:
     """Return the compiled update of a network.
 
-    There is one for each network, because looking for it among static arguments would take as long as a small update.
+    There is one for each network, because finding it by static arguments would take as long as a small update.
 
     Args:
       network: without weights.
@@ -61,7 +61,7 @@ def update_program(
             state, metrics = settings.update(
                 cast(OnPolicyNetwork, network), of_each, state, data, own_key(draw, settings.axis_name)
             )
-            # Computed on the host, where the advantages and the values are, and where NaN is a number.
+            # Computed on the host, which has the advantages and the values, and where NaN is allowed.
             metrics.pop("explained_variance")
         else:
             assert isinstance(data, Transitions)
@@ -85,7 +85,7 @@ def read_learner(learner: Learner, num_updates: int) -> LearnerState:
 def rollout_update(
     plan: Plan, buffer: RolloutBuffer, settings: OnPolicySettings, key: np.ndarray, num_updates: int
 ) -> tuple[Any, ...]:
-    """Return the compiled update of an on-policy algorithm, and its arguments, from what is there now."""
+    """Return the compiled update of an on-policy algorithm, and its arguments as they are now."""
     learner = plan.learner
     assert learner is not None
     make = functools.partial(update_program, mesh=plan.mesh)
@@ -99,13 +99,13 @@ def update_from_rollout(
     """Run a `rollout_update`, and write the results back.
 
     Args:
-      keep: see `Learner.leave`.
+      keep: keep the results in vectors, as in `Learner.leave`.
 
     Returns:
-      The next key, and the metrics but for the explained variance.
+      The next key, and the metrics except for the explained variance.
 
     Raises:
-      ValueError: weights became NaN. Those from before the update are kept.
+      ValueError: weights became NaN. The weights from before the update are kept.
     """
     key, metrics, _ = _run(plan, keep, update, *arguments)
     return key, metrics
@@ -124,19 +124,19 @@ def update_from_samples(
     """Learn from samples of SB3's replay buffer, and write the results back.
 
     Args:
-      settings: of now, with the learning rate of each network.
-      num_updates: how many there were before.
-      samples: of a batch for each gradient step.
-      key: its data.
-      first: the number of the first one among those after one collection.
-      keep: see `Learner.leave`.
+      settings: the current settings, with the learning rate of each network.
+      num_updates: how many updates there were before.
+      samples: one batch for each gradient step.
+      key: the data of a key.
+      first: the number of the first of these updates, among the updates that follow one collection.
+      keep: keep the results in vectors, as in `Learner.leave`.
 
     Returns:
-      The next key, the means of the metrics, and of samples with weights the sizes of their temporal-difference
-      errors, (num_updates, batch_size).
+      The next key, the means of the metrics, and for samples with weights the sizes of their temporal-difference
+        errors, (num_updates, batch_size).
 
     Raises:
-      ValueError: parameters became NaN. Those from before are kept.
+      ValueError: parameters became NaN. The parameters from before are kept.
       RuntimeError: a Discrete or MultiDiscrete observation is out of range, as in SB3.
     """
     learner = plan.learner
@@ -157,7 +157,8 @@ def _run(
     metrics = to_host(metrics)
     errors = metrics.pop(TD_ERRORS, None)
     means = {name: value.item() for name, value in metrics.items()}
-    # Where a mean is NaN, the parameters of any network may be, and `keep` looks at those of what acts alone.
+    # If a mean is NaN, the parameters of any network may be, and with `keep` only the network that acts would be
+    # checked.
     keep = keep and not any(value != value for value in means.values())
     assert plan.learner is not None
     try:
@@ -169,7 +170,7 @@ def _run(
 
 
 def is_large(learner: Learner, buffer: RolloutBuffer, settings: object) -> bool:
-    """Whether kernels of an update are large enough to run side by side."""
+    """Return whether the kernels of an update are large enough to run side by side."""
     size = buffer.buffer_size * buffer.n_envs
     return learner.is_large(min(getattr(settings, "batch_size", size), size))
 

@@ -1,4 +1,4 @@
-"""evaluate: thousands of episodes of a Stable-Baselines3 policy at once."""
+"""Evaluation of a Stable-Baselines3 policy in thousands of episodes at once."""
 
 from bridge.evaluation.evaluating import Evaluation, evaluate
 

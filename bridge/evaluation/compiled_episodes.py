@@ -1,4 +1,4 @@
-"""The program of evaluate: episodes of a policy, of which each draws what it would draw alone."""
+"""The compiled function of evaluate: episodes of a policy, each with the random draws that it would have alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxenvs.learn import Masked, Recalled
 from jaxenvs.wrappers.action_masker import action_masks
 
 Network = ExportedPolicy | ExportedActor
-# Folded into the key of a lane where the number of an episode would be, for the policy's draws: no episode has it.
+# Folded into an environment's key instead of an episode's number, for the policy's draws: no episode has this number.
 DRAWS_OF_POLICY = 2**32 - 1
 
 
@@ -38,22 +38,28 @@ def _episodes(
     max_steps: jax.Array,
     exploration_rate: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """The first episode of every lane in `wanted`: return, length, terminated, truncated, each (num_envs,).
+    """Return return, length, terminated and truncated of the first episode of each environment, each (num_envs,).
 
     Args:
-      masks: whether the network is told which actions are legal.
-      wrapper_types: those of the Chain.
+      network: the exported policy.
+      deterministic: whether actions are the most likely ones.
+      masks: whether the network is given the legal actions.
+      wrapper_types: the types of the Chain.
       packing: of the state of the environments.
-      venv: these, which nobody resets.
-      begun: where environments and wrappers begin, and the first observation; without wrappers all begins here.
-      seeds: of the lanes.
-      exploration_rate: how often a Q network, if it is not deterministic, acts at random.
+      venv: the environments, which are not reset after an episode.
+      parameters: the weights of the network.
+      begun: the first states of environments and wrappers, and the first observation; None without wrappers, and then
+        environments are reset here.
+      seeds: of the environments.
+      wanted: bools, the environments whose episode is needed.
+      max_steps: episodes that are longer are truncated.
+      exploration_rate: how often a Q network acts at random, if it is not deterministic.
     """
     lane_keys = jax.vmap(jax.random.key)(seeds)
     policy_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(lane_keys, jnp.uint32(DRAWS_OF_POLICY))
     named, recalls = network.unravel(parameters), hasattr(network, "recall")
 
-    # One lane at a time, so that what a lane draws does not depend on how many there are.
+    # One environment at a time, so that its random draws do not depend on the number of environments.
     def act(observation: Any, key: jax.Array, step: jax.Array) -> tuple[jax.Array, Any]:
         seen = jax.tree.map(lambda leaf: leaf[None], observation)
         memory = network.recall(named, seen) if recalls else None  # type: ignore[union-attr]
@@ -70,7 +76,8 @@ def _episodes(
         if recalls:
             seen = Recalled(observation, memory, jnp.broadcast_to(step == 0, running.shape))
         action, memory = jax.vmap(act, in_axes=(0, 0, None))(seen, policy_keys, step)
-        state, timestep = venv.step(state, action)  # lanes whose episode has ended step on, and nobody looks
+        # Environments whose episode has ended continue to step, and their results are ignored.
+        state, timestep = venv.step(state, action)
         wrapper_states, seen, outputs = step_chain(wrapper_types, wrapper_states, timestep, action)
         new = (*_totals(wrapper_types, timestep, outputs), timestep.terminated, timestep.truncated)
         records = jax.tree.map(lambda new, old: jnp.where(running, new, old), new, records)
@@ -97,11 +104,13 @@ def _choose(
     key: jax.Array,
     step: jax.Array,
 ) -> jax.Array:
-    """The action of one lane, as its environment takes it.
+    """Return the action of one environment, as the environment takes it.
 
     Args:
+      network, deterministic, exploration_rate: as in `_episodes`.
       distribution: of a batch of one.
-      key: of the lane; with the number of the step, what it draws from.
+      key: of the environment; with the number of the step, it determines the draw.
+      step: the number of the step.
     """
     if isinstance(network, ExportedQNetwork) and not deterministic:
         key, which = jax.random.split(jax.random.fold_in(key, step))
@@ -119,7 +128,7 @@ def _choose(
 def _totals(
     wrapper_types: tuple[type[CompiledWrapper[Any]], ...], timestep: VectorTimeStep, outputs: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns and lengths as the infos tell them: those of the outermost VecMonitor, if there is one."""
+    """Return the returns and lengths that infos report: the outermost VecMonitor's, if there is one."""
     monitors = [output for kind, output in zip(wrapper_types, outputs) if kind is CompiledMonitor]
     counted = monitors[-1] if monitors else timestep
     return counted.episode_return.astype(timestep.episode_return.dtype), counted.episode_length
@@ -127,5 +136,5 @@ def _totals(
 
 @functools.cache
 def program() -> Any:
-    """Jitted once for the process, so that an evaluation like one before does not compile again."""
+    """Return the jitted function, one for the process, so that a similar evaluation does not compile again."""
     return jax.jit(_episodes, static_argnums=(0, 1, 2, 3, 4), compiler_options=compiler_options())

@@ -1,4 +1,4 @@
-"""evaluate: thousands of episodes of a Stable-Baselines3 policy at once, in one compiled program."""
+"""evaluate: thousands of episodes of a Stable-Baselines3 policy at once, in one compiled function."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from jaxenvs.wrappers.action_masker import require_action_masks
 
 EVALUATE_POLICY = "stable_baselines3.common.evaluation.evaluate_policy"
 NO_LIMIT = 2**31 - 1
-# More takes days, or more memory than there is.
+# More would take days, or exceed memory.
 MOST_EPISODES, MOST_LANES = 10**7, 2**20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `n_episodes` episodes came to. `str` has the mean and the standard deviation of their returns.
+    """The results of `n_episodes` episodes. `str` shows the mean and the standard deviation of their returns.
 
     Attributes:
-      returns: float (n_episodes,), the undiscounted sums of the rewards of the environment, before normalisation; or
-        as a VecMonitor around the environments counts them.
+      returns: float (n_episodes,), the undiscounted sums of the environment's rewards, before normalization; or as a
+        VecMonitor around the environments counts them.
       lengths: int (n_episodes,), in steps.
-      terminated: bool (n_episodes,), the environment ended the episode.
-      truncated: bool (n_episodes,), its TimeLimit did, or `max_steps`. An episode may be both.
+      terminated: bool (n_episodes,), True if the environment ended the episode.
+      truncated: bool (n_episodes,), True if a TimeLimit or `max_steps` ended it. Both may be True.
     """
 
     returns: np.ndarray
@@ -62,12 +62,12 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """The mean return."""
+        """Mean return."""
         return float(self.returns.mean())
 
     @property
     def std(self) -> float:
-        """The standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
+        """Standard deviation of the returns, with n in the denominator, as in SB3's `evaluate_policy`."""
         return float(self.returns.std())
 
     def __str__(self) -> str:
@@ -84,39 +84,39 @@ def evaluate(
     max_steps: int | None = None,
     max_lanes: int = 4096,
 ) -> Evaluation:
-    """Run whole episodes of a policy, many at once. Nothing of the model or of `env` changes.
+    """Run whole episodes of a policy, many at once, without changing the model or `env`.
 
-    Every episode that starts is counted, however long it gets, so that short ones weigh no more than long ones.
+    Use it instead of SB3's `evaluate_policy` for JAX environments. Every episode that starts is counted, however long
+    it gets, so short episodes weigh no more than long ones.
 
-    Observations are normalised by the statistics of the VecNormalize in `env`; if there is none, by those of the one
-    that the model trains in, `model.get_vec_normalize_env()`, if any. A model of `bridge` that was loaded without its
-    environments has none, but knows that it was trained on normalised observations, and a warning says so.
+    Observations are normalized with the statistics of a VecNormalize in `env`; if there is none, of the one in which
+    the model trains (`model.get_vec_normalize_env()`), if any. A bridge model that was loaded without its environments
+    has no statistics, but records that it was trained on normalized observations, and then evaluate warns.
 
-    A Gymnasium environment, and any other VecEnv than a JaxVecEnv, is stepped on the host, by SB3's `evaluate_policy`
-    and the model's `predict`; `terminated` is then what was not truncated, because SB3 tells no more.
+    A Gymnasium environment, and any VecEnv except a JaxVecEnv, is stepped on the host by SB3's `evaluate_policy` and
+    the model's `predict`; `terminated` is then the opposite of `truncated`, because SB3 reports no more.
 
     Args:
-      model: PPO, A2C, RecurrentPPO, which remembers within episodes, DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG or another
-        SB3 algorithm with a policy of one of these, or MaskablePPO, which takes legal actions alone; bridge's or SB3's
-        own; or such a policy. On the host, any SB3 model.
-      env: an id of jaxenvs or Gymnasium, an Environment or a VectorEnv; or a JaxVecEnv, also in wrappers that are
-        compiled in a rollout (docs/wrappers.md), of which copies are used; or one on the host. Of JAX environments only
-        the parameters are used. If lanes have parameters of their own, episode i has those of lane i modulo their
+      model: PPO, A2C, RecurrentPPO (which remembers within episodes), DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, another
+        SB3 algorithm with a policy of one of these, or MaskablePPO (which takes only legal actions), of bridge or SB3;
+        or such a policy. On the host, any SB3 model.
+      env: an id of jaxenvs or Gymnasium, an Environment, a VectorEnv, or a JaxVecEnv, also in wrappers that can be
+        compiled (docs/wrappers.md), which are copied; or environments on the host. Only the parameters of JAX
+        environments are used. If they differ between environments, episode i has those of environment i modulo their
         number.
-      n_episodes: how many.
-      deterministic: the most likely actions. Otherwise they are drawn; with state-dependent exploration, from one
-        matrix for each episode; of a DQN or QRDQN model, at random as often as its `exploration_rate` says.
-      seed: episode i is the first of lane i of a JaxVecEnv with this seed: that of `jax.random.key(seed + i)`.
-      max_steps: episodes still going on after so many steps are truncated there. Needed without a TimeLimit.
-      max_lanes: no more episodes than this at once; the others follow. Only time and memory depend on it. Within a
-        wrapper of your own there are as many at once as `env` has lanes.
+      n_episodes: the number of episodes.
+      deterministic: whether to take the most likely actions. Otherwise actions are sampled, with state-dependent
+        exploration from one noise matrix an episode; DQN and QRDQN explore at the model's `exploration_rate`.
+      seed: episode i is the first of environment i of a JaxVecEnv with this seed, with `jax.random.key(seed + i)`.
+      max_steps: longer episodes are truncated after this number of steps. Required without a TimeLimit.
+      max_lanes: the most episodes that run at once; the others follow. It affects only time and memory. In a custom
+        wrapper without `any_num_envs`, as many run at once as `env` has environments.
 
     Raises:
       NotCompilable: the policy, or a wrapper of `env`, has no translation to JAX.
-      TypeError: `model` or `env` is not one of these.
-      UnknownEnvironment: there is no such id.
-      ValueError: the policy is not for these spaces, or is MaskablePPO's and `env` tells no legal actions; nothing
-        limits the episodes, a number is not positive, or weights or statistics are NaN.
+      TypeError, UnknownEnvironment: `model` or `env` is not one of these, or there is no such id.
+      ValueError: the policy does not fit the spaces, or is MaskablePPO's and `env` has no action masks; nothing limits
+        the episodes; a number is not positive; or weights or statistics are NaN.
     """
     require_usable()
     n_episodes = arguments.positive_int("n_episodes", n_episodes, MOST_EPISODES)
@@ -141,7 +141,7 @@ def evaluate(
     _require_spaces(policy, network, stack, lanes.lane_env(0))
     _require_ends(lanes.lane_env(0), max_steps)
 
-    # A power of two, so that other numbers of episodes find the program compiled; lanes too many stand still.
+    # A power of two, so that other numbers of episodes share a compiled function; surplus environments stand still.
     num_lanes = min(max_lanes, 1 << (n_episodes - 1).bit_length()) if chain.any_num_envs else stack.num_envs
     return _at_once(model, policy, network, lanes, chain, num_lanes, n_episodes, deterministic, seed, max_steps)
 
@@ -177,12 +177,12 @@ def _at_once(
     seed: int,
     max_steps: int | None,
 ) -> Evaluation:
-    """Run the episodes in the compiled program, `num_lanes` of them in each call.
+    """Run the episodes in the compiled function, `num_lanes` of them in each call.
 
     Args:
       network: the exported policy.
       lanes: the environments, with the parameters that each has.
-      chain: what presents them to the policy.
+      chain: the JaxVecEnv and wrappers that present them to the policy.
     """
     parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0
@@ -195,7 +195,7 @@ def _at_once(
         episode = first + np.arange(num_lanes)
         first_seed = (seed + first) % 2**32
         base, begun = chain.base.with_envs(_lanes(lanes, episode)), None
-        if chain.wrappers:  # which begin on the host, as SB3 has written their resets
+        if chain.wrappers:  # their first reset runs on the host, in SB3's own code
             base.seed(first_seed)
             copies = chain.around(base)
             observation = copies.reset()
@@ -212,11 +212,11 @@ def _at_once(
 
 
 def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
-    """The environments, whose number does not matter, and the VecEnv that presents them to a policy."""
+    """Return the environments, whose number does not matter, and the VecEnv that presents them to a policy."""
     if isinstance(env, str):
         env = jaxenvs.make(env)
     if isinstance(env, VectorEnv):
-        return env, JaxVecEnv(VectorEnv(env.lane_env(0), 1))  # others may have other bounds, which do not matter
+        return env, JaxVecEnv(VectorEnv(env.lane_env(0), 1))  # the others may have other bounds, which do not matter
     if isinstance(env, Environment):
         env = JaxVecEnv(env)
     if not isinstance(env, VecEnv):
@@ -228,9 +228,9 @@ def _environments(env: Any) -> tuple[VectorEnv, VecEnv]:
 
 
 def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: BasePolicy) -> VecEnv:
-    """The environments with the channels of images first, behind the statistics that the model trains with."""
+    """Return the environments with channels-first images, normalized as in the model's training."""
     if not _fits(env.observation_space, policy.observation_space):
-        with contextlib.suppress(AssertionError):  # there is no image whose channels are last
+        with contextlib.suppress(AssertionError):  # no image has its channels last
             env = VecTransposeImage(env)
     trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
     if is_vecenv_wrapped(env, VecNormalize):
@@ -251,7 +251,7 @@ def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: 
 
 
 def _normalized(env: VecEnv, like: VecNormalize) -> VecEnv:
-    """The environments behind statistics, around which are the wrappers that change what these are of."""
+    """Return the environments with statistics, around which are the wrappers that change the observations' shape."""
     if not isinstance(env, VecEnvWrapper) or _shapes(env.observation_space) == _shapes(like.observation_space):
         return with_statistics(env, like)
     new = object.__new__(type(env))
@@ -270,14 +270,12 @@ def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
 def _chain(env: VecEnv) -> Chain:
     own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
     if own is not None:
-        raise NotCompilable(
-            f"A method was assigned to the {type(own).__name__} object, and a compiled function would not call it."
-        )
+        raise NotCompilable(f"A method of the {type(own).__name__} object was replaced.")
     return Chain.of(env)
 
 
 def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
-    """One lane for each episode, with the parameters that it has, as a JaxVecEnv takes them."""
+    """Return one environment for each episode, with its parameters, as a JaxVecEnv takes them."""
     env = venv.env
     if venv.env_axis == 0:
         env = jax.tree.map(lambda leaf: leaf[episode % venv.num_envs], env)
@@ -285,7 +283,7 @@ def _lanes(venv: VectorEnv, episode: np.ndarray) -> VectorEnv:
 
 
 def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
-    """Refuse actions that are not SB3's choice, nor bridge's."""
+    """Raise NotCompilable unless actions are chosen by SB3's or bridge's own `predict`."""
     if not isinstance(model, BaseAlgorithm):
         return
     known = [BaseAlgorithm.predict, CompiledAlgorithm.predict]
@@ -303,7 +301,7 @@ def _require_ends(lane: Environment[Any], max_steps: int | None) -> None:
 
 
 def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
-    """NaN would act as some action or other, and look like a result."""
+    """Raise ValueError for NaN, which would still choose some action, and look like a result."""
     if np.isnan(parameters).any():
         raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
     normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
@@ -325,7 +323,7 @@ def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Env
 
 
 def _fits(given: Space, expected: Space) -> bool:
-    """Whether a policy for `expected` can see observations of `given`. Bounds do not matter to it."""
+    """Return whether a policy for `expected` can take observations of `given`. Bounds do not matter to it."""
     if isinstance(given, spaces.Dict) and isinstance(expected, spaces.Dict):
         return all(name in given.spaces and _fits(given[name], part) for name, part in expected.items())
     if isinstance(given, spaces.Box) and isinstance(expected, spaces.Box):
@@ -334,7 +332,7 @@ def _fits(given: Space, expected: Space) -> bool:
 
 
 def _takes(space: Space, head: ActionHead) -> bool:
-    """Whether the actions of a policy are members of `space`."""
+    """Return whether the actions of a policy are members of `space`."""
     try:
         own = ActionHead.of(space)
     except ValueError:
@@ -342,7 +340,7 @@ def _takes(space: Space, head: ActionHead) -> bool:
     inside = all(low <= at for low, at in zip(own.low, head.low)) and all(
         high >= at for high, at in zip(own.high, head.high)
     )
-    # The dtype does not matter: actions are cast to that of the environment.
+    # The dtype does not matter: actions are cast to the environment's.
     owns = (
         dataclasses.replace(each, low=head.low, high=head.high, dtype=head.dtype) for each in (own, own.in_choices())
     )

@@ -1,4 +1,4 @@
-"""evaluate in environments on the host: SB3's evaluate_policy, and what it does not tell of each episode."""
+"""evaluate for environments on the host: SB3's evaluate_policy, and what it does not report for each episode."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ def run_episodes(
     seed: int,
     normalize: VecNormalize | None,
 ) -> tuple[np.ndarray, ...]:
-    """Returns, lengths, terminated and truncated of episodes, each (n_episodes,).
+    """Return returns, lengths, terminated and truncated of episodes, each (n_episodes,).
 
     Args:
-      model: has SB3's `predict`.
+      model: an object with SB3's `predict`.
+      env: the environments, or one of Gymnasium.
+      n_episodes: the number of episodes.
+      deterministic: whether to take the most likely actions.
       seed: of the environments.
-      normalize: the VecNormalize that the model trains in; its statistics are used where `env` has none.
+      normalize: the VecNormalize that the model trains in, whose statistics are used if `env` has none.
     """
     venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)
@@ -43,7 +46,7 @@ def run_episodes(
     own = unwrap_vec_wrapper(venv, VecNormalize)
     training = own is not None and own.training
     if own is not None:
-        own.training = False  # an evaluation teaches nothing
+        own.training = False  # an evaluation does not update statistics
     try:
         returns, lengths = _evaluate_policy_of(model)(
             model, venv, n_episodes, deterministic, callback=keep, return_episode_rewards=True
@@ -56,7 +59,7 @@ def run_episodes(
 
 
 def _evaluate_policy_of(model: Any) -> Any:
-    """SB3's; or sb3-contrib's, which asks environments which actions are legal."""
+    """Return SB3's evaluate_policy, or sb3-contrib's, which asks environments for the legal actions."""
     if not is_maskable(model.policy if isinstance(model, BaseAlgorithm) else model):
         return evaluate_policy
     from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_maskable_policy
@@ -65,7 +68,7 @@ def _evaluate_policy_of(model: Any) -> Any:
 
 
 def with_statistics(venv: VecEnv, like: VecNormalize) -> VecNormalize:
-    """The environments behind the statistics of another VecNormalize, which stay as they are."""
+    """Return the environments normalized with a copy of another VecNormalize's statistics, which is not updated."""
     normalized = VecNormalize(
         venv,
         training=False,

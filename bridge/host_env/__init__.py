@@ -1,1 +1,1 @@
-"""Environments that are not JAX's as Stable-Baselines3's VecEnv: in this process, in others, natively vectorised."""
+"""Environments not written in JAX as Stable-Baselines3 VecEnvs: in this process, in others, natively vectorized."""

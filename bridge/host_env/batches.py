@@ -13,13 +13,15 @@ from bridge.observations import map_parts
 
 
 def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
-    """A batch of the structure of a space.
+    """Return a batch with the structure of a space.
 
     Args:
-      new_array: makes one, of the shape and dtype of an observation or of a part of one; the leading axis is its own.
+      space: the space of one observation.
+      new_array: a function from the shape and dtype of an observation, or of a part of one, to an array; it adds the
+        leading axis.
 
     Raises:
-      TypeError: observations of this space are no arrays of numbers, nor dicts or tuples of them.
+      TypeError: observations of this space are not arrays of numbers, or dicts or tuples of them.
     """
     if isinstance(space, spaces.Dict):
         return {name: new_batch(part, new_array) for name, part in space.items()}
@@ -34,7 +36,7 @@ def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], An
 
 
 def rows(batch: Any) -> list[Any]:
-    """The observations of a batch one by one, as views of it."""
+    """Return the single observations of a batch, as views of it."""
     if isinstance(batch, dict):
         return [dict(zip(batch, parts)) for parts in zip(*[rows(part) for part in batch.values()])]
     if isinstance(batch, tuple):
@@ -43,17 +45,17 @@ def rows(batch: Any) -> list[Any]:
 
 
 def take(batch: Any, lanes: np.ndarray | slice) -> Any:
-    """The batch of some lanes, a copy; of a slice of them, a view."""
+    """Return the batch of some environments: a copy; for a slice, a view."""
     return map_parts(lambda part: part[lanes], batch)
 
 
 def stack(batch: Any, observations: Sequence[Any]) -> Any:
-    """A batch of single observations, a copy, in the structure and dtypes of another batch."""
+    """Return a batch of single observations, copied, with the structure and dtypes of another batch."""
     return map_parts(lambda like, *parts: np.array(parts, like.dtype), batch, *observations)
 
 
 def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
-    """Write the rows `at` of another batch into the lanes of this one."""
+    """Write the rows `at` of another batch into the rows `lanes` of this one."""
 
     def write(part: np.ndarray, other: Any) -> None:
         part[lanes] = np.asarray(other)[at]
@@ -62,27 +64,28 @@ def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
 
 
 def references_are_counted() -> bool:
-    """Whether `sys.getrefcount` tells who holds an object: not in a free-threaded Python, which counts otherwise."""
+    """Return whether `sys.getrefcount` counts references reliably, which it does not in free-threaded Python."""
     is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_gil_enabled is None or is_gil_enabled()
 
 
 class Takeover:
-    """Makes batches that others hand out into batches that nobody else will write to, copying where it must.
+    """Takes ownership of returned batches, so that nothing else writes to them, and copies them if necessary.
 
-    Whoever means to write into an array later has to hold a reference to it. So one that owns its memory and that
-    nobody but the caller holds is handed on as it is. A view of memory of which nothing is known is copied; and
-    everything is where references are not counted.
+    Code that will write into an array later must hold a reference to it. So an array that owns its memory, and to which
+    only the caller holds a reference, is returned as it is. A view, whose memory may be shared, is copied. Where
+    references are not counted, everything is copied.
     """
 
     def __init__(self, space: spaces.Space[Any], trusted: bool = False) -> None:
-        """
+        """Prepare for batches of observations of a space.
+
         Args:
-          space: of one observation.
-          trusted: who hands them out is known to never write into them again, though they are views.
+          space: the space of one observation.
+          trusted: True if the environment is known never to write into returned memory again, though it returns views.
 
         Raises:
-          TypeError: as `new_batch`.
+          TypeError: observations of this space are not arrays of numbers, or dicts or tuples of them.
         """
         self._dtypes = new_batch(space, lambda shape, dtype: dtype)
         self._trusted = trusted
@@ -91,21 +94,21 @@ class Takeover:
         self._calibrate(fresh)
 
     def own(self, batch: Any) -> Any:
-        """The batch, writable and in the dtypes of the space. Keep it in one local variable until you call this."""
-        # In a statement of its own: an expression that has the batch would hold it too.
+        """Return the batch, writable and in the space's dtypes. Call this with the batch in a single local variable."""
+        # A separate statement, because an expression that contains the batch would hold a reference too.
         holders = None if self._trusted else _holders(batch)
         is_ours = holders is None or (holders == self._alone and references_are_counted())
         return _convert(batch, self._dtypes, copy=not is_ours)
 
     def _calibrate(self, batch: Any) -> None:
-        # How many references the interpreter itself holds on the way is its own affair, and changes with its version:
-        # so they are counted once, as `own` counts them, on a batch that nobody else has.
+        # How many references the interpreter holds on the way depends on its version: so count them once, as `own`
+        # does, on a batch that has no other references.
         holders = None if self._trusted else _holders(batch)
         self._alone = holders or []
 
 
 def _holders(batch: Any) -> list[int]:
-    """The references to each container and array of a batch; -1 for an array whose memory is another's."""
+    """Return the reference count of each container and array of a batch; -1 for arrays that do not own their memory."""
     if isinstance(batch, np.ndarray):
         return [sys.getrefcount(batch) if batch.flags.owndata else -1]
     counts = [sys.getrefcount(batch)]

@@ -1,4 +1,4 @@
-"""EnvPool: its ids, its spaces as Gymnasium has them, and its steps and resets without the Python around them."""
+"""EnvPool: its ids, its spaces as Gymnasium has them, and direct calls of its steps and resets in C++."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from gymnasium import spaces
 
 from jaxenvs.arguments import did_you_mean
 
-# Seeds are int32, and lane i has that of the pool plus i.
+# Seeds are int32, and environment i has the pool's seed plus i.
 SEEDS = 2**31
-# Options that follow from the arguments of `make_vec_env`, or that a VecEnv has no use for.
+# Options that follow from the arguments of `make_vec_env`, or that a VecEnv does not use.
 NOT_OFFERED = ("num_envs", "seed", "env_seed", "env_type", "batch_size", "max_num_players", "gym_reset_return_info")
 
 
 def ids() -> Collection[str]:
-    """The ids of an EnvPool that is installed. To ask imports it, which takes seconds."""
+    """Return the ids of EnvPool, if it is installed. Importing it takes seconds."""
     found = importlib.util.find_spec("envpool")
     known: Collection[str] = () if found is None else importlib.import_module("envpool").list_all_envs()
     return known
 
 
 def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
-    """An EnvPool with Gymnasium's interface, whose lane i has the seed `seed + i`.
+    """Return an EnvPool with Gymnasium's interface, whose environment i has the seed `seed + i`.
 
     Args:
-      options: of `envpool.make`.
+      env_id: EnvPool's id.
+      num_envs: the number of environments.
+      seed: the seed of the first environment.
+      options: further arguments of `envpool.make`.
 
     Raises:
-      TypeError: EnvPool has no such option of this id, or does not accept what is given for it.
+      TypeError: EnvPool has no such option for this id, or does not accept its value.
       ValueError: it is a game of several players.
     """
     envpool = importlib.import_module("envpool")
@@ -46,11 +49,11 @@ def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
 
 
 def spec_of(env_id: str, options: dict[str, Any]) -> Any:
-    """EnvPool's spec of an id: `config`, `reward_threshold` and spaces, of which `aligned` makes Gymnasium's.
+    """Return EnvPool's spec of an id: `config`, `reward_threshold`, and spaces to convert with `aligned`.
 
     Raises:
-      TypeError: as `make`.
-      Exception: of whatever kind, where EnvPool does not accept the options.
+      TypeError: as in `make`.
+      Exception: of any kind, if EnvPool does not accept the options.
     """
     with _named(env_id, options):
         return importlib.import_module("envpool").make_spec(env_id, **options)
@@ -58,7 +61,7 @@ def spec_of(env_id: str, options: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
-    """Say which option it was: EnvPool's own TypeError names the arguments of a function in C++."""
+    """Replace EnvPool's TypeError, which names arguments of a C++ function, by one that names the option."""
     try:
         yield
     except TypeError as error:
@@ -78,17 +81,17 @@ def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
 
 
 def is_game(spec: Any) -> bool:
-    """Whether a spec is of an Atari game."""
+    """Return whether a spec is of an Atari game."""
     return "episodic_life" in spec.config._fields
 
 
 def is_pool(core: Any) -> bool:
-    """Whether an environment is an EnvPool."""
+    """Return whether an environment is an EnvPool."""
     return any(base.__module__.partition(".")[0] == "envpool" for base in type(core).__mro__)
 
 
 def with_seed(pool: Any, seed: int) -> Any:
-    """A pool like this one, which begins anew with another seed: EnvPool takes seeds only where it is made."""
+    """Return a pool like this one, newly made with another seed: EnvPool accepts seeds only when it is made."""
     config = pool.spec.config._replace(seed=seed % (SEEDS - pool.num_envs), env_seed=[])
     again = type(pool)(type(pool.spec)(config))
     vars(again).update({name: value for name, value in vars(pool).items() if name.startswith("_render")})
@@ -98,11 +101,11 @@ def with_seed(pool: Any, seed: int) -> Any:
 def aligned(
     observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """EnvPool's spaces of one lane, with what keeps them from being Gymnasium's put right.
+    """Return EnvPool's spaces of one environment, corrected where they differ from Gymnasium's.
 
-    EnvPool writes the least and the largest float where there is no bound, in Box2D the least positive one. MuJoCo's
-    actions are float64 with it and float32 with Gymnasium, so a model of one would not load beside the other; a pool
-    takes both.
+    EnvPool writes the smallest and the largest float where there is no bound, in Box2D the smallest positive one.
+    MuJoCo's actions are float64 in EnvPool and float32 in Gymnasium, so a model trained with one would not load with
+    the other; a pool accepts both.
     """
     if isinstance(action_space, spaces.Box) and action_space.dtype == np.float64:
         low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
@@ -122,16 +125,16 @@ def _unbounded_where_meant(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def counts_games(pool: Any) -> bool:
-    """Whether rewards are clipped or lives are episodes, in Atari, whose infos have those of the game."""
+    """Return whether an Atari pool clips rewards or makes episodes of lives; then its infos have the game's own."""
     config = pool.config
     return bool(config.get("episodic_life") or config.get("reward_clip"))
 
 
 class PoolCalls:
-    """Steps and resets of a pool by its calls in C++.
+    """Steps and resets of a pool by direct calls of its C++ functions.
 
-    A step of few cheap environments takes less time than the Python that EnvPool has around three such calls. What it
-    gives is the same, and in memory that EnvPool never writes to again.
+    A step of a few cheap environments takes less time than EnvPool's Python code around three such calls. The results
+    are the same, in memory that EnvPool never writes to again.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -148,7 +151,10 @@ class PoolCalls:
 
     @classmethod
     def of(cls, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> PoolCalls | None:
-        """Those of a pool; None of what is none, is in a wrapper, or has players or observations of several parts."""
+        """Return the calls of a pool, or None if they cannot be used.
+
+        They need an unwrapped EnvPool with one player and observations of one part.
+        """
         if not is_pool(vector_env):
             return None
         state, action = getattr(vector_env, "_state_keys", ()), getattr(vector_env, "_action_keys", ())
@@ -156,22 +162,22 @@ class PoolCalls:
         return cls(vector_env) if is_plain and vector_env.config["max_num_players"] == 1 else None  # type: ignore[attr-defined]
 
     def send(self, actions: np.ndarray) -> None:
-        """Start a step of all lanes."""
-        # Kept until the step is done, as C++ reads them in threads of its own.
+        """Start a step of all environments."""
+        # Kept until the step is done, as C++ reads them in its own threads.
         self._actions = actions = np.ascontiguousarray(actions, self._dtype)
         self._pool._send([self._lanes, self._lanes, actions])
 
     def receive(self) -> tuple[Any, ...]:
-        """Observations, rewards, terminated, truncated and infos of the step."""
+        """Return observations, rewards, terminated, truncated and infos of the step."""
         state = self._pool._recv()
         done, truncated = state[self._done], state[self._truncated]
         return state[self._observation], state[self._reward], done & ~truncated, truncated, self._info(state)
 
     def reset(self, lanes: np.ndarray) -> Callable[[], tuple[Any, dict[str, Any]]]:
-        """Start the next episodes of lanes that ended; the function returned waits for their first observations.
+        """Start next episodes after the previous ones ended; the returned function waits for the first observations.
 
-        A step of a lane that ended begins its next episode, whatever the action. `reset` would too, but begins a new
-        game where a life was lost.
+        After an episode's end, a step with any action begins the next episode. EnvPool's `reset` would too, but it
+        begins a new game where only a life was lost.
         """
         at = lanes.astype(np.int32)
         self._actions = self._no_actions[: len(at)]

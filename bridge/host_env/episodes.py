@@ -1,4 +1,4 @@
-"""The episodes of lanes that are stepped on the host: their returns and lengths, and what infos tell of them."""
+"""Episodes of environments that are stepped on the host: their returns and lengths, and the infos of a step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
 
 
 class Ended(NamedTuple):
-    """What the infos tell of episodes that ended in a step, one row for each.
+    """The episodes that ended in a step, as their infos report them: one row for each.
 
     Attributes:
-      lanes: where, int.
-      terminated: of the step, all lanes.
-      returns, lengths: of the episodes; None where the environments tell `episode` themselves.
+      lanes: the indices of the environments, int.
+      terminated: bools of the step, for all environments.
+      returns, lengths: of the episodes; `returns` is None if the environments write `episode` themselves.
       seconds: for `episode["t"]`.
-      told: which of them `returns` and `lengths` are of, as places in `lanes`; all if None.
+      told: the positions in `lanes` to which `returns` and `lengths` belong; None if they belong to all.
     """
 
     lanes: np.ndarray
@@ -31,11 +31,11 @@ class Ended(NamedTuple):
     told: np.ndarray | None = None
 
     def mark(self, infos: Infos, observations: list[Any]) -> None:
-        """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these lanes.
+        """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these environments.
 
         Args:
-          infos: what their environments told in the last step, a dict for each of the lanes.
-          observations: their last ones, each in memory of its own.
+          infos: the infos of the last step, a dict for each of the environments.
+          observations: their last observations, each in its own memory.
         """
         mark_ended(infos, self.terminated[self.lanes].tolist(), observations)
         if self.returns is not None:
@@ -45,19 +45,21 @@ class Ended(NamedTuple):
 
 
 class Episodes:
-    """Returns and lengths of the episodes under way, lane by lane, and the infos of a step.
+    """Counter of the returns and lengths of the current episodes, for all environments at once.
 
-    Nothing here loops over lanes whose episode goes on.
+    No loop runs over the environments whose episode continues.
 
     Attributes:
-      quiet_infos: makes the infos of lanes of which there is nothing to tell.
-      t_start: the time from which `episode["t"]` counts, as VecMonitor's.
+      quiet_infos: makes the infos of environments that have nothing to report.
+      t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
 
     def __init__(self, num_envs: int, monitored: bool = False) -> None:
-        """
+        """Start counting at zero in all environments.
+
         Args:
-          monitored: the environments write `episode` themselves, as those in a Monitor do; so nothing is counted.
+          num_envs: the number of environments.
+          monitored: True if the environments write `episode` themselves, as in a Monitor, so that nothing is counted.
         """
         self._returns = np.zeros(num_envs)
         self._begun = np.zeros(num_envs, np.int64)  # the step before the first of the episode
@@ -67,20 +69,21 @@ class Episodes:
         self.t_start = time.time()
 
     def begin(self) -> None:
-        """All lanes were reset."""
+        """Start counting anew after a reset of all environments."""
         self._returns[:] = 0
         self._begun[:] = self._steps
 
     def count(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Count a step of all lanes.
+        """Count a step of all environments.
 
         Args:
           rewards, terminated, truncated: numbers and bools, (num_envs,).
 
         Returns:
-          dones, bool (num_envs,), and the lanes whose episode ended, int (n,), of which `ended` is to be told.
+          dones, bool (num_envs,), and the indices of the environments whose episode ended, int (n,), to pass to
+            `ended`.
         """
         self._steps += 1
         if not self._monitored:
@@ -89,10 +92,13 @@ class Episodes:
         return dones, dones.nonzero()[0]
 
     def ended(self, lanes: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None) -> Ended:
-        """What there is to tell of the lanes that ended; from now on, their next episodes are counted.
+        """Return the episodes that ended, and start counting the next ones of these environments.
 
         Args:
-          whole: bool (len(lanes),), where what is counted ended too: a game, and not one of its lives. None is all.
+          lanes: the indices of the environments whose episode ended.
+          terminated: bools of the step, for all environments.
+          whole: bool (len(lanes),), False where a life of an Atari game ended but the counted game continues. None is
+            all True.
         """
         told = None if whole is None else whole.nonzero()[0]
         counted = lanes if told is None else lanes[told]
@@ -107,11 +113,11 @@ class Episodes:
     def step(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, Infos]:
-        """`count`, and the infos of a step in which no episode ended: for those who visit every lane anyway."""
+        """Call `count`, and return infos of a step in which no episode ended, for callers that fill in all infos."""
         return *self.count(rewards, terminated, truncated), self.quiet_infos({})
 
     def end(self, lanes: np.ndarray, infos: Infos, terminated: np.ndarray, observations: list[Any]) -> None:
-        """`ended`, written into infos at once; the arguments are those of `ended` and of `Ended.mark`."""
+        """Call `ended`, and write the result into infos. See `ended` and `Ended.mark` for the arguments."""
         self.ended(lanes, terminated).mark(infos, observations)
 
 
@@ -123,13 +129,13 @@ def infos_of_step(
     told: Told,
     reset_infos: Infos,
 ) -> tuple[np.ndarray, Infos]:
-    """The dones and infos of a step, as SB3 has them, of what environments told.
+    """Return the dones and infos of a step, as SB3 expects them.
 
     Args:
-      episodes: of all lanes; they count the step.
+      episodes: the counter of all environments' episodes, which counts this step.
       rewards, terminated, truncated: (num_envs,).
-      told: the terminal observations are of one's own.
-      reset_infos: those of lanes whose episode ended are replaced.
+      told: the environments' infos; its terminal observations must be copies.
+      reset_infos: a dict for each environment; the dicts of environments whose episode ended are replaced.
     """
     dones, ended, infos = episodes.step(rewards, terminated, truncated)
     for lane, info in told.infos.items():

@@ -28,39 +28,44 @@ from jaxenvs.arguments import instance
 
 
 class GymVecEnv(HostVecEnv):
-    """A `gymnasium.vector.VectorEnv` where Stable-Baselines3 expects a VecEnv, whatever its auto-reset mode.
+    """Stable-Baselines3 VecEnv around a `gymnasium.vector.VectorEnv` with any auto-reset mode.
 
-    Where an episode ends, its lane is reset in the same step, and no step that is not one of the environment's is
-    ever seen. With auto-reset SAME_STEP the environment does that itself. With NEXT_STEP and DISABLED the lanes that
-    ended are reset by `reset(options={"reset_mask": mask})`, which also cancels the reset that NEXT_STEP would bring.
+    Use it for environments that are vectorized already, such as those of `gymnasium.make_vec` or EnvPool.
 
-    Observations are handed on without a copy if nobody else holds them, and never written to again. Infos are as a
-    JaxVecEnv's: `TimeLimit.truncated`, what the environment tells of the lane, and where an episode ended
-    `terminal_observation` and `episode`; the latter is the environment's own if its lanes are in a Monitor. Of Atari
-    games whose lives EnvPool makes episodes, or whose rewards it clips, `episode` is of the whole game, unclipped.
+    When an episode ends, its environment is reset in the same step, and every transition is a real step of the
+    environment. With auto-reset SAME_STEP the vector environment does that itself. With NEXT_STEP and DISABLED,
+    environments whose episode ended are reset by `reset(options={"reset_mask": mask})`, which also cancels the reset
+    that NEXT_STEP would bring.
 
-    An EnvPool is made anew by a reset after `seed`, as it takes seeds only where it is made.
+    Observations are returned without a copy if no other reference to them exists, and are never overwritten. Infos are
+    as in JaxVecEnv: `TimeLimit.truncated`, the environment's own info, and at an episode's end `terminal_observation`
+    and `episode`. If all environments are wrapped in a Monitor, `episode` is Monitor's. For Atari games in EnvPool with
+    lives as episodes or clipped rewards, `episode` covers the whole game, unclipped.
+
+    A reset after `seed` makes an EnvPool anew, because EnvPool accepts seeds only when it is made.
 
     Attributes:
-      vector_env: the environment.
+      vector_env: the vector environment.
     """
 
     def __init__(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-        """
+        """Wrap a vector environment.
+
         Args:
-          vector_env: a SyncVectorEnv, an AsyncVectorEnv, one of `gymnasium.make_vec`, an EnvPool with Gymnasium's
-            interface, or one of your own, with `metadata["autoreset_mode"]`. It is this VecEnv's from now on. One of
-            your own with NEXT_STEP or DISABLED is reset here once, to see whether it reads `reset_mask`.
+          vector_env: a SyncVectorEnv, an AsyncVectorEnv, a result of `gymnasium.make_vec`, an EnvPool with Gymnasium's
+            interface, or a custom one with `metadata["autoreset_mode"]`. The GymVecEnv owns it from now on. A custom
+            one with NEXT_STEP or DISABLED is reset once here, to check whether it reads `reset_mask`.
 
         Raises:
-          ValueError, TypeError: it is none, or has a space that SB3 has no policies for, or it cannot reset single
-            lanes, or steps only some.
+          ValueError, TypeError: it is not a vector environment; SB3 has no policies for its spaces; it cannot reset
+            single environments; or it steps only some of them at a time.
         """
         require_all_lanes(vector_env)
-        # Wrappers around the whole have attributes of their own; those of the lanes are further in.
+        # Wrappers around the vector environment have their own attributes; the sub-environments belong to the innermost
+        # one.
         core = vector_env.unwrapped
         observation_space, action_space = vector_env.single_observation_space, vector_env.single_action_space
-        # What EnvPool hands out is memory that it never writes to again, allocated in C++ for each step.
+        # EnvPool returns memory that C++ allocates for each step, and that EnvPool never writes to again.
         self._is_trusted = envpool.is_pool(vector_env)
         self._counts_games = self._is_trusted and envpool.counts_games(vector_env)
         if self._is_trusted:
@@ -68,8 +73,9 @@ class GymVecEnv(HostVecEnv):
         self._takeover = Takeover(observation_space, self._is_trusted)
         self._step_by(vector_env)
         self._actions: Any = None
-        self._resets_tell = False  # or else the reset_infos stay empty, and nobody has to empty them
-        # What lanes told as they began, with the row of each: made into reset_infos when somebody reads these.
+        self._resets_tell = False  # while False, reset_infos stay empty and need not be cleared
+        # The infos of the latest resets, and the row of each environment in them. Reading `reset_infos` converts them
+        # to dicts.
         self._began: dict[int, tuple[tuple[dict[str, Any], int], int]] = {}
         super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
         fps = vector_env.metadata.get("render_fps")
@@ -78,10 +84,10 @@ class GymVecEnv(HostVecEnv):
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def _step_by(self, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-        """Take this environment's calls from now on.
+        """Use this vector environment's functions from now on.
 
         Raises:
-          ValueError: it cannot reset single lanes.
+          ValueError: it cannot reset single environments.
         """
         self.vector_env = vector_env
         self._reset_lanes: LaneReset | None = None
@@ -94,10 +100,10 @@ class GymVecEnv(HostVecEnv):
             self._reset_lanes = lane_reset_of(vector_env)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """Options for the next reset, the same for all lanes.
+        """Set options for the next reset, the same for all environments.
 
         Raises:
-          ValueError: they differ between lanes, of which Gymnasium's vector environments have no notion.
+          ValueError: they differ between environments, which Gymnasium's vector environments do not support.
         """
         if isinstance(options, list) and any(part != options[0] for part in options):
             raise ValueError(f"options must be the same for all environments of a GymVecEnv, got {options}.")
@@ -109,7 +115,8 @@ class GymVecEnv(HostVecEnv):
         if seed is not None and envpool.is_pool(self.vector_env):
             self._source, seed = envpool.with_seed(self.vector_env, int(seed)), None
             self._step_by(self._source)
-        # All lanes' seeds by the first: that is how both count, and native environments take no list.
+        # The first environment's seed is enough: SB3 and Gymnasium both count up from it, and native environments
+        # accept no list.
         observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
         observation = self._takeover.own(observation)
         for array in parts_of(observation):
@@ -134,17 +141,17 @@ class GymVecEnv(HostVecEnv):
         else:
             observation, rewards, terminated, truncated, info = self._receive()
         observation = self._takeover.own(observation)
-        terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # which may be JAX's
+        terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
-        rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # SB3 writes into them
+        rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
         told = self._kept(info)
         if not ended.size:
             write = _writer(told, np.arange(self.num_envs)) if told else None
             return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
-        # First, as EnvPool resets lanes in threads of its own meanwhile.
+        # Before the rest, because EnvPool resets environments in its own threads meanwhile.
         first = None if self._reset_lanes is None else self._reset_lanes(ended)
         whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
-        # The source may write into its flags again before anybody reads the infos.
+        # The vector environment may overwrite its flags before the infos are read.
         facts = self._episodes.ended(ended, terminated.copy(), whole)
         final_observation, final_info = self._end(ended, first, observation, info, told)
         write = _writer(told, (~dones).nonzero()[0] if told else ended[:0], facts, final_observation, final_info)
@@ -158,10 +165,17 @@ class GymVecEnv(HostVecEnv):
         info: dict[str, Any],
         told: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """The last observations of the lanes that ended, and infos of all; then `observation` has their first.
+        """Return the last observations of ended episodes, and infos; write first observations into `observation`.
 
         Args:
-          first: as LaneReset returns it, where lanes are reset one by one.
+          ended: the indices of the environments whose episode ended.
+          first: the function that a LaneReset returned, if environments are reset one by one.
+          observation: a batch for all environments, after the step.
+          info: the infos of the step, as Gymnasium batches them.
+          told: the same without the previous episode's infos, as `_kept` returns them.
+
+        Returns:
+          Last observations of the ended environments, and infos of all.
         """
         if first is None:
             self._update_reset_infos(ended, told, ended, self.num_envs)
@@ -169,14 +183,14 @@ class GymVecEnv(HostVecEnv):
         final_observation = take(observation, ended)
         begun, first_info = first()
         num_rows = len(parts_of(begun)[0])
-        # EnvPool returns the lanes that were reset, and Gymnasium's own all of them.
+        # EnvPool returns the reset environments only, and Gymnasium's own classes all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, begun, at)
         self._update_reset_infos(ended, self._kept(first_info), at, num_rows)
         return final_observation, told
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
-        """What all lanes tell, to be read later."""
+        """Return the environments' infos in memory that stays unchanged until they are read."""
         return info if self._is_trusted or not info else kept(info)
 
     def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
@@ -186,7 +200,7 @@ class GymVecEnv(HostVecEnv):
 
     @property
     def reset_infos(self) -> Infos:
-        """What each lane told as its episode began."""
+        """The info with which each environment's episode began."""
         for lane, ((told, num_rows), row) in self._began.items():
             (self._reset_infos[lane],) = lane_infos(told, np.array([row]), num_rows)
         self._began.clear()
@@ -198,18 +212,18 @@ class GymVecEnv(HostVecEnv):
         self._began.clear()
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the vector environment."""
         self.vector_env.close()
 
     # --- Attributes ---------------------------------------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of the environment of each lane; of the vector environment if lanes have none of their own.
+        """Return an attribute of each environment, or of the vector environment if there are no separate ones.
 
         Raises:
           AttributeError: there is no such attribute.
-          TypeError: a name is a str.
-          ValueError: there are no such lanes.
+          TypeError: `attr_name` is not a str.
+          ValueError: an index is out of range.
         """
         if attr_name == "render_mode":
             return [self.vector_env.render_mode for _ in lanes_of(indices, self.vector_env.num_envs)]
@@ -221,12 +235,12 @@ class GymVecEnv(HostVecEnv):
         return super().get_attr(attr_name, indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of the environment of each lane; of the vector environment if lanes have none of their own.
+        """Set an attribute of each environment, or of the vector environment if there are no separate ones.
 
         Raises:
-          AttributeError: a vector environment of the latter kind has no such attribute.
-          TypeError: a name is a str.
-          ValueError: there are no such lanes; or they are not all, and the environment has one value for all.
+          AttributeError: a vector environment without separate environments has no such attribute.
+          TypeError: `attr_name` is not a str.
+          ValueError: an index is out of range; or not all environments are selected, and they share one value.
         """
         if hasattr(self._source, "envs"):
             for env in self._lane_envs(attr_name, indices):
@@ -243,12 +257,13 @@ class GymVecEnv(HostVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environment of each lane.
+        """Call a method of each environment.
 
         Raises:
-          AttributeError: there is no such method, or lanes have no environments of their own.
-          TypeError: a name is a str.
-          ValueError: there are no such lanes; or they are not all, and the environment calls all or none.
+          AttributeError: there is no such method, or there are no separate environments.
+          TypeError: `method_name` is not a str.
+          ValueError: an index is out of range; or not all environments are selected, and the vector environment calls
+            all or none.
         """
         if hasattr(self._source, "envs"):
             methods = [env.get_wrapper_attr(method_name) for env in self._lane_envs(method_name, indices)]
@@ -262,7 +277,7 @@ class GymVecEnv(HostVecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether lanes are wrapped, as far as their environments are in this process; True for Monitor."""
+        """Return whether environments are wrapped, as far as they are in this process; always True for Monitor."""
         wrapped = super().env_is_wrapped(wrapper_class, indices)
         if not hasattr(self._source, "envs"):
             return wrapped
@@ -270,7 +285,7 @@ class GymVecEnv(HostVecEnv):
         return [known or is_wrapped(self._source.envs[lane], wrapper_class) for lane, known in zip(lanes, wrapped)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""
+        """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
         if hasattr(self._source, "envs"):
             return [env.render() for env in self._source.envs[:MAX_IMAGES]]
         return super().get_images()
@@ -282,18 +297,18 @@ class GymVecEnv(HostVecEnv):
         return [self._source.envs[lane] for lane in lanes_of(indices, self.num_envs)]
 
     def _are_monitored(self) -> bool:
-        """Whether the lanes are in Monitors, whose `episode` may count other rewards than those seen here."""
+        """Return whether all environments are in Monitors, whose `episode` may count other rewards."""
         core: Any = self.vector_env.unwrapped
         if hasattr(core, "envs"):
             return all(is_wrapped(env, Monitor) for env in core.envs)
-        # In another process a method of Monitor tells.
+        # In other processes, a method of Monitor reveals it.
         return isinstance(core, gymnasium.vector.AsyncVectorEnv) and all(
             core.call("has_wrapper_attr", "get_episode_rewards")
         )
 
 
 def _halves_of_a_step(vector_env: Any) -> tuple[Any, Any]:
-    """What starts a step and what waits for it, where these are two: those of AsyncVectorEnv, or of EnvPool."""
+    """Return the functions that start a step and wait for it, as in AsyncVectorEnv and EnvPool; else None twice."""
     for send, receive in (("step_async", "step_wait"), ("send", "recv")):
         if hasattr(vector_env, send) and hasattr(vector_env, receive):
             return getattr(vector_env, send), getattr(vector_env, receive)
@@ -307,12 +322,14 @@ def _writer(
     final_observation: Any = None,
     final_info: Mapping[str, Any] | None = None,
 ) -> Callable[[Infos], None]:
-    """What StepInfos call once they are read.
+    """Return the function that StepInfos call when they are read.
 
     Args:
-      told: by the lanes `going_on`.
-      facts: of the lanes that ended, if there are any; then `final_observation` has a row for each of these, and
-        `final_info` is what all lanes tell.
+      told: infos of the environments `going_on`, as Gymnasium batches them.
+      going_on: the indices of the environments whose episode continues.
+      facts: the ended episodes, if there are any.
+      final_observation: a row for each ended episode.
+      final_info: infos of all environments, from which the infos of the ended episodes are taken.
     """
 
     def write(infos: Infos) -> None:
@@ -329,7 +346,7 @@ def _writer(
 
 
 def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:
-    """The final observations of some lanes with auto-reset SAME_STEP: a batch like `observation`."""
+    """Return the last observations of the `ended` environments with auto-reset SAME_STEP, as a batch."""
     final = info.get("final_obs")
     if final is None:
         raise ValueError(

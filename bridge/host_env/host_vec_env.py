@@ -1,4 +1,4 @@
-"""HostVecEnv: what the VecEnvs over environments that step themselves, all lanes at once, have in common."""
+"""HostVecEnv: the base class of VecEnvs around a vector environment that steps all its environments at once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jaxenvs.arguments import instance
 
 
 class HostVecEnv(AllLanesVecEnv):
-    """Seeds, checked actions, calls in order, and the episodes, for a source that steps all its lanes at once.
+    """Base class of VecEnvs around a vector environment: seeds, checked actions, call order, and episode statistics.
 
-    A step that fails leaves the source in no state one knows: `reset` starts anew.
+    A step that fails leaves the vector environment in an unknown state: `reset` starts anew.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class HostVecEnv(AllLanesVecEnv):
         action_space: Space,
         monitored: bool = False,
     ) -> None:
-        """
+        """Wrap a vector environment.
+
         Args:
-          source: what has the attributes of the lanes, and `render`.
-          observation_space, action_space: of one lane.
-          monitored: as that of Episodes.
+          source: the object with the attributes of the environments, and `render`.
+          num_envs: the number of environments.
+          observation_space, action_space: the spaces of one environment.
+          monitored: True if the environments write `episode` into their infos themselves, as in a Monitor.
 
         Raises:
           TypeError: Stable-Baselines3 has no policies for these actions.
@@ -48,14 +50,14 @@ class HostVecEnv(AllLanesVecEnv):
 
     @property
     def t_start(self) -> float:
-        """The time from which `episode["t"]` counts, as VecMonitor's."""
+        """The time from which `episode["t"]` counts, as in VecMonitor."""
         return self._episodes.t_start
 
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
-        """Start an episode in every lane. A step under way is waited for, and forgotten.
+        """Start an episode in every environment. If a step is under way, wait for it and discard its result.
 
         Raises:
-          TypeError: there are arguments, which SB3's `reset` does not take.
+          TypeError: arguments were given; SB3's `reset` takes none.
         """
         if args or kwargs:
             raise TypeError("reset takes no arguments, as in SB3: call seed or set_options before it.")
@@ -71,14 +73,14 @@ class HostVecEnv(AllLanesVecEnv):
         return observation
 
     def step_async(self, actions: Any) -> None:
-        """Start a step of all lanes with their actions.
+        """Start a step of all environments.
 
         Args:
-          actions: (num_envs, *shape of an action); lists too.
+          actions: (num_envs, *shape of an action), an array or lists.
 
         Raises:
-          ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
-          RuntimeError: there was no reset, or there is a step under way.
+          ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. No environment was stepped.
+          RuntimeError: `reset` was not called, or a step is already under way.
         """
         if self._is_stepping:
             raise RuntimeError("step_async was called again before step_wait.")
@@ -87,12 +89,12 @@ class HostVecEnv(AllLanesVecEnv):
                 "Call reset() first: the environments have not been reset, or a failed step lost their state."
             )
         actions = self._check_action(actions)
-        self._is_reset = False  # until the step is done: one that fails leaves no state
+        self._is_reset = False  # until the step is done: if it fails, there is no state
         self._begin_step(actions)
         self._is_stepping = True
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
+        """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
         if not self._is_stepping:
             raise RuntimeError("step_wait was called without step_async.")
         self._is_stepping = False
@@ -101,26 +103,26 @@ class HostVecEnv(AllLanesVecEnv):
         return result
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of the environment, which is that of every lane.
+        """Return an attribute of the vector environment, once for each index, as all environments share it.
 
         Raises:
           AttributeError: there is no such attribute.
-          TypeError: a name is a str.
-          ValueError: there are no such lanes.
+          TypeError: `attr_name` is not a str.
+          ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
         lanes = lanes_of(indices, self._source.num_envs)
-        if attr_name == "render_mode":  # which VecEnv asks for, and nobody must have
+        if attr_name == "render_mode":  # VecEnv reads it, and it is optional
             return [getattr(self._source, attr_name, None)] * len(lanes)
         return [getattr(self._source, attr_name)] * len(lanes)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of the environment, for all lanes.
+        """Set an attribute of the vector environment, for all environments.
 
         Raises:
           AttributeError: there is no such attribute.
-          TypeError: a name is a str.
-          ValueError: `indices` are not all lanes.
+          TypeError: `attr_name` is not a str.
+          ValueError: `indices` does not select all environments.
         """
         self.get_attr(attr_name)
         self._all_lanes(indices, f"has one {attr_name}")
@@ -129,23 +131,23 @@ class HostVecEnv(AllLanesVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Refuse: lanes have no environments of their own to call.
+        """Raise AttributeError: there are no separate environments whose method could be called.
 
         Raises:
-          AttributeError: always. Lanes have no environments of their own.
+          AttributeError: always.
         """
         raise AttributeError(f"{self._source} has no single environments whose {method_name} could be called.")
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""
+        """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
         pictures = self._source.render() if self.render_mode is not None else None
         return [None] * self.num_envs if pictures is None else list(pictures)[:MAX_IMAGES]
 
     def _all_lanes(self, indices: VecEnvIndices, what: str) -> list[int]:
-        """The numbers of all lanes, where nothing less can be meant.
+        """Return the indices of all environments, if `indices` selects all of them.
 
         Raises:
-          ValueError: `indices` are not all lanes.
+          ValueError: `indices` does not select all environments.
         """
         lanes = lanes_of(indices, self.num_envs)
         if len(set(lanes)) < self.num_envs:
@@ -154,7 +156,7 @@ class HostVecEnv(AllLanesVecEnv):
 
     @abstractmethod
     def _reset_all(self) -> tuple[Any, Infos]:
-        """Reset all lanes, by `self._seeds` and `self._options`, to their observations and infos."""
+        """Reset all environments with `self._seeds` and `self._options`; return their observations and infos."""
 
     @abstractmethod
     def _begin_step(self, actions: np.ndarray) -> None:
@@ -162,4 +164,4 @@ class HostVecEnv(AllLanesVecEnv):
 
     @abstractmethod
     def _finish_step(self) -> VecEnvStepReturn:
-        """What `step_wait` gives."""
+        """Wait for the step that `_begin_step` started, and return the result of `step_wait`."""

@@ -1,4 +1,4 @@
-"""How the lanes of a Gymnasium vector environment are reset one by one, without a step of the others."""
+"""Resets of single environments of a Gymnasium vector environment, without a step of the others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from bridge.host_env.envpool import is_pool
 
-# Starts the resets of some lanes, given by their numbers. The function that it returns waits for the observation and
-# info of all lanes, or of these.
+# Starts the resets of some environments, given their indices. The returned function waits, and returns the observations
+# and infos of all environments, or only of the reset ones.
 LaneReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
 
 
 def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The auto-reset mode that a vector environment declares.
+    """Return the auto-reset mode that a vector environment declares.
 
     Raises:
       ValueError: the environment does not declare its mode.
@@ -34,20 +34,20 @@ def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 
 def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
-    """The way to reset some of the lanes, and to clear the reset that would otherwise come with their next step.
+    """Return a function that resets some of the environments, and cancels the reset that their next step would bring.
 
-    There must be one. A step gives as many transitions as there are lanes, and Stable-Baselines3 stores them all. One
-    that resets a lane moves every other lane on: so there is no order of such steps in which all lanes give a real
-    transition each time, and a wrapper that has nothing but them must hide a dummy one or invent it.
+    Such a function is required. A step returns a transition for every environment, and Stable-Baselines3 stores them
+    all. A step that resets one environment also steps all others: so no order of such steps yields a real transition of
+    every environment each time, and a wrapper without single resets would have to hide or invent a dummy one.
 
     Raises:
-      ValueError: there is none.
+      ValueError: the vector environment cannot reset single environments.
     """
     core = vector_env.unwrapped
     if type(vector_env) is CartPoleVectorEnv:
         return lambda lanes: lambda: _reset_cartpoles(vector_env, lanes)
     if isinstance(core, AsyncVectorEnv) and not core.shared_memory:
-        # Its workers forget the reset that is due only if they share memory.
+        # Its workers cancel the pending reset only if they share memory.
         raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such an environment twice")
     if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
         _require_reset_mask(vector_env)
@@ -61,9 +61,10 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
 
 
 def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """Find out by a reset of all lanes, because one that ignores the mask would later reset them all unnoticed.
+    """Check that a vector environment reads `reset_mask`, by a reset of all environments.
 
-    The innermost environment is asked, as wrappers may read the mask for purposes of their own.
+    One that ignores the mask would later reset all environments unnoticed. The innermost environment is tested, because
+    wrappers may read the mask for other purposes.
     """
     core = vector_env.unwrapped
     options = _Probe(reset_mask=np.ones(vector_env.num_envs, bool))
@@ -76,7 +77,7 @@ def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
 
 
 class _Probe(dict[str, Any]):
-    """Options of a reset that notice whether anybody reads one."""
+    """Reset options that record whether `reset_mask` was read."""
 
     was_read = False
 
@@ -103,7 +104,7 @@ def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError
 
 
 def _reset_cartpoles(vector_env: Any, lanes: np.ndarray) -> tuple[Any, dict[str, Any]]:
-    """What its own next step would do to these lanes, from its own generator."""
+    """Reset some environments as their own next step would, with their own random generator."""
     vector_env.state[:, lanes] = first = vector_env.np_random.uniform(vector_env.low, vector_env.high, (4, len(lanes)))
     vector_env.steps[lanes] = 0
     vector_env.prev_done[lanes] = False
@@ -111,11 +112,11 @@ def _reset_cartpoles(vector_env: Any, lanes: np.ndarray) -> tuple[Any, dict[str,
 
 
 def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """Refuse what is no vector environment that steps all its lanes at once.
+    """Raise unless a vector environment steps all its environments at once.
 
     Raises:
-      TypeError: it is no vector environment.
-      ValueError: a step of it is one of some lanes only.
+      TypeError: it is not a vector environment.
+      ValueError: one step of it steps only some of the environments.
     """
     if not isinstance(vector_env, gymnasium.vector.VectorEnv):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")

@@ -1,4 +1,4 @@
-"""Functions that make one Gymnasium environment each, here or in another process."""
+"""Functions that each make one Gymnasium environment, in this or another process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bridge.environment_ids import gymnasium_spec
 from jaxenvs import Environment
 from jaxenvs.arguments import shown
 
-# Functions below are sent to other processes by value, so they may name no function of this package: that would be sent
-# by its name, and whoever looks it up imports JAX and PyTorch.
+# The functions below are sent to other processes by value, so they must not refer to functions of this package: these
+# would be sent by name, and looking them up imports JAX and PyTorch.
 
 
 def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """The function that makes one environment, with the parameters `kwargs`.
+    """Return the function that makes one environment, with the parameters `kwargs`.
 
     Raises:
       TypeError: `env_id` is neither an id nor a class or function.
@@ -47,10 +47,13 @@ def env_fn(
     wrapper_class: Callable[..., Any] | None,
     wrapper_kwargs: dict[str, Any],
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """The function that makes the environment of a lane, in its Monitor and wrapper.
+    """Return the function that makes the environment of one index, in its Monitor and wrapper.
 
     Args:
-      monitor_kwargs: with nothing in it there is no Monitor.
+      make: makes the environment itself.
+      seed: seeds its action space, unless it is None.
+      monitor_kwargs: arguments of the Monitor; if empty, there is no Monitor.
+      wrapper_class, wrapper_kwargs: the outermost wrapper, if there is one, and its arguments.
     """
 
     def make_lane(**changes: Any) -> gymnasium.Env[Any, Any]:
@@ -67,6 +70,6 @@ def env_fn(
             env = Monitor(env, **{**monitor_kwargs, **changes})
         return env if wrapper_class is None else wrapper_class(env, **wrapper_kwargs)
 
-    # In a worker that is started again, a Monitor goes on with the file of the one before.
+    # In a restarted worker, a Monitor continues the file of the previous one.
     make_lane.again = functools.partial(make_lane, override_existing=False)  # type: ignore[attr-defined]
     return make_lane

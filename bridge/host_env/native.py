@@ -1,4 +1,4 @@
-"""NativeVectorEnv: the protocol of vectorised environments in C, C++ or Rust, and the memory that they write into."""
+"""NativeVectorEnv: the protocol of vectorized environments in C, C++ or Rust, and the memory that they write into."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from bridge.host_env.batches import new_batch, references_are_counted
 from bridge.observations import map_parts
 
-# What XLA wants of memory that it is to use without a copy.
+# The alignment that XLA requires of memory to use it without a copy.
 ALIGNMENT = 64
 
-# So many steps' memory is kept for further ones. Who holds more steps than that has them for good.
+# The memory of at most this many steps is reused. If the caller holds more, the oldest leaves the pool for good.
 MOST_BUFFERS = 8
 
 
@@ -24,14 +24,14 @@ class Buffers:
     """The memory of one step. Every array has the leading axis `num_envs`, is row-major and aligned to 64 bytes.
 
     An observation is an array in the shape and dtype of the space, or a dict or tuple of such arrays, as the space is.
-    The same few Buffers come again and again: what is worked out for them, such as addresses, may be kept in a
+    The same few Buffers are reused: what is computed for them, such as addresses, may be cached in a
     `weakref.WeakKeyDictionary`.
 
     Attributes:
-      observation: the present ones: where an episode ended, the first of the next.
+      observation: the current observations: where an episode ended, the first one of the next episode.
       reward: float32.
       terminated, truncated: bool. They may both be True.
-      final_observation: where an episode ended, the last of it. Elsewhere it is not read.
+      final_observation: where an episode ended, its last observation. Elsewhere it is not read.
     """
 
     observation: Any
@@ -43,14 +43,14 @@ class Buffers:
 
 @runtime_checkable
 class NativeVectorEnv(Protocol):
-    """A vectorised environment that writes into memory it is given. There is nothing to inherit.
+    """Protocol of a vectorized environment that writes into memory it is given. There is nothing to inherit.
 
-    It may also have `send(actions, buffers)`, which starts a step and returns at once, and `recv()`, which waits for
-    it: then these are used in place of `step_into`. Actions and buffers live until `recv` returns.
+    An environment may also have `send(actions, buffers)`, which starts a step and returns immediately, and `recv()`,
+    which waits for it: then these are used instead of `step_into`. Actions and buffers live until `recv` returns.
 
     Attributes:
-      observation_space, action_space: of one lane.
-      num_envs: how many lanes.
+      observation_space, action_space: the spaces of one environment.
+      num_envs: the number of environments.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -58,42 +58,49 @@ class NativeVectorEnv(Protocol):
     num_envs: int
 
     def reset_into(self, buffers: Buffers, seeds: np.ndarray | None) -> None:
-        """Start an episode in every lane: write `observation`.
+        """Start an episode in every environment: write `observation`.
 
         Args:
-          seeds: uint64 (num_envs,), for the first episodes of these seeds; None for the next ones.
+          buffers: the memory to write into.
+          seeds: uint64 (num_envs,), for the first episodes of these seeds; None for the next episodes.
         """
 
     def step_into(self, actions: np.ndarray, buffers: Buffers) -> None:
-        """Step every lane, and begin the next episode where one ends: write all of `buffers`.
+        """Step every environment, and begin the next episode where one ends: write all of `buffers`.
 
-        Other buffers than those of the step before: what a lane is in must be kept elsewhere.
+        The buffers are not those of the previous step: store the state of the environments elsewhere.
 
         Args:
           actions: (num_envs, *shape of an action), row-major, in the dtype of the space, members of it.
+          buffers: the memory to write into.
         """
 
 
 class BufferPool:
-    """Buffers that are written again only when nobody holds any array of them any more, or a view of one.
+    """Pool of Buffers that are reused only when no reference to any of their arrays, or to a view of one, is left.
 
-    Stable-Baselines3 keeps an observation until after the next step, wrappers and callbacks longer: with a pool, nobody
-    has to copy, whoever they are. Two or three are in use as a rule.
+    Stable-Baselines3 keeps an observation until after the next step, wrappers and callbacks longer: with a pool, none
+    of them has to copy it. Usually two or three Buffers are in use.
     """
 
     def __init__(self, num_envs: int, observation_space: gymnasium.Space[Any]) -> None:
-        """
+        """Allocate the first Buffers.
+
+        Args:
+          num_envs: the number of environments.
+          observation_space: the space of one observation.
+
         Raises:
-          TypeError: observations of this space are no arrays of numbers.
+          TypeError: observations of this space are not arrays of numbers.
         """
         self._num_envs, self._space = num_envs, observation_space
         self._pool = [_Block(num_envs, observation_space)]
 
     def take(self) -> Buffers:
-        """Buffers that nobody holds. Hand out `view`s of their arrays, not the arrays."""
+        """Return Buffers to which no reference is left. Give callers `views` of their arrays, not the arrays."""
         for at, block in enumerate(self._pool):
             if block.is_free():
-                # To the end, so that the one that has been free for longest is asked first.
+                # Moved to the end, so that the one that has been free for longest is checked first.
                 self._pool.append(self._pool.pop(at))
                 return block.buffers
         if len(self._pool) == MOST_BUFFERS:
@@ -103,11 +110,11 @@ class BufferPool:
 
 
 class _Block:
-    """Buffers in one piece of memory, so that one count tells whether anybody holds a part of it."""
+    """Buffers in one piece of memory, so that one reference count shows whether any part of it is in use."""
 
     def __init__(self, num_envs: int, space: gymnasium.Space[Any]) -> None:
         self.buffers = _allocate(num_envs, space)
-        self._memory = self.buffers.reward.base  # that of every view, as NumPy keeps no chains of them
+        self._memory = self.buffers.reward.base  # the base of every view, as NumPy keeps no chains of views
         self._alone = self._holders()
 
     def is_free(self) -> bool:
@@ -126,7 +133,7 @@ def _allocate(num_envs: int, space: gymnasium.Space[Any]) -> Buffers:
 
 
 def _lay_out(num_envs: int, space: gymnasium.Space[Any], memory: np.ndarray | None) -> tuple[Buffers, int]:
-    """Buffers one array after the other in `memory`, and how many bytes they take."""
+    """Return Buffers whose arrays lie one after the other in `memory`, and the bytes that they take."""
     end = 0
 
     def place(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -142,5 +149,5 @@ def _lay_out(num_envs: int, space: gymnasium.Space[Any], memory: np.ndarray | No
 
 
 def views(batch: Any) -> Any:
-    """A batch of views, which hold the memory as long as somebody holds them."""
+    """Return a batch of views, which keep the memory in use as long as they exist."""
     return map_parts(lambda part: part[:], batch)

@@ -16,20 +16,25 @@ from jaxenvs.arguments import positive_int
 
 
 class NativeVecEnv(HostVecEnv):
-    """An environment in C, C++ or Rust where Stable-Baselines3 expects a VecEnv: see docs/native-environments.md.
+    """Stable-Baselines3 VecEnv around an environment in C, C++ or Rust: see docs/native-environments.md.
 
-    The environment writes observations and rewards into memory that is handed on as it is, and that a policy's tensor
-    shares. It is written to again once nobody holds any of it. Infos are as a JaxVecEnv's.
+    Use it for environments that follow the NativeVectorEnv protocol. They write observations and rewards into memory
+    that is returned without a copy, and that a policy's tensors share. It is reused once no reference to any of it is
+    left. Infos are as in JaxVecEnv.
 
     Attributes:
       env: the environment.
     """
 
     def __init__(self, env: NativeVectorEnv) -> None:
-        """
+        """Wrap an environment.
+
+        Args:
+          env: an environment that follows the NativeVectorEnv protocol.
+
         Raises:
-          TypeError: it does not follow the protocol, or has a space that SB3 has no policies for.
-          ValueError: `num_envs` is no positive int.
+          TypeError: it does not follow the protocol, or SB3 has no policies for its spaces.
+          ValueError: `num_envs` is not a positive int.
         """
         if not isinstance(env, NativeVectorEnv):
             needed = [*NativeVectorEnv.__annotations__, "reset_into", "step_into"]
@@ -44,7 +49,7 @@ class NativeVecEnv(HostVecEnv):
         super().__init__(env, num_envs, env.observation_space, env.action_space)
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """Takes none: the protocol has none."""
+        """Raise ValueError if there are options, which the protocol does not have."""
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(f"A NativeVecEnv accepts no reset options, got {options}.")
 
@@ -57,7 +62,7 @@ class NativeVecEnv(HostVecEnv):
 
     def _begin_step(self, actions: np.ndarray) -> None:
         buffers = self._pool.take()
-        # Kept until the step is done, as the environment may read them in a thread of its own.
+        # Kept until the step is done, as the environment may read them in its own thread.
         self._actions = actions = np.ascontiguousarray(actions)
         if self._send is None or self._receive is None:
             self.env.step_into(actions, buffers)
@@ -86,7 +91,7 @@ class NativeVecEnv(HostVecEnv):
         return views(buffers.observation), reward, dones, StepInfos(self._episodes.quiet_infos, write)
 
     def close(self) -> None:
-        """Close the environment, if it has a `close`."""
+        """Close the environment, if it has a method `close`."""
         close = getattr(self.env, "close", None)
         if close is not None:
             close()

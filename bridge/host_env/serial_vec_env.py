@@ -1,4 +1,4 @@
-"""SerialVecEnv: Gymnasium environments in this process, as SB3's DummyVecEnv has them, stepped by a cheaper loop."""
+"""SerialVecEnv: Gymnasium environments in this process, like SB3's DummyVecEnv, with a faster loop."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from bridge.vec_env.argument_checks import lanes_of
 
 
 class SerialVecEnv(DummyVecEnv):
-    """Gymnasium environments stepped one after another in this process.
+    """Vectorized environment that steps Gymnasium environments one after another in this process.
 
-    A DummyVecEnv that takes less time: infos are copied only where there is something in them, observations once, and
-    returns and lengths of episodes are counted for all lanes at once, not by a Monitor in each. The infos have
-    `episode` all the same; where the environments are in a Monitor already, it is theirs.
+    Use it for environments that take less time than a process needs to wake up. It is a DummyVecEnv that copies infos
+    only if they are not empty, copies observations once, and counts returns and lengths of episodes for all
+    environments at once instead of in a Monitor around each. Infos still have `episode`; if the environments are
+    already in a Monitor, it is Monitor's.
 
-    Every array that `reset` and `step` return is of its own, writable, never written to again. The info of a lane in
-    which nothing happened may be the very dict of the step before, unless somebody wrote into it.
+    `reset` and `step` return new arrays, which are writable and never overwritten. If an environment has no info and
+    its episode continues, its info may be the dict of the previous step, unless your code wrote into it.
 
     Attributes:
       envs: the environments.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
-        """
+        """Make the environments.
+
         Args:
-          env_fns: functions that make the environments, a new one each.
+          env_fns: functions that each make and return a new environment.
 
         Raises:
           ValueError: two functions returned the same environment.
@@ -53,10 +55,10 @@ class SerialVecEnv(DummyVecEnv):
         return self._as_observation(observations)
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions of a step.
+        """Store the actions of a step.
 
         Raises:
-          ValueError: there is not one for each environment.
+          ValueError: their number is not the number of environments.
         """
         if len(actions) != self.num_envs:
             raise ValueError(
@@ -76,20 +78,20 @@ class SerialVecEnv(DummyVecEnv):
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """As SB3's. A numeric parameter of a JAX environment is changed through all wrappers."""
+        """Set an attribute as SB3 does. A numeric parameter of a JAX environment is changed through all wrappers."""
         for env in self._get_target_envs(indices):
             set_attribute(env, attr_name, value)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """As SB3's, and always True for Monitor, whose `episode` every info of an ended episode has."""
+        """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
             return [True for _ in lanes_of(indices, self.num_envs)]
         return super().env_is_wrapped(wrapper_class, indices)
 
     def _as_observation(self, observations: dict[Any, np.ndarray]) -> VecEnvObs:
-        plain = observations.get(None)  # as SB3's function does it, in less time
+        plain = observations.get(None)  # a plain observation does not need SB3's slower function
         return dict_to_obs(self.observation_space, observations) if plain is None else plain
 
     def _new_observations(self) -> dict[Any, np.ndarray]:

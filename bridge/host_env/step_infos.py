@@ -1,4 +1,4 @@
-"""StepInfos: the infos of a step, made into dicts only when somebody reads one."""
+"""StepInfos: the infos of a step, converted to dicts only when one of them is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos
 
-# What `list` does with its items. `len` and truth are known before there are any.
+# The methods of `list` that read its items. Length and truth value are known before the items exist.
 _READERS = (
     *("__getitem__", "__iter__", "__reversed__", "__contains__", "__setitem__", "__delitem__", "__repr__"),
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__iadd__", "__mul__", "__imul__"),
@@ -18,19 +18,21 @@ _READERS = (
 
 
 class StepInfos(list[dict[str, Any]]):
-    """The infos of all lanes, a list like any other; its dicts are made when the first of them is read.
+    """The infos of all environments, as a list whose dicts are made when the first of them is read.
 
-    Of a thousand lanes forty may end in a step, and each may have an info of its own in each: making all those dicts
-    costs more than a native step of the thousand. Who trains reads few of them, or none.
+    In a thousand environments, forty episodes may end in each step, and each environment may have an info in each step:
+    making all those dicts costs more than a native step of the thousand, and training reads few of them, or none.
 
     Copies and pickles are plain lists.
     """
 
     def __init__(self, quiet_infos: QuietInfos, write: Callable[[Infos], None] | None = None) -> None:
-        """
+        """Remember how to make the infos.
+
         Args:
-          quiet_infos: makes the infos of lanes of which there is nothing to tell.
-          write: writes the infos of the others into the list. What it reads must not change any more.
+          quiet_infos: makes the infos of environments that have nothing to report.
+          write: writes the infos of the other environments into the list. The data that it reads must not change any
+            more.
         """
         super().__init__()
         self._make: tuple[QuietInfos, Any] | None = (quiet_infos, write)

@@ -1,4 +1,4 @@
-"""Infos as Gymnasium batches them, lane by lane."""
+"""Conversion of infos that Gymnasium batches to one dict for each environment."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-# What tells of the episode before, in a step that has begun the next one.
+# Keys that belong to the previous episode, in a step that has begun the next one.
 FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 
 def lane_infos(info: Mapping[str, Any], lanes: np.ndarray, num_rows: int) -> list[dict[str, Any]]:
-    """What some lanes tell, as a dict for each: Python numbers, and arrays.
+    """Return the infos of some environments, as a dict of Python numbers and arrays for each.
 
     Args:
-      info: arrays with a leading axis of `num_rows`, or dicts of them. Where there is a mask `_key`, `key` is told only
-        by the lanes in it. What has no such axis is told by all.
-      lanes: rows of these arrays.
+      info: arrays with a leading axis of `num_rows`, or dicts of them. If there is a mask `_key`, only the environments
+        in it have `key`. A value without such an axis belongs to all of them.
+      lanes: the rows of these arrays to return.
+      num_rows: the length of the leading axis.
     """
     infos: list[dict[str, Any]] = [{} for _ in range(len(lanes))]
     for key, value in info.items():
@@ -41,7 +42,7 @@ def _column(value: Any, lanes: np.ndarray, num_rows: int) -> list[Any]:
 
 
 def kept(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what all lanes tell, to be read later. Without what tells of the episode before."""
+    """Return a copy of the environments' infos, to be read later, without the keys of the previous episode."""
     return {key: _copied(value) for key, value in info.items() if key not in FINAL}
 
 

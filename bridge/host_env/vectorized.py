@@ -17,8 +17,14 @@ from jaxenvs.arguments import did_you_mean, instance
 def make_vectorized(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> GymVecEnv:
     """Return the environments of an id of EnvPool, or of a Gymnasium id with a `vector_entry_point`.
 
+    Args:
+      env_id: the id.
+      n_envs: the number of environments.
+      seed: of the first environment; None to draw one.
+      kwargs: options of EnvPool, or keywords of `gymnasium.make_vec`.
+
     Raises:
-      TypeError: the id is no str.
+      TypeError: the id is not a str.
       ValueError: it is neither of these; the message says what would help.
     """
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
@@ -49,8 +55,10 @@ def make_vectorized(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str
 
 
 def _align(pool_env: GymVecEnv, env_id: str) -> None:
-    """Give an EnvPool the bounds that jaxenvs, and so Gymnasium, tells for observations of its id: SB3 loads a model
-    beside other environments only if their spaces are equal."""
+    """Give an EnvPool the bounds that jaxenvs, and so Gymnasium, has for observations of its id.
+
+    SB3 loads a model for other environments only if their spaces are equal.
+    """
     if env_id in jaxenvs.registered():
         known, told = jaxenvs.make(env_id).observation_space, pool_env.observation_space
         if (known.shape, known.dtype) == (told.shape, told.dtype):

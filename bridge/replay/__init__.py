@@ -1,4 +1,4 @@
-"""Replay buffers: a ring of lanes that stores observations once and knows each slot's place in its episode."""
+"""Replay buffers that store each observation once, and know the place of each transition in its episode."""
 
 from bridge.replay.data.hindsight import HerReplayBuffer
 from bridge.replay.data.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer

@@ -1,4 +1,4 @@
-"""What trainings earned: read from where they left it, and drawn."""
+"""Learning curves: read from the results of trainings, and drawn."""
 
 from bridge.results.plotting import plot_results
 

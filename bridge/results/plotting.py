@@ -1,7 +1,7 @@
-"""plot_results: learning curves over seeds, with what is uncertain about them.
+"""plot_results: learning curves over seeds, with their uncertainty.
 
-The interquartile mean and its bootstrapped interval are those of Agarwal et al. 2021, Deep Reinforcement Learning at
-the Edge of the Statistical Precipice, https://arxiv.org/abs/2108.13264.
+The interquartile mean and its bootstrapped interval are from Agarwal et al. 2021, Deep Reinforcement Learning at the
+Edge of the Statistical Precipice, https://arxiv.org/abs/2108.13264.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jaxenvs import arguments
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# As SB3 names them, and what stands at the axis.
+# SB3's names, and the labels of the axis.
 X_AXES = {"timesteps": "environment steps", "episodes": "episodes", "walltime_hrs": "hours"}
 AGGREGATES = ("iqm", "median")
 
 MOST_STRETCHES = 60
 EPISODES_PER_STRETCH = 5
 NUM_RESAMPLES = 2000
-INTERVAL = (2.5, 97.5)  # percentiles: 95 % of what is resampled
+INTERVAL = (2.5, 97.5)  # percentiles: 95 % of the resampled means
 
 
 def plot_results(
@@ -37,35 +37,36 @@ def plot_results(
     aggregate: str = "iqm",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw learning curves: what episodes earned, of several seeds with the uncertainty that so few of them leave.
+    """Draw learning curves: returns of episodes over training, with the uncertainty of a few seeds.
 
     For example: `plot_results({"PPO": ["logs/0", "logs/1"], "A2C": sweep(train, keys)}, task_name="CartPole-v1")`.
 
-    Up to where the shortest training ends the steps are cut into stretches of equal length. In each a seed counts with
-    the mean of its episodes; the line is the interquartile mean (IQM) of the seeds, that of their middle half, and the
-    band around it the middle 95 % of such means of seeds drawn with replacement. A seed that ended no episode in a
-    stretch counts as in the one before. Of a single training the line is the mean of the episodes, and the band reaches
-    from their 10th to their 90th percentile.
+    The steps up to the end of the shortest training are divided into intervals of equal length. In each interval, a
+    seed's value is the mean of its episodes. The line is the interquartile mean (IQM) of the seeds, the mean of their
+    middle half, and the band is the middle 95 % of such means of seeds drawn with replacement. A seed that ended no
+    episode in an interval keeps its previous value. For a single training, the line is the mean of the episodes, and
+    the band reaches from their 10th to their 90th percentile.
 
     Args:
-      dirs: a training, a list of those that differ in their seed alone, or a dict from names to either, which draws a
-        curve for each. A training is
-        * a folder with files of SB3's Monitor or VecMonitor, as `load_results` reads them, or one of `jaxenvs train`;
-        * metrics as `learn.train` gives them, (num_rows,), or (num_seeds, num_rows) of `learn.sweep`;
-        * what has such `metrics`: a `learn.Result`, or a model of `train_seeds`.
-      num_timesteps: leave out what came after so many steps.
-      x_axis: "timesteps"; "episodes"; or, of monitor files, "walltime_hrs".
+      dirs: a training, a list of trainings that differ only in their seed, or a dict from names to either, with a curve
+        for each name. A training is
+        * a folder with files of SB3's Monitor or VecMonitor, as `load_results` reads them, or one that `jaxenvs train`
+          wrote;
+        * metrics of `learn.train`, (num_rows,), or of `learn.sweep`, (num_seeds, num_rows);
+        * an object with such `metrics`: a `learn.Result`, or a model of `train_seeds`.
+      num_timesteps: leave out what came after this number of steps.
+      x_axis: "timesteps"; "episodes"; or, for monitor files, "walltime_hrs".
       task_name: the title.
-      figsize: width and height in inches, of a new figure.
+      figsize: width and height of a new figure, in inches.
       aggregate: "iqm", as above; or "median" of the seeds, with their quartiles.
-      ax: where to draw. If not given, on a new figure of pyplot's, which notebooks show.
+      ax: the axes to draw on. If not given, on a new figure of pyplot, which notebooks show.
 
     Returns:
       The axes: `plot_results(...).figure.savefig("curves.png")`.
 
     Raises:
       FileNotFoundError: a folder holds no training.
-      TypeError, ValueError: an argument is not what it must be.
+      TypeError, ValueError: an argument is invalid.
     """
     arguments.one_of("x_axis", x_axis, X_AXES)
     arguments.one_of("aggregate", aggregate, AGGREGATES)
@@ -83,22 +84,22 @@ def plot_results(
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """The mean of the middle half, over the first axis: without the lowest and the highest quarter, rounded down."""
+    """Return the mean of the middle half over the first axis, without the lowest and highest quarter, rounded down."""
     cut = len(values) // 4
     mean: np.ndarray = np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
     return mean
 
 
 def bootstrap(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the 95 % interval of the interquartile mean, over the first axis; the same each time."""
+    """Return the ends of the 95 % interval of the interquartile mean, over the first axis; deterministic."""
     drawn = np.random.default_rng(0).integers(len(values), size=(len(values), NUM_RESAMPLES))
-    # A column at a time: of hundreds of seeds all of them would take a gigabyte.
+    # A column at a time: for hundreds of seeds, all columns at once would take a gigabyte.
     low, high = np.transpose([np.percentile(interquartile_mean(column[drawn]), INTERVAL) for column in values.T])
     return low, high
 
 
 def _named(dirs: Any) -> Mapping[str, Any]:
-    """Curves by name; the only one needs none."""
+    """Return curves by name; a single curve needs no name."""
     named = dirs if isinstance(dirs, Mapping) and not is_metrics(dirs) else {"": dirs}
     if not named:
         raise ValueError("dirs must hold at least one training, got none.")
@@ -113,7 +114,7 @@ def _runs(sources: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
 
 
 def _draw(ax: Axes, name: str, runs: list[Run], aggregate: str) -> None:
-    """One curve, whose label says what it is."""
+    """Draw one curve, whose label says what it shows."""
     at, means, low, high = _stretches(runs)
     number = len(runs)
     if not len(at):
@@ -135,11 +136,11 @@ def _draw(ax: Axes, name: str, runs: list[Run], aggregate: str) -> None:
 
 
 def _stretches(runs: list[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Stretches of equal length, from where each run has ended an episode.
+    """Divide the runs into intervals of equal length, beginning where each run has ended an episode.
 
     Returns:
-      The middle of each, (num_stretches,); mean return of each run, (num_runs, num_stretches); and 10th and 90th
-      percentile of the episodes, if there is one run and it tells single episodes.
+      The middle of each interval, (num_stretches,); the mean return of each run, (num_runs, num_stretches); and the
+        10th and 90th percentile of the episodes, if there is one run and its rows are single episodes.
     """
     if not all(len(run.x) for run in runs):
         return np.empty(0), np.empty((len(runs), 0)), None, None
@@ -147,10 +148,12 @@ def _stretches(runs: list[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray | No
     most = min(min(len(run.x), int(run.episodes.sum()) // EPISODES_PER_STRETCH) for run in runs)
     count = int(np.clip(most, 1, MOST_STRETCHES))
     edges = np.linspace(0, end, count + 1)
-    places = [np.digitize(run.x, edges[1:], right=True) for run in runs]  # `count` is behind the end
+    # The place `count` is beyond the end.
+    places = [np.digitize(run.x, edges[1:], right=True) for run in runs]
     episodes = np.array([_sums(place, run.episodes, count) for place, run in zip(places, runs)])
     returns = np.array([_sums(place, run.returns * run.episodes, count) for place, run in zip(places, runs)])
-    # For each stretch the last one up to it in which an episode ended: at the end of a training they are long and rare.
+    # For each interval, the last one up to it in which an episode ended: late in a training, episodes are long and
+    # rare.
     newest = np.maximum.accumulate(np.where(episodes > 0, np.arange(count), -1), axis=1)
     begun = (newest >= 0).all(axis=0)
     newest = newest[:, begun]

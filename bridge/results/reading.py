@@ -1,4 +1,4 @@
-"""What a training earned, from wherever it stands: files of monitors, a run of the command, metrics of a program."""
+"""Returns of a training, read from monitor files, a run of the command, or metrics of a compiled training."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.monitor import LoadMonitorResultsError, load_results
 
-# In the folder of a run of the command: of one agent, and of those whose training is one program.
+# Files in the folder of a run of the command: of one agent, and of several trained in one compiled function.
 EPISODES = "episodes.csv"
 SEEDS_CHECKPOINT = "checkpoint.npz"
-METRICS = "metrics/"  # before their names among the arrays of the latter
+METRICS = "metrics/"  # prefix of their names among the arrays of SEEDS_CHECKPOINT
 
 COLUMNS = ("timesteps", "episodes", "episode_return")  # of metrics
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the episodes of one training earned; each array is (num_rows,), in the order of time.
+    """Returns of the episodes of one training; each array is (num_rows,), in chronological order.
 
     Attributes:
-      x: when, as the x-axis counts it: `timesteps`, `episodes` or `walltime_hrs`.
-      returns: of an episode, or the mean of those that ended in a rollout.
-      episodes: how many these are.
+      x: the position on the x-axis: `timesteps`, `episodes` or `walltime_hrs`.
+      returns: the return of an episode, or the mean of the episodes that ended in a rollout.
+      episodes: the number of episodes in each row.
     """
 
     x: np.ndarray
@@ -36,20 +36,21 @@ class Run:
 
     @property
     def is_of_episodes(self) -> bool:
-        """Whether each row is one episode."""
+        """True if each row is one episode."""
         return bool((self.episodes == 1).all())
 
 
 def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
-    """The trainings of a source: one, or those of several seeds.
+    """Return the trainings of a source: one, or several seeds.
 
     Args:
-      source: a folder; metrics of a program; or what has such `metrics`.
-      num_timesteps: leave out what came later.
+      source: a folder, metrics of a compiled training, or an object with such `metrics`.
+      num_timesteps: leave out what came after this number of steps.
+      x_axis: as in `plot_results`.
 
     Raises:
-      FileNotFoundError: there is nothing of a training in the folder.
-      TypeError, ValueError: it is none of these, or not complete.
+      FileNotFoundError: the folder holds no training.
+      TypeError, ValueError: the source is none of these, or incomplete.
     """
     if isinstance(source, str | os.PathLike):
         tables = _of_folder(Path(source))
@@ -65,17 +66,17 @@ def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
 
 
 def read_episodes(path: Path) -> list[tuple[int, float]]:
-    """Of each episode of a run the number of timesteps at which it ended, and its return."""
+    """Return, for each episode of a run, the number of timesteps at which it ended, and its return."""
     with path.open(newline="", encoding="utf-8") as file:
         return [(int(row["timesteps"]), float(row["return"])) for row in csv.DictReader(file)]
 
 
 def is_metrics(source: Any) -> bool:
-    """Whether it is a mapping of metrics, and not of names of curves."""
+    """Return whether a source is a mapping of metrics, rather than one from names to curves."""
     return isinstance(source, Mapping) and "episode_return" in source
 
 
-Table = dict[str, np.ndarray]  # by name, the columns of a Run
+Table = dict[str, np.ndarray]  # the columns of a Run, by name
 
 
 def _of_folder(folder: Path) -> list[Table]:

@@ -1,4 +1,4 @@
-"""Many seeds of one training as one program; and one training over many devices."""
+"""Training with many seeds in one compiled function, or one training divided over many devices."""
 
 from bridge.seeds.seed_sweep import SeedSweep
 from bridge.seeds.train_seeds import train_seeds

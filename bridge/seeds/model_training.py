@@ -1,4 +1,4 @@
-"""The training of a model as a Training of jaxenvs.learn, and what that learnt back into the model."""
+"""Conversion of a model's training to a Training of jaxenvs.learn, and of the results back into the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxenvs.learn import Moments, Training, TrainingState
 from jaxenvs.learn.learner_state import POLICY
 
 Model = CompiledOnPolicyAlgorithm | CompiledOffPolicyAlgorithm
-# Of a VecNormalize, what a Training normalises by.
+# Settings of a VecNormalize with which a Training normalizes.
 NORMALIZES = {
     "norm_obs": True,
     "norm_reward": True,
@@ -35,12 +35,12 @@ NORMALIZES = {
 
 
 def require_one_program(model: Any) -> None:
-    """Refuse what a program of a whole training does not do, and `learn` would.
+    """Refuse what `learn` would do and one compiled function of a whole training cannot.
 
     Raises:
-      NotCompilable: there is something.
+      NotCompilable: the model uses such a feature.
     """
-    # Exact types: a subclass may do anything, and nobody would ask it.
+    # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
         raise NotCompilable(
             f"{type(model).__name__} may train differently than the algorithm of bridge, so it cannot be compiled as "
@@ -62,36 +62,37 @@ def require_one_program(model: Any) -> None:
 
 
 def training_of(model: Model, total_timesteps: int) -> Training:
-    """The settings of the model, with a value of each schedule for each iteration.
+    """Return a model's training as a Training, with a value of each schedule for each iteration.
 
     Raises:
-      NotCompilable: not everything can be one program.
+      NotCompilable: not everything can be compiled into one function.
     """
     require_one_program(model)
     make: Any = _off_policy if isinstance(model, CompiledOffPolicyAlgorithm) else _on_policy
     training: Training = make(model, total_timesteps)
     timesteps = training.algorithm.steps_per_iteration * model.n_envs
-    # SB3 looks at what remains after collecting, when it learns from it.
-    # The last iteration may go beyond the budget; what falls to 0 must not become negative there.
+    # SB3 computes the remaining progress after collecting, before it learns. The last iteration may exceed the budget;
+    # a schedule that falls to 0 must not become negative there.
     remaining = np.maximum(1 - timesteps * np.arange(1, training.num_iterations + 1) / total_timesteps, 0)
     return training.replace(**{name: _values(model, name, remaining) for name in training.algorithm.SCHEDULED})
 
 
 def parameters_of(model: Model) -> Any:
-    """Those with which its training begins."""
+    """Return the parameters with which the model's training begins."""
     if isinstance(model, CompiledOnPolicyAlgorithm):
         return jnp.asarray(read_parameters(model.policy.parameters()))
     learner = model.plan.learner
     assert learner is not None
     params, targets, _ = learner.vectors()
-    # The logarithm of the entropy coefficient follows from the settings, as do the targets but for running statistics.
+    # The Training itself creates the logarithm of the entropy coefficient and the targets, except for running
+    # statistics.
     own = {name: vector for name, vector in params.items() if name != "log_ent_coef"}
     own |= {name: targets[name] for name in model._settings_now().STATISTICS if name in targets}
     return {name: jnp.array(vector) for name, vector in own.items()}
 
 
 def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray], total_timesteps: int) -> None:
-    """Leave the model as its own training would have."""
+    """Set the model's weights, statistics and counts as its own training would have."""
     steps = int(state.iteration) * model._settings_now().steps_per_iteration
     model.num_timesteps = steps * model.n_envs
     model._total_timesteps = total_timesteps
@@ -104,7 +105,7 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         learner = model.plan.learner
         assert learner is not None
         _, _, like = learner.vectors()
-        # A chain of one part and the part have the same leaves.
+        # An optax chain of one part and the part itself have the same leaves.
         leaves = jax.tree.leaves(state.learner.optimizer_states)
         moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
         learner.leave(state.learner.params, state.learner.targets, moments)
@@ -148,16 +149,19 @@ def _off_policy(model: CompiledOffPolicyAlgorithm, total_timesteps: int) -> Trai
     if isinstance(settings, learn.SAC) and settings.auto_ent_coef:
         log_ent_coef: Any = cast(Any, model).log_ent_coef
         settings = settings.replace(ent_coef=log_ent_coef.exp().item())
-    name = next(iter(settings.NETWORKS))  # all are optimised alike
+    name = next(iter(settings.NETWORKS))  # all have the same optimizer
     optimizer = plan.learner.exported[name].transformation(plan.learner.settings()[name])
     training = Training(plan.chain.base.venv, plan.network, settings, total_timesteps, optimizer=optimizer)
-    # A store of each seed that is larger than what will ever be in it would be copied with each call for nothing.
+    # A store with space that is never used would be copied at each call for nothing, for each seed.
     most = training.num_iterations * settings.steps_per_iteration * model.n_envs
     return training.replace(buffer_size=min(settings.buffer_size, most))
 
 
 def _values(model: Any, name: str, remaining: np.ndarray) -> Any:
-    """Those of a setting that may be a schedule, at the progress of each iteration."""
+    """Return the values of a setting that may be a schedule, at the progress of each iteration.
+
+    If all are equal, only one is returned.
+    """
     if name == "learning_rate" and not callable(model.learning_rate):
         return model.learning_rate
     schedule = model.lr_schedule if name == "learning_rate" else getattr(model, name)

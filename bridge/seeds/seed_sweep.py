@@ -1,4 +1,4 @@
-"""SeedSweep: models of one kind that train side by side, or one over many devices, call by call."""
+"""SeedSweep: models of one class that train side by side, or one model on many devices, call by call."""
 
 from __future__ import annotations
 
@@ -21,43 +21,47 @@ from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.sweep import compile_sweep
 
-# Between two calls the caller shows progress, writes a checkpoint, and hears Ctrl-C.
+# Between two calls the caller can show progress, write a checkpoint, and handle Ctrl-C.
 SECONDS_PER_CALL = 1.0
 MOST_ROWS_PER_CALL = 256
-# A row of metrics is of one rollout; off-policy, where an iteration may be one step, of some of them.
+# A row of metrics covers one rollout. Off-policy, where an iteration may be one step, it covers several.
 MOST_ITERATIONS_PER_ROW = 64
-# With fewer in a row, for all rows to be alike, a program would run too short; the last row is another program then.
+# Fewer iterations per row, so that all rows are equal, would make compiled functions too short. The last row is then
+# compiled separately.
 FEWEST_ITERATIONS_PER_ROW = 16
 KEPT = ("timesteps", "episodes", "episode_return", "epochs")  # of the metrics
 
 Metrics = dict[str, np.ndarray]
-# From numbers, states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
+# Maps numbers, states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
 Program = Callable[[Any, TrainingState, int], tuple[TrainingState, dict[str, Any]]]
 
 
 class SeedSweep:
-    """A training of many seeds; or of one model whose environments, minibatches and replay store a mesh divides.
+    """Training of many seeds; or of one model whose environments, minibatches and replay store a mesh divides.
 
-    Of several processes all call each method; the first one's arrays are those that count.
+    Use it instead of `train_seeds` to control the loop: to show progress, to write checkpoints, or to resume. With
+    several processes, all call each method, and the first process's arrays count.
 
     Attributes:
-      models: one for each seed, as `finish` leaves them.
+      models: one for each seed; `finish` writes the results into them.
       metrics: by name, (num_seeds, num_rows): see KEPT. Empty before the first call.
     """
 
     def __init__(
         self, models: Sequence[Model], total_timesteps: int, mesh: Mesh | None = None, shares_programs: bool = False
     ) -> None:
-        """
+        """Prepare the training. Nothing is compiled yet.
+
         Args:
-          models: which differ in their seeds alone; with a mesh, one.
-          total_timesteps: of each.
+          models: they differ only in their seeds; with a mesh, one.
+          total_timesteps: of each model.
           mesh: the devices over which the training is divided.
-          shares_programs: whether `begin` starts anew with other numbers among the settings, which are arguments of the
-            programs then. What is learnt is the same up to rounding, as XLA folds constants. There are no metrics.
+          shares_programs: whether `begin` can start again with other numbers among the settings, which are then
+            arguments of the compiled functions. What is learned is the same up to rounding, because XLA folds
+            constants. There are no metrics.
 
         Raises:
-          NotCompilable: not everything can be one program.
+          NotCompilable: not everything can be compiled into one function.
           ValueError: the devices cannot share it equally.
         """
         self.models, self.metrics = list(models), Metrics()
@@ -75,29 +79,29 @@ class SeedSweep:
 
     @property
     def num_iterations(self) -> int:
-        """Of a whole training."""
+        """The number of iterations of the whole training."""
         return self._training.num_iterations
 
     @property
     def iteration(self) -> int:
-        """Iterations so far."""
+        """The number of iterations so far."""
         return 0 if self._state is None else int(np.ravel(self._state.iteration)[0])
 
     @property
     def num_timesteps(self) -> int:
-        """Steps of each model so far."""
+        """The number of steps of each model so far."""
         return self.iteration * self._training.algorithm.steps_per_iteration * self._training.venv.num_envs
 
     @property
     def is_done(self) -> bool:
-        """Whether the budget is spent."""
+        """True if the budget is spent."""
         return self.iteration >= self.num_iterations
 
     def begin(self, training: Training) -> None:
-        """Start anew, with the numbers of a training.
+        """Start again, with the numbers of a training.
 
         Raises:
-          ValueError: its `structure_of` is another.
+          ValueError: its `structure_of` differs.
         """
         if structure_of(training) != structure_of(self._training):
             raise ValueError("training must have the same structure as the first one: make another SeedSweep for it.")
@@ -107,12 +111,16 @@ class SeedSweep:
         self._begun()
 
     def advance(self, until: int | None = None) -> None:
-        """Go on for a second or so, but to no more than so many iterations; None: to the end."""
+        """Continue for about a second.
+
+        Args:
+          until: the iteration at which to stop at the latest; None: at the end.
+        """
         state, left = self._begun(), (self.num_iterations if until is None else until) - self.iteration
         if self._program is None or left < self._in_a_row:
             self._in_a_row = 1 if self._shares else iterations_in_a_row(self._training, left)
             self._program = self._compile(state)
-        # By clocks that differ between processes, but programs over them must not.
+        # The clocks of processes differ, but the compiled functions that run on all of them must be the same.
         (most,) = largest(self._rows)
         count = min(most, left // self._in_a_row, left if self._shares else MOST_ROWS_PER_CALL)
         start = time.monotonic()
@@ -121,21 +129,21 @@ class SeedSweep:
         jax.block_until_ready(self._state)  # type: ignore[no-untyped-call]
         before = {name: self.metrics.get(name, row[:, :0]) for name, row in rows.items()}
         self.metrics = {name: np.concatenate([before[name], row], 1) for name, row in rows.items()}
-        # At most twice as many as before, as the first calls are slower than the rest.
+        # At most twice as many as before, because the first calls are slower than the others.
         self._rows = max(1, int(count * min(2, SECONDS_PER_CALL / (time.monotonic() - start))))
 
     def release(self) -> None:
-        """Let go of the training, whose replay stores may be large; `begin` comes next."""
+        """Free the state of the training, whose replay stores may be large. Call `begin` next."""
         self._state = None
 
     def finish(self, skips_nan: bool = False) -> list[bool]:
-        """Leave the models as their own trainings would have, as far as they came.
+        """Write the results so far into the models, as their own trainings would have.
 
         Args:
-          skips_nan: whether models whose weights are no numbers are left as they were.
+          skips_nan: whether models whose weights are not finite keep their previous weights.
 
         Returns:
-          Of each whether its weights are numbers.
+          For each model whether its weights are finite.
         """
         host, sound = jax.device_get(self._with_axis()), []
         for i, model in enumerate(self.models):
@@ -146,13 +154,17 @@ class SeedSweep:
         return sound
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All that the rest of the training depends on, on however many devices, as `numpy.savez(file, **arrays)` takes
-        it."""
+        """Return everything that the rest of the training depends on, as arrays for `numpy.savez(file, **arrays)`.
+
+        They do not depend on the number of devices.
+        """
         return to_arrays(self._with_axis()) | {f"{METRICS}{name}": array for name, array in self.metrics.items()}
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray] | None) -> None:
-        """Go on where `to_arrays` was called, also of a training with a smaller budget. Of several processes the first
-        has the arrays, the others need none.
+        """Continue where `to_arrays` was called, also from a training with a smaller budget.
+
+        Args:
+          arrays: with several processes, only the first one needs them.
 
         Raises:
           ValueError: they are of another training.
@@ -185,12 +197,12 @@ class SeedSweep:
         return self._state
 
     def _with_axis(self) -> TrainingState:
-        """The states, with a leading axis of seeds."""
+        """Return the states, with a leading axis of seeds."""
         state = self._begun()
         return state if self._mesh is None else jax.tree.map(lambda leaf: leaf[None], gather(state))
 
     def _compile(self, state: TrainingState) -> Program:
-        # What is compiled is kept for long, and must not hold on to the models and their stores.
+        # Compiled functions are kept for long, and must not keep the models and their stores alive.
         training, number = self._training, len(self.models)
         run_rows = rows_of(self._in_a_row, None if self._shares else MOST_ROWS_PER_CALL, self._mesh)
         if self._mesh is None:
@@ -210,11 +222,11 @@ class SeedSweep:
 
 
 def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[..., Any]:
-    """Return a function from a training, its state and a number of rows to the next state and the rows.
+    """Return a function that maps a training, its state and a number of rows to the next state and the rows.
 
     Args:
-      in_a_row: so many iterations are a row of metrics.
-      keep: for how many rows there is room; None: they are not kept.
+      in_a_row: how many iterations make a row of metrics.
+      keep: the largest number of rows; None: they are not kept.
     """
 
     def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:
@@ -232,14 +244,14 @@ def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[...,
 
 
 def with_numbers(training: Training, numbers: list[Any] | None) -> Training:
-    """The training with other numbers among its settings; as it is, without any."""
+    """Return the training with other numbers among its settings; unchanged if there are none."""
     if numbers is None:
         return training
     return training.replace(algorithm=jax.tree.unflatten(jax.tree.structure(training.algorithm), numbers))
 
 
 def iterations_in_a_row(training: Training, left: int) -> int:
-    """Of how many iterations a row of metrics is: a number that divides those that are left, if one is large enough."""
+    """Return how many iterations make a row of metrics: a number that divides `left`, if one is large enough."""
     if not isinstance(training.algorithm, OffPolicySettings):
         return 1
     most = min(MOST_ITERATIONS_PER_ROW, left)
@@ -248,13 +260,13 @@ def iterations_in_a_row(training: Training, left: int) -> int:
 
 
 def numbers_of(training: Training) -> list[np.ndarray]:
-    """The numbers among the settings, as a program takes them: float32 and int32."""
+    """Return the numbers among the settings, in the dtypes of compiled functions: float32 and int32."""
     kinds = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(training.algorithm)]
     return [leaf.astype(kinds.get(leaf.dtype, leaf.dtype)) for leaf in leaves]
 
 
 def structure_of(training: Training) -> Any:
-    """What of the settings is compiled into a program: trainings that are equal in it differ in numbers alone."""
+    """Return the part of the settings that is compiled. Trainings with an equal structure differ only in numbers."""
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in numbers_of(training))
     return jax.tree.structure(training.algorithm), shapes

@@ -1,4 +1,4 @@
-"""bridge.train_seeds: the models of many seeds, trained as one program."""
+"""bridge.train_seeds: train a model with many seeds in one compiled function."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from jaxenvs import arguments
 
 AnyModel = TypeVar("AnyModel", bound=CompiledAlgorithm)
 LAST_SEED = 2**32 - 1  # NumPy's
-# Where schedules are compared: the progress remaining.
+# The values of the remaining progress at which schedules are compared.
 PROGRESS = np.linspace(1, 0, 101).tolist()
 
 
 def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> list[AnyModel]:
-    """Train one agent for each seed, all in one program, which is compiled once and uses all cores of a CPU.
+    """Train one agent for each seed, all in one function that is compiled once and uses all cores of a CPU.
 
-    Each is what the constructor of `model` makes with that seed, on environments of that seed, and has learnt as by
-    `learn(total_timesteps)`, but with other random numbers. It can be saved, evaluated, and trained further. Nobody
-    looks in between: there are neither callbacks nor logs, and replay buffers are empty afterwards.
+    Use it to measure how much results vary between seeds, in less time than separate trainings. Each agent is what the
+    constructor of `model` makes with that seed, on environments of that seed, and has learned as by
+    `learn(total_timesteps)`, but with other random numbers. It can be saved, evaluated, and trained further. There are
+    no callbacks and no logs, and replay buffers are empty afterwards.
 
     For all cores, call `jaxenvs.learn.sweep.reserve_threads()` before JAX runs anything; otherwise one core trains all
-    of them, and a warning says so.
+    agents, and a warning says so.
 
     Args:
-      model: an algorithm of bridge, on JAX environments, also in a VecNormalize, that has not begun to learn. It
-        stays as it is.
-      total_timesteps: of each agent.
-      seeds: those of the agents.
+      model: an algorithm of bridge, on JAX environments, optionally in a VecNormalize, that has not begun to learn. It
+        is not changed.
+      total_timesteps: environment steps of each agent.
+      seeds: the seeds of the agents, integers from 0 to 2**32 - 1.
 
     Returns:
       The trained models, in the order of the seeds.
 
     Raises:
-      NotCompilable: something of it is no part of one program, as a class, a method or a schedule of one's own.
-      TypeError, ValueError: an argument is not what it must be, or `model` has begun to learn.
+      NotCompilable: something cannot be compiled into one function, such as a custom class, method or schedule.
+      TypeError, ValueError: an argument is invalid, or `model` has begun to learn.
     """
     arguments.instance("model", model, CompiledAlgorithm, "an algorithm of bridge")
     total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
@@ -64,7 +65,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
 
 
 def _require_constructors_schedules(model: Any) -> None:
-    """Refuse schedules that were set on the model, because models of other seeds get those of the constructor.
+    """Refuse schedules that were set on the model, because models of other seeds get the constructor's.
 
     Raises:
       NotCompilable: there is one.
@@ -80,7 +81,7 @@ def _require_constructors_schedules(model: Any) -> None:
     for name, schedule in expected.items():
         own = getattr(model, name)
         if getattr(own, "value_schedule", own) is model.learning_rate:
-            continue  # a function, which is called no more often than needed
+            continue  # a function. It is not called more often than needed
         values, expected_values = ([float(each(progress)) for progress in PROGRESS] for each in (own, schedule))
         if not np.allclose(values, expected_values, atol=0):
             raise NotCompilable(
@@ -90,13 +91,13 @@ def _require_constructors_schedules(model: Any) -> None:
 
 
 def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:
-    """For each seed what the constructor of the model makes, with environments of its own."""
+    """Return, for each seed, what the constructor of the model makes with it, on separate environments."""
     file, models = io.BytesIO(), []
     model.save(file)
     for seed in seeds:
         file.seek(0)
         own = type(model).load(file, env=_with_seed(model.get_env(), seed), device=model.device, seed=seed)
-        own._setup_model()  # draws weights, where `load` has left the saved ones
+        own._setup_model()  # draws new weights; `load` has set the saved ones
         models.append(own)
     return models
 
@@ -107,6 +108,6 @@ def _with_seed(env: VecEnv, seed: int) -> VecEnv:
     fresh = JaxVecEnv(base.venv, seed=seed)
     if not isinstance(env, VecNormalize):
         return fresh
-    normalize = copy.deepcopy(env)  # without its environments
+    normalize = copy.deepcopy(env)  # the copy has no environments
     normalize.set_venv(fresh)
     return normalize

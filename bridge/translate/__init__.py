@@ -1,1 +1,1 @@
-"""PyTorch in JAX: operations, modules, optimisers, policies."""
+"""Translation of PyTorch to JAX: operations, modules, optimizers, policies."""

@@ -1,4 +1,4 @@
-"""SB3's action noise as jaxenvs.learn's, and its state back and forth."""
+"""Translation of SB3's action noise to jaxenvs.learn's, and of its state in both directions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Exported = learn.NormalActionNoise | learn.OrnsteinUhlenbeckActionNoise
 
 
 def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
-    """The noise of every environment, without its state. Actions are vectors, whatever their shape is.
+    """Return the noise of all environments, without its state. Actions are vectors, whatever their shape is.
 
     Args:
+      noise: SB3's.
       shape: of an action of one environment.
 
     Raises:
-      NotCompilable: it is none of SB3's, or it has not a draw for each number of an action.
+      NotCompilable: its class is not SB3's, or it does not draw one number for each number of an action.
     """
     each = _noises_of(noise)
     kind = type(each[0])
@@ -47,7 +48,7 @@ def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
 
 
 def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> Exported | None:
-    """The noise as `export_noise` gives it; None without one, or where SB3's own object is to act, on the host."""
+    """Return the noise as `export_noise`; None without one, or if SB3's own object must act, on the host."""
     try:
         return None if noise is None else export_noise(noise, shape)
     except NotCompilable:
@@ -55,7 +56,7 @@ def export_noise_if_known(noise: ActionNoise | None, shape: tuple[int, ...]) -> 
 
 
 def noise_state(noise: ActionNoise | None, num_envs: int) -> np.ndarray | None:
-    """What `init` and `step` of the exported one give, (num_envs, n) or None."""
+    """Return the noise's state as `init` and `step` of the exported noise do, (num_envs, n); None without one."""
     each = [] if noise is None else _noises_of(noise)
     if not each or not isinstance(each[0], OrnsteinUhlenbeckActionNoise):
         return None
@@ -64,28 +65,31 @@ def noise_state(noise: ActionNoise | None, num_envs: int) -> np.ndarray | None:
 
 
 def leave_noise_state(noise: ActionNoise | None, state: npt.ArrayLike | None) -> None:
-    """Leave it where SB3 has it."""
+    """Write the state back to where SB3 keeps it."""
     if noise is not None and state is not None:
         for one, row in zip(_noises_of(noise), np.asarray(state)):
             one.noise_prev = np.array(row).reshape(one._mu.shape)
 
 
 def _noises_of(noise: ActionNoise) -> list[Any]:
-    """The noises of the environments, if there is one for each. A subclass may do anything with them."""
+    """Return the noises of the environments, if there is one for each. A subclass may do anything with them."""
     return list(noise.noises) if type(noise) is VectorizedActionNoise else [noise]
 
 
 def _shape_of(noise: Known) -> tuple[int, ...]:
-    """The shape of what it draws: that of the mean, with which SB3's NormalActionNoise also broadcasts sigma."""
+    """Return the shape of what a noise draws.
+
+    It is the shape of the mean. SB3's NormalActionNoise broadcasts it with the shape of sigma.
+    """
     if isinstance(noise, NormalActionNoise):
         return np.broadcast_shapes(np.shape(noise._mu), np.shape(noise._sigma))
     return np.shape(noise._mu)
 
 
 def _require_shape(noise: Known, shape: tuple[int, ...], has_one_for_each: bool) -> None:
-    """Refuse what NumPy would broadcast otherwise than to one draw for each number of an action.
+    """Refuse noise that NumPy would not broadcast to one draw for each number of an action.
 
-    One draw for several of them, as SB3 makes it for a row of a matrix, is another distribution.
+    One draw for several numbers, such as SB3's for a row of a matrix, is another distribution.
     """
     numbers: list[npt.ArrayLike] = [noise._mu, noise._sigma]
     if isinstance(noise, OrnsteinUhlenbeckActionNoise):
@@ -93,7 +97,8 @@ def _require_shape(noise: Known, shape: tuple[int, ...], has_one_for_each: bool)
     try:
         drawn = _shape_of(noise)
         fits = np.broadcast_shapes(drawn, *map(np.shape, numbers)) == drawn
-        # SB3 adds that of a single environment to a batch of one action, and stacks those of several.
+        # SB3 adds the noise of a single environment to a batch of one action, and stacks the noises of several
+        # environments.
         same = drawn == shape if has_one_for_each else np.broadcast_shapes(drawn, (1, *shape)) == (1, *shape)
         fits = fits and same and math.prod(drawn) == math.prod(shape)
     except ValueError:
@@ -107,11 +112,11 @@ def _common(noises: list[Known], name: str) -> np.ndarray:
 
 
 def _one_or_all(numbers: Sequence[npt.ArrayLike], noises: list[Known]) -> np.ndarray:
-    """The numbers of all environments, (n,), if they have the same; else of each, (num_envs, n)."""
+    """Return the numbers of all environments: (n,) if they are equal, else (num_envs, n)."""
     arrays = [_vector(each, noise) for each, noise in zip(numbers, noises, strict=True)]
     return arrays[0] if all(np.array_equal(each, arrays[0]) for each in arrays) else np.stack(arrays)
 
 
 def _vector(numbers: npt.ArrayLike, noise: Known) -> np.ndarray:
-    """One number for each of an action, (n,)."""
+    """Return one number for each number of an action, (n,)."""
     return np.broadcast_to(np.asarray(numbers, np.float32), _shape_of(noise)).reshape(-1)

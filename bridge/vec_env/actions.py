@@ -1,4 +1,4 @@
-"""Actions from Stable-Baselines3: checked on the host before any program sees them, and as SB3 gives them to others."""
+"""Checks of Stable-Baselines3's actions on the host, and their conversion for environments of other libraries."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from gymnasium import spaces
 
 from jaxenvs.spaces import leaf_bounds
 
-# A Box action may miss its bounds by what unscaling from [-1, 1] in float32 costs.
+# Unscaling from [-1, 1] in float32 rounds, so a Box action may exceed its bounds by this relative error.
 TOLERANCE = 1e-5
 
 
 class ActionChecker:
-    """Checks batches of actions against a space, and casts them to what the environments take.
+    """Callable that checks batches of actions against a space, and casts them to the environments' dtype.
 
-    One comparison finds whatever is wrong, and only then is it looked at more closely: this runs in every step.
+    It runs in every step, so a single comparison detects any invalid action, and only then is the invalid one searched
+    for.
     """
 
     def __init__(self, space: spaces.Space[Any], num_envs: int, dtype: Any = None) -> None:
-        """
+        """Prepare the bounds that actions are compared with.
+
         Args:
-          dtype: what the environments take; JAX's for that of the space if not given.
+          space: the action space of one environment.
+          num_envs: the number of environments, which is the leading axis of a batch.
+          dtype: the dtype that the environments expect; by default the space's dtype as JAX represents it.
 
         Raises:
           TypeError: Stable-Baselines3 has no policies for actions of this space.
@@ -33,21 +37,21 @@ class ActionChecker:
         self.space = space
         self._low, self._high = leaf_bounds(space)
         self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(space.dtype) if dtype is None else dtype)
-        # SB3 draws binary actions as floats.
+        # SB3 samples binary actions as floats.
         self._casting: Literal["same_kind", "unsafe"] = (
             "unsafe" if isinstance(space, spaces.MultiBinary) else "same_kind"
         )
         if self.dtype.kind == "f":
             slack = TOLERANCE * np.maximum(1.0, np.maximum(np.abs(self._low), np.abs(self._high)))
             self._low, self._high = self._low - slack, self._high + slack
-        # Where the least is 0, one comparison will do: a negative number is a huge one without its sign.
+        # With a lower bound of 0, one comparison suffices: a negative int reinterpreted as unsigned is huge.
         is_counted = self.dtype.kind in "iu" and not self._low.any()
         self._unsigned_high = self._high.astype(f"u{self.dtype.itemsize}") if is_counted else None
         self._accepted: set[np.dtype[Any]] = set()
         self._shape = (num_envs, *(space.shape or ()))
 
     def __call__(self, actions: Any) -> np.ndarray:
-        """The actions of all lanes in the dtype that environments take, if they are such.
+        """Return the actions of all environments, cast to the environments' dtype, after checking them.
 
         Raises:
           ValueError: the shape is wrong, or an action lies outside of the space or is NaN.
@@ -58,12 +62,12 @@ class ActionChecker:
         except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
             raise ValueError(f"actions must have shape {self._shape}, got {actions!r}.") from None
         self.check_shape(actions.shape)
-        if actions.dtype not in self._accepted:  # as asking NumPy every time is slow
+        if actions.dtype not in self._accepted:  # calling np.can_cast in every step is slow
             if not np.can_cast(actions.dtype, self.dtype, self._casting):
                 raise TypeError(f"actions must be {self.space.dtype} or cast safely to it, got {actions.dtype}.")
             self._accepted.add(actions.dtype)
         inside = self._inside(actions)
-        if np.count_nonzero(inside) < inside.size:  # half the time of `all`
+        if np.count_nonzero(inside) < inside.size:  # takes half the time of `all`
             lane = int(np.argwhere(~inside)[0][0])
             raise ValueError(
                 f"actions[{lane}] must lie in {self.space}, got {actions[lane]}. No environment was stepped."
@@ -76,26 +80,26 @@ class ActionChecker:
             return (actions == 0) | (actions == 1)
         if self._unsigned_high is not None and actions.dtype == self.dtype:
             return actions.view(self._unsigned_high.dtype) <= self._unsigned_high
-        return (actions >= self._low) & (actions <= self._high)  # NaN is neither
+        return (actions >= self._low) & (actions <= self._high)  # NaN fails both comparisons
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse actions of another shape.
+        """Raise unless a batch of actions has the expected shape, (num_envs, *shape of an action).
 
         Raises:
-          ValueError: this is not the shape of a batch of actions.
+          ValueError: the shape is another one.
         """
         if tuple(shape) != self._shape:
             raise ValueError(f"actions must have shape {self._shape}, got {tuple(shape)}, for {self.space}.")
 
 
 def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
-    """A batch of actions for environments, in memory of their own, because environments may write into them.
+    """Return a batch of actions as SB3 passes them to environments, in a new array, which these may overwrite.
 
-    Bounds in float64 are kept as such: rounded to float32, they may be outside.
+    Box actions are clipped to the space's bounds, which stay in float64: rounded to float32, a bound may lie outside.
     """
     if isinstance(space, spaces.Box):
         clipped: np.ndarray = np.clip(np.asarray(action), space.low, space.high)
         return clipped
-    # MaskablePPO chooses between two values of each bit, in wider integers.
+    # MaskablePPO chooses between two values of each bit, and its actions are wider integers.
     is_bits = isinstance(space, spaces.MultiBinary) and np.asarray(action).dtype not in (np.int32, np.int64)
     return np.array(action, np.float32 if is_bits else np.int64)

@@ -1,4 +1,4 @@
-"""What callers give to a JaxVecEnv, checked before anything is done with it."""
+"""Checks of a JaxVecEnv's arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxenvs.arguments import integer, positive_int
 from jaxenvs.learn import make_mesh
 from jaxenvs.learn.devices import require_divisible, require_mesh
 
-# What Python keeps of a lane besides its arrays: infos, seeds, options.
+# Bytes that Python objects (infos, seeds, options) take for each environment besides its arrays.
 BYTES_OF_A_LANE = 500
 
 
@@ -23,10 +23,11 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
     """Return the VectorEnv that a JaxVecEnv steps.
 
     Args:
-      env, num_envs: those of JaxVecEnv.
+      env, num_envs: the arguments of JaxVecEnv.
 
     Raises:
-      TypeError, ValueError: `env` is no environment of jaxenvs, has another number, or does not reset as SB3 expects.
+      TypeError, ValueError: `env` is not an environment of jaxenvs, does not have `num_envs` environments, or does not
+        reset as SB3 expects.
     """
     if isinstance(env, Environment):
         return VectorEnv(env, 1 if num_envs is None else num_envs)
@@ -47,10 +48,10 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
 
 
 def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
-    """The lanes that SB3's `indices` mean: None is all, an int one, from the end if it is negative.
+    """Return the environment indices that SB3's `indices` means: None is all; an int is one, from the end if negative.
 
     Raises:
-      ValueError: it is none of None, an int and an iterable of ints; or there is no such lane.
+      ValueError: `indices` is not None, an int or an iterable of ints; or an index is out of range.
     """
     if indices is None:
         return list(range(num_envs))
@@ -60,14 +61,14 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
 
 
 def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
-    """The devices among which lanes are divided; None if they are not.
+    """Return the mesh of devices among which the environments are divided, or None if they are not divided.
 
     Args:
-      devices: how many, or a mesh of them.
+      devices: the number of devices, or a mesh of them.
 
     Raises:
-      TypeError, ValueError: there are not so many, they cannot have equal parts, or some are of other processes, where
-        nobody steps.
+      TypeError, ValueError: there are fewer devices; `num_envs` is not divisible by their number; or some of the
+        devices belong to other processes, which do not step.
     """
     if devices is None:
         return None
@@ -81,18 +82,18 @@ def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:
-    """Refuse more environments than this machine could ever hold.
+    """Raise if the environments need more memory than this machine has.
 
     Args:
-      arrays: what all lanes keep, as `jax.ShapeDtypeStruct`s.
+      arrays: what is stored for all environments, as `jax.ShapeDtypeStruct`s.
 
     Raises:
-      ValueError: so many environments could never fit into this machine.
+      ValueError: the machine has less memory than the environments need.
     """
     needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError):  # not every system tells
+    except (AttributeError, ValueError):  # some systems do not report their memory
         there = 2**40
     if 0 < there < needed:
         raise ValueError(

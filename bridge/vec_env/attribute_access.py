@@ -1,4 +1,4 @@
-"""What `get_attr` and `env_method` of a JaxVecEnv find, and what they say of the attributes that only Gymnasium has."""
+"""Attribute lookup for `get_attr` and `env_method` of a JaxVecEnv, and the error for Gymnasium-only attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from jaxenvs import Environment, TimeLimit, Wrapper
 
-# For attributes that public code reads, as `model.get_env().envs[0]`.
+# Added to errors about attributes that existing SB3 code reads, such as `model.get_env().envs[0]`.
 GYMNASIUMS = (
     "One compiled function steps all environments of a JaxVecEnv, which are not Gymnasium environments. "
     '`get_attr("env")` returns the jaxenvs environments; `make_vec_env(id, backend="serial")` or `gymnasium.make(id)` '
@@ -21,12 +21,13 @@ def attribute_of(env: Environment[Any], name: str, spec: EnvSpec | None) -> Any:
     """Return an attribute of a JAX environment or of one inside its wrappers, by its name here or in Gymnasium.
 
     Args:
-      env: that of one index.
-      name: of the attribute. `spec` and `_max_episode_steps` are Gymnasium's names.
-      spec: that of the id from which the environments were made, if there was one.
+      env: the environment of one index.
+      name: the name of the attribute. `spec` and `_max_episode_steps` are Gymnasium's names.
+      spec: Gymnasium's spec of the id from which the environments were made, if they were made from one.
 
     Raises:
-      AttributeError: there is none; the message lists the parameters, and says how to get Gymnasium's environments.
+      AttributeError: there is no such attribute; the message lists the parameters, and says how to make Gymnasium's
+        environments.
     """
     if name == "env":
         return env
@@ -47,7 +48,7 @@ def _time_limit(env: Environment[Any]) -> TimeLimit | None:
 
 
 def state_of(method: Any, env: Environment[Any], state: Any) -> Any:
-    """Return the state of the environment whose method this is, out of the state of the wrappers around it."""
+    """Return the part of a wrapped environment's state that belongs to the environment whose method `method` is."""
     owner = getattr(method, "__self__", None)
     while isinstance(owner, Environment) and env is not owner and isinstance(env, Wrapper):
         state, env = env.inner_state(state), env.env

@@ -1,4 +1,4 @@
-"""AllLanesVecEnv: what the VecEnvs have in common that step all lanes at once, as one environment of many lanes."""
+"""AllLanesVecEnv: the base class of VecEnvs that step all environments at once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from bridge.vec_env.argument_checks import lanes_of
 from jaxenvs.arguments import instance
 from jaxenvs.arguments import seed as as_seed
 
-# More pictures than this would make a frame nobody can see anything in, and a video of gigabytes.
+# A frame with more pictures would be unreadable, and a video of it gigabytes large.
 MAX_IMAGES = 16
 
 
 class AllLanesVecEnv(VecEnv):
-    """Lanes without wrappers of their own, whose infos tell of episodes as a Monitor's do."""
+    """Base class of VecEnvs that step all environments at once, without Gymnasium wrappers around each of them.
+
+    The infos of ended episodes have `episode`, as if each environment were wrapped in a Monitor.
+    """
 
     def seed(self, seed: int | None = None) -> Sequence[Any]:
-        """Lane i starts from `seed + i` at the next reset; from a seed that NumPy's global generator draws if None.
+        """Seed environment i with `seed + i` at the next reset; if None, NumPy's global generator draws the seed.
 
         Raises:
-          ValueError: it is no int, or negative.
+          ValueError: `seed` is not an int, or is negative.
         """
         return super().seed(None if seed is None else as_seed("seed", seed))
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """True for Monitor alone, whose `episode` every info of an ended episode has."""
+        """Return True for Monitor and False for other classes: the infos of ended episodes have Monitor's `episode`."""
         instance("wrapper_class", wrapper_class, type, "a class")
         return [issubclass(wrapper_class, Monitor) for _ in lanes_of(indices, self.num_envs)]

@@ -1,4 +1,4 @@
-"""The infos of a step: of lanes whose episode goes on, of those whose episode ended, and of what a reset told."""
+"""The infos of a step: of environments whose episode continues, whose episode ended, and from resets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import numpy as np
 from bridge.sb3 import Infos
 from bridge.vec_env.programs import Outputs
 
-# Of many arrays with the same leading axes, some: (lane,) of one step, or (step, lane) of many. () is all of them.
+# Selects elements of arrays with the same leading axes: (environment,) for one step, (step, environment) for many. ()
+# selects all.
 Index = tuple[np.ndarray, ...]
 
 
 def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
-    """The infos of episodes that ended, in the order of `at`.
+    """Return the infos of the episodes that ended, in the order of `at`.
 
-    The environment's own, `TimeLimit.truncated` (truncated and not terminated, as SB3 means it), `episode` as
-    Monitor's, and `terminal_observation` in memory of its own.
+    Each has the environment's own info, `TimeLimit.truncated` (truncated and not terminated, as in SB3), `episode` as
+    Monitor writes it, and `terminal_observation` in its own memory.
 
     Args:
       outputs: of one step, with the leading axis `num_envs`, or of many, (n_steps, num_envs): pytrees of NumPy arrays,
-        of which `terminated`, `episode_return`, `episode_length`, `final_info` and `final_observation` are read. The
-        latter in the dtypes in which the infos are to have it; without it they have no `terminal_observation`.
-      at: where episodes ended, in chronological order: by step, then by lane.
+        of which `terminated`, `episode_return`, `episode_length`, `final_info` and `final_observation` are read.
+        `final_observation` must already have the dtypes that `terminal_observation` should have; if it is empty, the
+        infos have no `terminal_observation`.
+      at: where episodes ended, in chronological order: by step, then by environment.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's attribute of this name.
     """
     returns, lengths = outputs.episode_return[at].tolist(), outputs.episode_length[at].tolist()
@@ -39,7 +41,9 @@ def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) ->
     """Write `TimeLimit.truncated` and `terminal_observation` into the infos of episodes that ended.
 
     Args:
-      observations: the last ones, each in memory of its own; none at all if the infos are to have none.
+      infos: a dict for each ended episode.
+      terminated: a bool for each, False if the episode was only truncated.
+      observations: the last observation of each, in its own memory; empty if the infos should have none.
     """
     for info, is_terminal in zip(infos, terminated):
         info["TimeLimit.truncated"] = not is_terminal
@@ -48,22 +52,25 @@ def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) ->
 
 
 def mark_episodes(infos: Infos, returns: list[float], lengths: list[int], seconds: float) -> None:
-    """Write `episode`, as Monitor's, into the infos of episodes that ended.
+    """Write `episode`, as Monitor does, into the infos of episodes that ended.
 
     Args:
-      seconds: what `episode["t"]` is to be.
+      infos: a dict for each ended episode.
+      returns: the sum of each episode's rewards, written as `r`.
+      lengths: the number of each episode's steps, written as `l`.
+      seconds: the value of `episode["t"]`.
     """
     for info, r, length in zip(infos, returns, lengths):
         info["episode"] = {"r": r, "l": length, "t": seconds}
 
 
 def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
-    """Put what environments told as their next episodes began into a VecEnv's `reset_infos`.
+    """Write the infos with which the next episodes began into a VecEnv's `reset_infos`.
 
     Args:
-      reset_infos: of all lanes.
-      info: of one step or of many.
-      at: where an episode ended, and so the next one began. Of a lane that is there more than once, the last counts.
+      reset_infos: a dict for each environment.
+      info: the infos of one step or of many, a pytree of arrays.
+      at: where an episode ended, and so the next one began. If an environment occurs more than once, the last counts.
     """
     lane = at[-1]
     if len(at) > 1:
@@ -74,12 +81,14 @@ def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
 
 
 def info_rows(info: Any, at: Index, count: int) -> Infos:
-    """What environments tell, `count` times at `at`, as so many dicts of Python numbers and arrays.
+    """Return `count` infos, selected by `at`, as dicts of Python numbers and arrays.
 
     Args:
       info: a pytree of arrays.
+      at: selects the rows.
+      count: the number of rows that `at` selects.
     """
-    if not info:  # as almost always, and `jax.tree` takes its time
+    if not info:  # the usual case, in which `jax.tree` would only take time
         return [{} for _ in range(count)]
     leaves, structure = jax.tree.flatten(info)
     arrays = [np.array(leaf[at]) for leaf in leaves]
@@ -89,7 +98,7 @@ def info_rows(info: Any, at: Index, count: int) -> Infos:
 
 
 def _rows(observation: Any, at: Index) -> list[Any]:
-    """Observations one by one, each in memory of its own."""
+    """Return a list of single observations, each in its own memory."""
     if isinstance(observation, np.ndarray):
         return [row.copy() for row in observation[at]]
     leaves, structure = jax.tree.flatten(observation)
@@ -98,13 +107,13 @@ def _rows(observation: Any, at: Index) -> list[Any]:
 
 
 class QuietInfos:
-    """Makes the infos of a step in which no episode ended, a list of dicts for each call.
+    """Callable that makes the infos of a step in which no episode ended: a list of dicts for each call.
 
-    Thousands of new dicts a step cost more than the step does. So environments without an info of their own get the
-    dicts of the step before, but for those that somebody wrote into.
+    Thousands of new dicts per step cost more than the step itself. So if environments have no info, they get the dicts
+    of the previous step again, except for dicts that user code wrote into.
 
     Attributes:
-      num_envs: how many.
+      num_envs: the number of environments.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -113,10 +122,10 @@ class QuietInfos:
         self._infos: Infos = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
 
     def __call__(self, info: Any) -> Infos:
-        """The infos of a step in which no episode ended, a dict for each lane.
+        """Return the infos of a step in which no episode ended, a dict for each environment.
 
         Args:
-          info: what the environments tell, arrays with the leading axis `num_envs`; {} is nothing.
+          info: the environments' infos, arrays with the leading axis `num_envs`; {} if there are none.
         """
         if info:
             infos = info_rows(info, (), len(self._infos))
@@ -134,17 +143,18 @@ class QuietInfos:
 
 
 class QuietInfo(dict[str, Any]):
-    """An info that says which lane is its own once somebody writes into it. Its copies and pickles are plain dicts."""
+    """Info dict that records the index of its environment at a write. Copies and pickles are plain dicts."""
 
     _lane: int
     _written: set[int] | None = None
 
     @classmethod
     def of_lane(cls, lane: int, written: set[int]) -> QuietInfo:
-        """The info of a lane in which nothing happened.
+        """Return an info for environment `lane`, with only `TimeLimit.truncated` in it.
 
         Args:
-          written: is told of the lane.
+          lane: the index of the environment.
+          written: a set to which `lane` is added at the first write.
         """
         info = cls({"TimeLimit.truncated": False})
         info._lane, info._written = lane, written

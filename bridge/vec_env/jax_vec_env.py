@@ -34,26 +34,25 @@ from jaxenvs.wrappers.action_masker import has_action_masks, with_action_masks
 
 
 class JaxVecEnv(AllLanesVecEnv):
-    """`num_envs` JAX environments, stepped by one compiled program, where Stable-Baselines3 expects a VecEnv.
+    """Vectorized environment for Stable-Baselines3 that steps `num_envs` JAX environments with one compiled function.
 
-    Every array that `reset` and `step` return is a NumPy array of its own, writable, never written to again.
-    Each lane's info is a dict of its own, with `TimeLimit.truncated` and the environment's own info, and where an
-    episode ended `terminal_observation` and `episode` (as Monitor's: `r`, `l`, `t`). If environments have no info of
-    their own, a lane whose episode goes on may get the very dict of the step before, unless somebody wrote into it:
-    copy what you keep and mean to write into later.
+    `reset` and `step` return new NumPy arrays, which are writable and never overwritten. Each environment has its own
+    info dict, with `TimeLimit.truncated` and the environment's info, and at an episode's end `terminal_observation` and
+    `episode` (`r`, `l`, `t`, as Monitor writes it). If environments have no info, and an episode continues, the dict
+    may be the one of the previous step, unless your code wrote into it: copy infos that you keep and modify later.
 
-    A step takes over the memory of the state before it. One that does not come to its end, because of Ctrl-C or
-    because its program fails, leaves no state: `reset` opens the environments again.
+    Stepping donates the previous state. If a step is interrupted (Ctrl-C) or fails, the state is lost, and `reset()`
+    must be called before stepping again.
 
     Attributes:
-      venv: the environments, with their present parameters.
-      mesh: the devices that have equal parts of the lanes; None where they are not divided.
-      programs: the compiled programs, shared by all JaxVecEnvs of this structure.
+      venv: the environments, with their current parameters.
+      mesh: the devices among which the environments are divided equally; None if they are not divided.
+      programs: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
-      t_start: the time from which `episode["t"]` counts, as VecMonitor's.
+      t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
 
-    mesh: Mesh | None = None  # of what was pickled before there was one
+    mesh: Mesh | None = None  # for objects pickled by versions without this attribute
 
     def __init__(
         self,
@@ -62,21 +61,22 @@ class JaxVecEnv(AllLanesVecEnv):
         seed: int | None = None,
         devices: int | Mesh | None = None,
     ) -> None:
-        """
+        """Prepare to step the environments; `reset` starts their first episodes.
+
         Args:
-          env: an environment; or a VectorEnv, with auto-reset SAME_STEP.
-          num_envs: how many of them. 1 if not given; a VectorEnv knows its own.
-          seed: lane i starts from `jax.random.key(seed + i)`, modulo 2^32, so that it replays lane 0 of seed
-            `seed + i`. Not given: drawn from NumPy's global generator at the first reset, as in SB3.
-          devices: so many devices of JAX, or those of a mesh of one axis, of which each has as many of the lanes.
-            Lanes do what they would do without; bridge's algorithms train over these devices.
+          env: an environment, or a VectorEnv with auto-reset SAME_STEP.
+          num_envs: the number of environments, by default 1, or the VectorEnv's own number.
+          seed: environment i starts from `jax.random.key(seed + i)`, modulo 2^32, so it replays environment 0 of seed
+            `seed + i`. If not given, NumPy's global generator draws a seed at the first reset, as in SB3.
+          devices: a number of JAX devices, or a mesh with one axis, to divide the environments equally among. Results
+            are the same as on one device; bridge's algorithms also train on these devices.
 
         Raises:
-          ValueError, TypeError: an argument, or a space of the environment, is not what it must be.
+          ValueError, TypeError: an argument, or a space of the environment, is invalid.
         """
         self._state: Packed | None = None
         self._stepping: Packed | None = None
-        self.spec: EnvSpec | None = None  # of Gymnasium, where make_vec_env made the environments of an id
+        self.spec: EnvSpec | None = None  # Gymnasium's, if make_vec_env made the environments from an id
         venv = vector_env_of(env, num_envs)
         self.mesh = mesh_of(devices, venv.num_envs)
         self._use(with_action_masks(venv, Programs.of(venv).timestep))
@@ -91,10 +91,10 @@ class JaxVecEnv(AllLanesVecEnv):
             self.seed(seed)
 
     def with_envs(self, venv: VectorEnv) -> JaxVecEnv:
-        """Others like these, not started, with these spaces, on one device.
+        """Return a JaxVecEnv of other environments, not reset yet, with the same spaces and on one device.
 
         Args:
-          venv: of any number. The bounds of their spaces may be others.
+          venv: the environments, of any number. Their spaces may have other bounds.
         """
         new = object.__new__(JaxVecEnv)
         vars(new).update(vars(self))
@@ -109,16 +109,16 @@ class JaxVecEnv(AllLanesVecEnv):
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
-        """Start an episode in every lane: the first of the seeds if `seed` was called, else the next one.
+        """Start an episode in every environment: the first one of the seed if `seed` was called, else the next one.
 
         Raises:
-          TypeError: there are arguments, which SB3's `reset` does not take.
-          RuntimeError: JAX cannot run in this process, see `jaxenvs.compilation.require_usable`; nor can a step.
+          TypeError: arguments were given; SB3's `reset` takes none.
+          RuntimeError: JAX cannot run in this process, see `jaxenvs.compilation.require_usable`. A step raises it too.
         """
         if args or kwargs:
             raise TypeError("reset takes no arguments, as in SB3: call seed before it.")
         require_usable()
-        # Taken out first, so that after Ctrl-C or a failure the next reset starts anew.
+        # Cleared first, so that after Ctrl-C or a failure the next reset starts anew.
         state, self._state, self._stepping = self._state, None, None
         if state is not None and self._seeds[0] is None:
             episodes = self.programs.next_episodes(state)
@@ -132,27 +132,28 @@ class JaxVecEnv(AllLanesVecEnv):
         return first
 
     def step_async(self, actions: Any) -> None:
-        """Start a step of all lanes with their actions.
+        """Start a step of all environments.
 
         Args:
-          actions: (num_envs, *shape of an action); lists too.
+          actions: (num_envs, *shape of an action), an array or lists.
 
         Raises:
-          ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. Nothing was stepped.
+          ValueError, TypeError: an action has the wrong shape, dtype or range, or is NaN. No environment was stepped.
         """
         actions = self._check_action(actions)
-        # The program takes over the memory of the state: until it has given the next one, there is none.
+        # The state is donated: there is none until the compiled function has returned the next one.
         state, self._state = self._started(), None
         self._state, self._stepping = self.programs.step(self._parameters, state, actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
+        """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step."""
         stepping, self._stepping = self._stepping, None
         if stepping is None:
             raise RuntimeError("step_wait was called without step_async.")
         try:
             outputs = self.programs.outputs_on_host(stepping)
-        except Exception:  # On other devices than a CPU a program that failed says so only here.
+        except Exception:
+            # On devices other than a CPU, a failure of the compiled function is raised only here.
             self._state = None
             raise
         infos = self.quiet_infos(outputs.final_info)
@@ -168,19 +169,19 @@ class JaxVecEnv(AllLanesVecEnv):
         return observation, outputs.reward.astype(np.float32, copy=False), outputs.done, infos
 
     def step_torch(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-        """A step that never leaves the device: tensors in and out through DLPack, no infos.
+        """Step on the device: actions and results are tensors, shared through DLPack, and there are no infos.
 
         Args:
-          actions: (num_envs, *shape of an action). On a CPU they are checked as in `step_async`; elsewhere only
-            their shape is, because reading them would wait for the device.
+          actions: (num_envs, *shape of an action). On a CPU they are checked as in `step_async`; elsewhere only their
+            shape is checked, because reading them would wait for the device.
 
         Returns:
           observation, reward float32, terminated bool, truncated bool, final_observation: with the leading axis
-          `num_envs`, on the device where JAX runs. `final_observation` is the one before any reset. Do not write
-          into them (see `to_torch`).
+            `num_envs`, on JAX's device. `final_observation` is the observation before any reset. Do not write into them
+            (see `to_torch`).
 
         Raises:
-          ValueError, TypeError: as `step_async`, or actions are no tensor.
+          ValueError, TypeError: as in `step_async`, or actions are not a tensor.
           RuntimeError: the environments are divided over devices, and a tensor is on one.
         """
         if self.mesh is not None:
@@ -199,11 +200,11 @@ class JaxVecEnv(AllLanesVecEnv):
         return observation, reward, terminated, truncated, final_observation
 
     def close(self) -> None:
-        """Let go of the state. A `reset` opens the environments again."""
+        """Drop the state. `reset` starts the environments again."""
         self._state = self._stepping = None
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """Takes none: JAX environments have parameters instead, which `set_attr` changes."""
+        """Raise ValueError if there are options: JAX environments have parameters instead, which `set_attr` changes."""
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(
                 f"A JaxVecEnv accepts no reset options, got {options}. Change parameters with set_attr. {GYMNASIUMS}"
@@ -213,22 +214,19 @@ class JaxVecEnv(AllLanesVecEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """
-        Raises:
-          AttributeError: always. SB3's DummyVecEnv has Gymnasium's environments here, and there are none.
-        """
+        """DummyVecEnv's list of Gymnasium environments, which a JaxVecEnv does not have: raises AttributeError."""
         raise AttributeError(f"A JaxVecEnv has no envs. {GYMNASIUMS}")
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """A parameter, property or method of the environment of each lane, wrappers included.
+        """Return a parameter, property or method of each environment, wrappers included.
 
-        Besides: `env`, the environment itself; `state`, that of the lane; `render_mode`; and by Gymnasium's names
-        `spec`, of environments made from an id, and `_max_episode_steps`.
+        Further names: `env`, the environment itself; `state`, its state; `render_mode`; and Gymnasium's `spec`, for
+        environments made from an id, and `_max_episode_steps`.
 
         Raises:
           AttributeError: there is no such attribute.
-          TypeError: a name is a str.
-          ValueError: there are no such lanes.
+          TypeError: `attr_name` is not a str.
+          ValueError: an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
         lanes = lanes_of(indices, self.venv.num_envs)
@@ -239,17 +237,17 @@ class JaxVecEnv(AllLanesVecEnv):
         return [attribute_of(self.venv.lane_env(lane), attr_name, self.spec) for lane in lanes]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Change a numeric parameter of the environments, at once and without compiling again.
+        """Change a numeric parameter of the environments, immediately and without compiling again.
 
-        The first change that gives lanes different values compiles once more, for parameters of their own. Bounds of
-        the observation space that depend on the parameter change with it; wrappers have copies of that space, and
-        these stay as they are.
+        The first change that gives environments different values compiles once more, for a batch of parameters. Bounds
+        of the observation space that depend on the parameter change with it; wrappers keep their copies of the previous
+        space.
 
         Raises:
           AttributeError: there is no such parameter.
-          TypeError: a name is a str.
-          ValueError: it is static; or the value is not a number of its shape; or it makes another action space, or
-            observation spaces that lanes do not share; or there are no such lanes.
+          TypeError: `attr_name` is not a str.
+          ValueError: the parameter is static; the value is not a number of its shape; the action space would change, or
+            only some environments' observation space; or an index is out of range.
         """
         instance("attr_name", attr_name, str, "a str")
         lanes = lanes_of(indices, self.num_envs)
@@ -258,13 +256,13 @@ class JaxVecEnv(AllLanesVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environment of each lane. One whose first argument is `state` gets the lane's.
+        """Call a method of each environment. If its first argument is named `state`, the environment's state is passed.
 
-        A method that no wrapper has is that of the environment inside, and gets the state of that one.
+        If no wrapper has the method, it is called on the environment inside, with the state of that environment.
 
         Raises:
           AttributeError, TypeError: there is no such method.
-          ValueError: there are no such lanes.
+          ValueError: an index is out of range.
         """
         lanes = lanes_of(indices, self.num_envs)
         instance("method_name", method_name, str, "a str")
@@ -283,11 +281,11 @@ class JaxVecEnv(AllLanesVecEnv):
         ]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A picture of each of the first lanes, uint8 (height, width, 3); of at most MAX_IMAGES."""
+        """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
         return self.env_method("render", indices=range(min(self.num_envs, MAX_IMAGES)))
 
     def render(self, mode: str | None = None) -> np.ndarray | None:
-        """The pictures of the first lanes, tiled into one.
+        """Return the pictures of the first environments, tiled into one.
 
         Raises:
           NotImplementedError: the environment has no picture yet.
@@ -299,15 +297,14 @@ class JaxVecEnv(AllLanesVecEnv):
     # --- State in, state out ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Everything the next steps depend on: a flat dict of arrays, as `numpy.savez(file, **state)` takes it."""
+        """Return all that the next steps depend on: a flat dict of arrays, which `numpy.savez(file, **state)` takes."""
         return state_to_arrays(self.venv, self.programs.unpack_state(self._started()))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, here or in another process. `numpy.load` gives it back.
+        """Continue from what `get_state` returned, in this or another process, or from `numpy.load` of the saved file.
 
         Raises:
-          ValueError, TypeError: it is the state of other environments, or none; the message says what is wrong.
-            Nothing changed.
+          ValueError, TypeError: it is not a state, or one of other environments, as the message says. Nothing changed.
         """
         venv, vector_state = state_from_arrays(self.venv, state)
         packed = self.programs.pack_state(vector_state)
@@ -318,7 +315,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def __getstate__(self) -> dict[str, Any]:
         state = None if self._state is None else self.get_state()
         stepping = jax.device_get(self._stepping)
-        # Of the devices their number: another process has others.
+        # Only the number of devices is pickled, because another process has other device objects.
         mesh = None if self.mesh is None else self.mesh.size
         own = {"programs": None, "_parameters": None, "_state": state, "_stepping": stepping, "mesh": mesh}
         return {**self.__dict__, **own}
@@ -335,25 +332,25 @@ class JaxVecEnv(AllLanesVecEnv):
 
     @property
     def action_dtype(self) -> np.dtype[Any]:
-        """The dtype in which actions reach the environments: the space's, as JAX has it."""
+        """The dtype in which actions reach the environments: the space's dtype as JAX represents it."""
         return self._check_action.dtype
 
     @property
     def has_untraceable_action_masks(self) -> bool:
-        """Whether the environments say on the host alone which actions are legal."""
+        """True if the environments have `action_masks` that cannot be traced, and so run on the host."""
         return has_action_masks(self.venv.env) and not self.programs.has_action_masks
 
     @property
     def packed_state(self) -> Packed:
-        """The state, as `programs.state` packs it. Not for donating."""
+        """The state, packed by `programs.state`. Do not donate it."""
         return self._started()
 
     def write_back(self, packed_state: Packed) -> None:
-        """Go on from the state that a program made of `packed_state`."""
+        """Continue from a state that a compiled function computed from `packed_state`."""
         self._state, self._stepping = packed_state, None
 
     def in_space_dtypes(self, observation: Any) -> Any:
-        """Observations as the environments give them, of any leading axes, in the dtypes of `observation_space`."""
+        """Cast the environments' observations, with any leading axes, to the dtypes of `observation_space`."""
         if isinstance(observation, np.ndarray):
             return observation.astype(self._observation_dtypes, copy=False)
         return jax.tree.map(lambda leaf, dtype: leaf.astype(dtype, copy=False), observation, self._observation_dtypes)
@@ -361,19 +358,19 @@ class JaxVecEnv(AllLanesVecEnv):
     # --- Inside -------------------------------------------------------------------------------------------------
 
     def _use(self, venv: VectorEnv) -> None:
-        """Go on with other parameters; compile, or find compiled, what they need."""
+        """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
         programs = Programs.of(venv, self.mesh)
         parameters = programs.parameters(venv)
-        # In one statement, which Ctrl-C does not interrupt.
+        # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters
 
     def _use_like(self, venv: VectorEnv, what: str, lanes: list[int]) -> None:
-        """`_use`, if the spaces stay what others take them for.
+        """Call `_use` if the spaces stay as SB3 expects: the same actions, and one observation space for all.
 
         Args:
-          what: changed, for the message.
-          lanes: which changed.
+          what: the change, for the error message.
+          lanes: the environments that change.
         """
         if not lanes:
             return

@@ -1,4 +1,4 @@
-"""The spaces of the lanes of a VectorEnv, and the dtypes in which they want observations."""
+"""The spaces that the environments of a VectorEnv share, and the dtypes of their observations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jaxenvs import VectorEnv
 
 
 def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """The observation space and the action space that lanes have in common.
+    """Return the observation space and the action space that the environments share.
 
     Args:
-      lanes: which, at least one; all if not given.
+      lanes: the indices of the environments, at least one; all if not given.
 
     Raises:
-      ValueError: those of two lanes differ.
+      ValueError: the spaces of two environments differ.
     """
     first: tuple[int, Any, Any] | None = None
     for lane in range(venv.num_envs) if lanes is None else lanes:
@@ -40,13 +40,13 @@ def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[
 
 
 def observation_dtypes(space: spaces.Space[Any], batch: Any) -> Any:
-    """The dtypes of a space, as a pytree of the structure in which the environments give observations.
+    """Return the dtypes of a space, as a pytree with the structure of the environments' observations.
 
     Args:
-      batch: what they give, with a leading axis.
+      batch: observations of the environments, with a leading axis.
 
     Raises:
-      ValueError: that is not of the space's structure or shapes.
+      ValueError: the observations do not have the structure or shapes of the space.
     """
     leaf_spaces = _leaf_spaces(space)
     expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)

@@ -1,4 +1,4 @@
-"""Packing: a pytree of many small arrays as one array, for programs that are called from Python every step."""
+"""Packing: a pytree of many small arrays as one array, for compiled functions that Python calls in every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxenvs.arrays import is_key, key_data, key_impl
 
 
 class Packed(NamedTuple):
-    """The arrays of a pytree: those of 32 bits end to end in one uint32 vector, and the rest as they are."""
+    """The arrays of a pytree: 32-bit and bool arrays concatenated in one uint32 vector, and all others unchanged."""
 
     words: Any
     rest: list[Any]
@@ -22,12 +22,13 @@ class Packed(NamedTuple):
 class Packing:
     """Packs and unpacks pytrees of one structure.
 
-    Every array that enters or leaves a compiled program costs dispatch, and a step of CartPole has thirty of them: with
-    few environments that is most of the step.
+    Dispatching a compiled function costs time for every array that enters or leaves it, and a step of CartPole has
+    thirty arrays: with few environments, dispatch is most of the step.
     """
 
     def __init__(self, tree: Any) -> None:
-        """
+        """Record the structure, shapes and dtypes of the pytrees to pack.
+
         Args:
           tree: a pytree of arrays or of `jax.ShapeDtypeStruct`.
         """
@@ -43,14 +44,14 @@ class Packing:
         ]
 
     def pack(self, tree: Any) -> Packed:
-        """In traced code."""
+        """Return a pytree of this structure as Packed arrays; callable in traced code."""
         leaves = [key_data(leaf) for leaf in jax.tree.leaves(tree)]
         words = [_to_words(leaf) for leaf, packed in zip(leaves, self._in_words) if packed]
         rest = [leaf for leaf, packed in zip(leaves, self._in_words) if not packed]
         return Packed(jnp.concatenate(words) if words else jnp.zeros(0, jnp.uint32), rest)
 
     def unpack(self, packed: Packed) -> Any:
-        """In traced code."""
+        """Return the pytree that `pack` packed; callable in traced code."""
         rest = iter(packed.rest)
         leaves = [
             _from_words(packed.words[at].reshape(leaf.shape), leaf.dtype) if in_words else next(rest)
@@ -63,11 +64,11 @@ class Packing:
         return jax.tree.unflatten(self.structure, keyed)
 
     def unpack_on_host(self, packed: Packed) -> list[np.ndarray]:
-        """The leaves, as NumPy arrays that nobody else has, writable; keys as their data."""
+        """Return the leaves as writable NumPy arrays in newly allocated memory; keys as their data."""
         words, rest = np.array(packed.words), iter(packed.rest)
         leaves = []
         for in_words, is_bool, shape, dtype, offset in self._host_layout:
-            # One call where slicing, viewing and reshaping would be three.
+            # One call instead of three to slice, view and reshape.
             leaf: np.ndarray = np.ndarray(shape, dtype, words, offset) if in_words else np.array(next(rest))
             leaves.append(leaf != 0 if is_bool else leaf)
         return leaves
@@ -88,10 +89,10 @@ def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
 
 
 class Stacking:
-    """Arrays of the same shape and dtype stacked into one, weak types kept: for the parameters of environments.
+    """Stacks arrays of the same shape, dtype and weak type into one: for the parameters of environments.
 
-    A weakly typed parameter takes the dtype of the state it meets, as a Python number does. Bits in a Packing
-    would forget that.
+    Packing reinterprets bits, which would lose weak types: a weakly typed parameter takes the dtype of the state that
+    it is combined with, as a Python number does.
     """
 
     def __init__(self, leaves: list[jax.Array]) -> None:

@@ -1,4 +1,4 @@
-"""The compiled programs behind a JaxVecEnv, shared by all that have the same structure."""
+"""The compiled functions behind a JaxVecEnv, shared by all JaxVecEnvs of the same structure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
 
 
 class Outputs(NamedTuple):
-    """What the host needs of a step: pytrees with the leading axis `num_envs`."""
+    """The outputs of a step that the host reads: pytrees with the leading axis `num_envs`."""
 
     observation: Any = ()
     reward: Any = ()
@@ -37,7 +37,7 @@ class Outputs(NamedTuple):
 
     @classmethod
     def of(cls, timestep: VectorTimeStep) -> Outputs:
-        """The outputs of a step, or of many."""
+        """Return the outputs of one step, or of many."""
         return cls(
             observation=timestep.observation,
             reward=timestep.reward,
@@ -52,34 +52,38 @@ class Outputs(NamedTuple):
 
 
 class Programs:
-    """`reset`, to what `first_episodes` or `next_episodes` gives, and two kinds of `step`, on a packed state.
+    """The compiled functions of a JaxVecEnv: `reset`, and two kinds of `step`, on a packed state.
 
-    The parameters of the environments go in as data, so that changing one does not compile again. The state is
-    donated; what a step returns beside it is its own, so that it may be handed to others.
+    `reset` takes the episodes that `first_episodes` or `next_episodes` return. The parameters of the environments are
+    arguments, so changing one does not compile again. The state is donated; the other outputs of a step do not share
+    its memory, so they may be passed to user code.
 
-    Over devices each runs them with its part of the lanes; what is packed has theirs one after the other.
+    With a mesh, each device runs the functions for its part of the environments, and packed arrays hold the devices'
+    parts one after the other.
 
     Attributes:
-      state: the Packing of the VectorState, over devices of that of each.
-      timestep: what `step` gives, as `jax.ShapeDtypeStruct`s.
-      has_action_masks: whether `action_masks`, from the state to which actions are legal, can be a program.
+      state: the Packing of the VectorState; with a mesh, of each device's part.
+      timestep: the outputs of `step`, as `jax.ShapeDtypeStruct`s.
+      has_action_masks: True if `action_masks`, which maps the state to the legal actions, can be compiled.
     """
 
     @classmethod
     def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> Programs:
-        """The programs of all VectorEnvs like this one: the values of their parameters may differ, nothing else.
+        """Return the functions for all VectorEnvs like this one: only the values of their parameters may differ.
 
         Args:
-          mesh: devices that have equal parts of the lanes, if they are divided.
+          venv: the environments.
+          mesh: the devices among which the environments are divided equally, if they are divided.
         """
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
-        """
+        """Trace the environments, and jit their functions, which compile at their first call.
+
         Raises:
-          ValueError: there are more environments than fit into this machine.
+          ValueError: the environments need more memory than this machine has.
         """
         state, self.timestep = jax.eval_shape(venv.reset, jax.random.key(0))
         require_memory(venv.num_envs, (state, self.timestep))
@@ -103,22 +107,22 @@ class Programs:
         self.has_action_masks = _gives_masks(venv, state)
 
     def _jit(self, function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
-        """A program that gives what has lanes.
+        """Return a jitted function whose outputs have an axis of environments.
 
         Args:
-          specs: of its arguments, over devices.
+          specs: the layouts of its arguments over the devices of the mesh.
         """
         if self._mesh is not None:
             function = on_each(function, self._mesh, specs, self._lanes)
         return jax.jit(function, compiler_options=compiler_options(), **options)
 
     def parameters(self, venv: VectorEnv) -> list[jax.Array]:
-        """The parameters of `venv`, on the device, as the programs take them."""
+        """Return the parameters of `venv` on the device, in the form that the compiled functions take."""
         stacks = self._stacking.stack(_leaves(venv))
         return stacks if self._mesh is None else place(stacks, self._own, self._mesh)
 
     def outputs_on_host(self, packed: Packed) -> Outputs:
-        """What a step gave, as NumPy arrays of their own."""
+        """Return the outputs of a step as NumPy arrays in newly allocated memory."""
         outputs: Outputs = jax.tree.unflatten(self._outputs.structure, self._on_host(self._outputs, packed))
         return outputs
 
@@ -135,7 +139,10 @@ class Programs:
         return venv
 
     def next_episodes(self, packed: Packed) -> tuple[Any, Any]:
-        """The keys of the lanes and the numbers of their episodes, by the host: a program would have to compile."""
+        """Return the keys of the environments and the numbers of their next episodes.
+
+        NumPy computes them on the host, because a jitted function would have to compile first.
+        """
         state = jax.tree.unflatten(self.state.structure, self._on_host(self.state, packed))
         return jax.random.wrap_key_data(state.lane_key, impl=self._key_impl), state.episode + 1
 
@@ -165,18 +172,18 @@ class Programs:
 
 
 def _gives_masks(venv: VectorEnv, state: Any) -> bool:
-    """Whether environments have `action_masks` that can be traced. On the host, anything is allowed in it."""
+    """Return whether the environments have `action_masks` that can be traced: on the host it may run any code."""
     if not has_action_masks(venv.env):
         return False
     try:
         jax.eval_shape(action_masks, venv, state)
-    except Exception:  # of code that is not ours
+    except Exception:  # of any kind, as user code raises it
         return False
     return True
 
 
 def _part(venv: VectorEnv, num_devices: int) -> VectorEnv:
-    """The first lanes, as many as each device has."""
+    """Return the first environments of `venv`, as many as each device has."""
     num_envs = venv.num_envs // num_devices
     env = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[:num_envs], venv.env)
     return dataclasses.replace(venv, env=env, num_envs=num_envs)
@@ -187,7 +194,7 @@ def _leaves(venv: VectorEnv) -> list[jax.Array]:
 
 
 class _Unhashed:
-    """An argument that a cache does not look at, because others determine it."""
+    """An argument that a cache's key ignores, because the other arguments determine it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

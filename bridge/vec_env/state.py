@@ -16,12 +16,12 @@ from jaxenvs.arguments import as_numbers
 from jaxenvs.arrays import is_key, key_data, key_impl, to_arrays
 from jaxenvs.parameters import as_parameter
 
-# Where a repr says where something lies in memory, which is another place in another process.
+# Matches the memory address in a repr, which differs between processes.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray]:
-    """One array for each leaf of the state and each parameter, under its path; keys as their data."""
+    """Return one array for each leaf of the state and for each parameter, under its path; keys as their data."""
     arrays = {"environment": np.array(_name(venv.env)), "env_axis": np.array(-1 if venv.env_axis is None else 0)}
     for prefix, tree in (("parameters", venv.env), ("state", state)):
         arrays |= {prefix + path: array for path, array in to_arrays(tree).items()}
@@ -29,11 +29,12 @@ def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray
 
 
 def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[VectorEnv, VectorState]:
-    """`venv` with the parameters, and the state, that `state_to_arrays` wrote.
+    """Return `venv` with the parameters, and the state, that `state_to_arrays` wrote.
 
     Raises:
       TypeError: `arrays` is not a dict.
-      ValueError: they are those of another environment or another number of lanes, or nothing that it wrote.
+      ValueError: the arrays are from another environment or another number of environments, or not from
+        `state_to_arrays`.
     """
     if not isinstance(arrays, Mapping):
         raise TypeError(f"state must be a dict of arrays, as get_state returns it, got {type(arrays).__name__}.")
@@ -61,7 +62,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
         name = "parameters" + jax.tree_util.keystr(path)
         came: Any = rest.get(name)
         array = numbers(name, lanes + np.shape(leaf), jnp.result_type(leaf), as_parameter)
-        # Of the type it was, because a program is compiled for types.
+        # Keep the parameter's type, because functions are compiled for types.
         return type(leaf)(came) if axis == -1 and isinstance(leaf, int | float) else array
 
     env = jax.tree_util.tree_map_with_path(parameter, one)
@@ -83,14 +84,14 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
 
 
 def _require_parameters(env: Environment[Any]) -> None:
-    """What each class asks of its parameters; JAX put these together without asking."""
+    """Run each class's check of its parameters, which JAX skipped when it rebuilt the environments."""
     env.__check_init__()
     if isinstance(env, Wrapper):
         _require_parameters(env.env)
 
 
 def _name(env: Environment[Any]) -> str:
-    """The classes and their static fields, as "TimeLimit(env=CartPole(semi_implicit_euler=False))"."""
+    """Return the classes and their static fields, such as "TimeLimit(env=CartPole(semi_implicit_euler=False))"."""
     parts = []
     for field in dataclasses.fields(env):  # type: ignore[arg-type]
         value = getattr(env, field.name)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's wrappers inside a compiled rollout, a file each, and the table to which users add their own."""
+"""Stable-Baselines3's wrappers in compiled rollouts, a file for each, and the table to which users add their own."""
 
 from bridge.wrappers.chain import Chain, register_wrapper
 from bridge.wrappers.compiled_wrapper import CompiledWrapper

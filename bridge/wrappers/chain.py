@@ -1,4 +1,4 @@
-"""The wrappers around a JaxVecEnv, compiled: which can be, and all of them as one."""
+"""The wrappers around a JaxVecEnv, compiled together as one step function."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ _COMPILED: dict[type[VecEnvWrapper], type[CompiledWrapper[Any]]] = {
 
 
 def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]]) -> None:
-    """Let rollouts through a wrapper of your own be compiled.
+    """Register the compiled version of a custom VecEnvWrapper, so that rollouts through it are compiled.
+
+    See docs/wrappers.md for an example.
 
     Args:
-      sb3_class: the VecEnvWrapper. Subclasses of it are not meant, as they may do anything.
-      compiled_class: does in a program what it does. What was registered before for `sb3_class` is forgotten.
+      sb3_class: the VecEnvWrapper. Its subclasses are not included, because they may override anything.
+      compiled_class: the class that does the same in compiled rollouts. It replaces one that was registered before.
 
     Raises:
-      TypeError: these are not such classes.
+      TypeError: the arguments are not such classes.
     """
     for name, given, expected in (
         ("sb3_class", sb3_class, VecEnvWrapper),
@@ -66,21 +68,21 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
 def step(
     types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: Any
 ) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
-    """One step through all wrappers of a Chain, in traced code.
+    """Step through all wrappers of a Chain, in traced code.
 
     Args:
-      types: the Chain's, static.
-      states: one for each of them.
-      timestep: as the VectorEnv gave it.
-      action: as it took it.
+      types: the types of the Chain, static.
+      states: a state for each of them.
+      timestep: the result of the VectorEnv.
+      action: the action that the VectorEnv took.
 
     Returns:
-      The states, the TimeStep as the outermost wrapper gives it, and the outputs of each wrapper.
+      The states, the TimeStep that the outermost wrapper returns, and the outputs of each wrapper.
 
     Raises:
-      TypeError: a wrapper gave another kind of state than it got.
+      TypeError: a wrapper returned another kind of state than it got.
     """
-    timestep = timestep.replace(reward=timestep.reward.astype(jnp.float32))  # as a JaxVecEnv gives it
+    timestep = timestep.replace(reward=timestep.reward.astype(jnp.float32))  # as a JaxVecEnv returns it
     after, outputs = [], []
     for compiled, state in zip(types, states, strict=True):
         new_state, timestep, output = compiled.step(state, timestep, action)
@@ -104,26 +106,26 @@ def _kind(leaf: Any) -> str:
 
 
 def is_compiled(sb3_class: type) -> bool:
-    """Whether it is known what a wrapper does: SB3's own, and those of `register_wrapper`."""
+    """Return whether a wrapper class has a compiled version: SB3's own wrappers, and those of `register_wrapper`."""
     return sb3_class in _COMPILED
 
 
 class Chain:
-    """A JaxVecEnv and the wrappers around it, for a rollout in which no step goes through them.
+    """A JaxVecEnv and the wrappers around it, for rollouts that are compiled as a whole.
 
     Attributes:
       base: the JaxVecEnv.
-      wrappers: around it, the innermost first, each compiled.
-      types: their classes, the static part of a program.
+      wrappers: the compiled versions of the wrappers around it, the innermost first.
+      types: their classes, the static part of a compiled function.
       normalize: the outermost VecNormalize, as SB3's `get_vec_normalize_env` finds it; None if there is none.
     """
 
     @classmethod
     def of(cls, env: VecEnv | None) -> Chain:
-        """The Chain of the environments of a model.
+        """Return the Chain of a model's environments.
 
         Raises:
-          NotCompilable: something that is not compiled is among them.
+          NotCompilable: the environments or a wrapper cannot be compiled.
         """
         wrappers: list[CompiledWrapper[Any]] = []
         base = env
@@ -132,7 +134,7 @@ class Chain:
         if base is not None and not isinstance(base, JaxVecEnv):
             raise NotCompilable(f"A {type(base).__name__} steps its environments on the host.")
         while type(env) is not JaxVecEnv:
-            # Exact types: a subclass may do anything.
+            # Exact types, because a subclass may override anything.
             compiled = _COMPILED.get(type(env))  # type: ignore[arg-type]
             if compiled is None or not isinstance(env, VecEnvWrapper):
                 names = ", ".join(sorted(wrapper.__name__ for wrapper in _COMPILED))
@@ -153,24 +155,24 @@ class Chain:
 
     @property
     def changes_infos(self) -> bool:
-        """Whether some wrapper wants to hear of every episode that ends."""
+        """True if a wrapper reads or changes the infos of ended episodes."""
         return any(wrapper.infos is not CompiledWrapper.infos for wrapper in self.types)
 
     @property
     def goes_on(self) -> bool:
-        """Whether rollouts may follow each other in one program."""
+        """True if several rollouts may run in one compiled function."""
         return all(wrapper.goes_on for wrapper in self.wrappers)
 
     @property
     def any_num_envs(self) -> bool:
-        """Whether `around` takes any number of environments."""
+        """True if `around` accepts any number of environments."""
         return all(wrapper.any_num_envs for wrapper in self.types)
 
     def around(self, base: JaxVecEnv) -> VecEnv:
-        """Copies of the wrappers around other environments, for an evaluation: what they do is not felt here.
+        """Return copies of the wrappers around other environments, for an evaluation that leaves these unchanged.
 
         Args:
-          base: not started; as many as these, or any number with `any_num_envs`.
+          base: environments that were not reset; as many as these, or any number with `any_num_envs`.
 
         Raises:
           NotCompilable: a wrapper cannot be copied.
@@ -185,46 +187,49 @@ class Chain:
         return env
 
     def watch(self, is_watched: bool) -> None:
-        """Say whether a callback sees each step of the next rollout."""
+        """Set whether a callback sees each step of the next rollout."""
         for wrapper in self.wrappers:
             wrapper.is_watched = is_watched
 
     def show(self, outputs: tuple[Any, ...], step: int) -> None:
-        """Show the wrappers as they are after a step.
+        """Show the wrappers' attributes as they are after a step.
 
         Args:
           outputs: of `step`, stacked, on the host.
-          step: of the rollout.
+          step: the index of the step in the rollout.
         """
         for wrapper, output in zip(self.wrappers, outputs):
             if type(wrapper).show is not CompiledWrapper.show:
                 wrapper.show(jax.tree.map(lambda leaf: leaf[step], output))
 
     def state(self) -> tuple[Any, ...]:
-        """The states of the wrappers, with which a rollout starts."""
+        """Return the states of the wrappers with which a rollout starts."""
         return tuple(wrapper.state() for wrapper in self.wrappers)
 
     def observation(self, last_obs: Arrays) -> Any:
-        """The observation with which a rollout starts, in the dtypes in which the program gives the next ones.
+        """Return the observation with which a rollout starts, in the dtypes of the compiled function's observations.
 
         Args:
-          last_obs: as the outermost wrapper gave it; `in_dtypes_of` makes such ones of what the program gives.
+          last_obs: the outermost wrapper's last observation; `in_dtypes_of` converts in the other direction.
         """
         expected = self.observation_structure()
         return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), last_obs, expected)
 
     def observation_structure(self) -> Any:
-        """Observations as the outermost wrapper gives them in a program, as `jax.ShapeDtypeStruct`s."""
+        """Return the structure of the outermost wrapper's observations in a compiled function.
+
+        Leaves are `jax.ShapeDtypeStruct`s.
+        """
         base, states = self.base, self.state()
         if not states:
             return base.programs.timestep.observation
-        key = (base.programs, jax.tree.structure(states))  # a setting may be another now
+        key = (base.programs, jax.tree.structure(states))  # a setting may have changed
         if key not in self._observations:
             shape = (base.num_envs, *(base.action_space.shape or ()))
             action = jax.ShapeDtypeStruct(shape, base.action_dtype)  # type: ignore[no-untyped-call]
             given = states, base.programs.timestep, action
             through_all = functools.partial(step, self.types)
-            if base.mesh is not None:  # whose axis steps may ask for
+            if base.mesh is not None:  # steps may refer to its axis
                 axis = base.mesh.axis_names[0]
                 through_all = jax.vmap(through_all, None, None, axis_name=axis, axis_size=1)
             through = jax.eval_shape(through_all, *given)
@@ -237,16 +242,16 @@ class Chain:
             wrapper.check(output)
 
     def write_back(self, states: tuple[Any, ...]) -> None:
-        """Leave the wrappers where the rollout ended."""
+        """Write the state at the end of a rollout back to the wrappers."""
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
     def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
-        """Make the infos of ended episodes, as the JaxVecEnv gives them, what the outermost wrapper gives, in place.
+        """Change the JaxVecEnv's infos of ended episodes, in place, into the outermost wrapper's.
 
         Args:
           infos: in chronological order.
-          step, lane: where each of them ended its episode.
+          step, lane: the step and the environment in which each of the episodes ended.
           outputs: of `step`, stacked, on the host.
         """
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
@@ -254,10 +259,10 @@ class Chain:
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
-    """Observations that a program gave, of any leading axes, in the dtypes in which SB3's wrappers give them.
+    """Return a compiled function's observations, with any leading axes, in the dtypes of SB3's wrappers.
 
     Args:
-      given: an observation of theirs, as `model._last_obs`.
+      given: an observation of SB3's wrappers, such as `model._last_obs`.
       observation: NumPy arrays.
     """
     return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)

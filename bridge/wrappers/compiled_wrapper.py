@@ -1,4 +1,4 @@
-"""CompiledWrapper: what a wrapper of Stable-Baselines3 says of itself to take part in a compiled rollout."""
+"""CompiledWrapper: the base class of compiled versions of Stable-Baselines3's wrappers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ W = TypeVar("W", bound=VecEnvWrapper)
 
 
 class CompiledWrapper(Generic[W]):
-    """How one kind of VecEnvWrapper takes part in a compiled rollout; `bridge.register_wrapper` makes it known.
+    """Base class for the compiled version of one kind of VecEnvWrapper, made known by `bridge.register_wrapper`.
 
-    Before a rollout `state` is asked where the wrapper stands; `step`, part of the program, does to each step what the
-    wrapper does to it; afterwards `check`, `write_back` and `infos` are called, in this order, with what came out, and
-    leave the wrapper where it would be had every step gone through it.
+    Subclass it to compile rollouts through a custom wrapper. Before a rollout, `state` returns the wrapper's state.
+    `step`, part of the compiled function, does to each step what the wrapper does. Afterwards `check`, `write_back` and
+    `infos` are called, in this order, with the results, and leave the wrapper as if every step had gone through it.
 
-    Settings that choose a code path or a shape are static fields of the state (`jaxenvs.struct` and `jaxenvs.static`),
-    numbers are arrays in it. So one program serves all chains of the same classes whose settings agree.
+    Settings that choose a code path or a shape are static fields of the state (`jaxenvs.struct` and `jaxenvs.static`);
+    numbers are arrays in it. So one compiled function serves all wrappers of the same classes whose settings agree.
 
     Attributes:
-      wrapper: SB3's.
-      any_num_envs: whether its `reset` makes anew all that it keeps of each environment, so that a copy of it may be
-        around another number of them: `bridge.evaluate` then runs as many episodes at once as there are.
-      divides: whether environments in it may be divided over devices, each of which steps a part: `layout` says what
-        belongs to lanes, and all arrays of the outputs of `step` do.
-      is_watched: whether a callback sees each step of the rollout. If so, `step` may give more outputs, for `show`.
+      wrapper: SB3's wrapper.
+      any_num_envs: True if `reset` renews all that the wrapper stores for each environment, so that a copy of it may
+        wrap another number of environments: then `bridge.evaluate` runs that many episodes at once.
+      divides: True if the wrapped environments may be divided over devices, each of which steps a part. `layout` says
+        which parts of the state have the axis of environments; all outputs of `step` have it.
+      is_watched: whether a callback sees each step of the rollout. If so, `step` may return more outputs, for `show`.
     """
 
     any_num_envs: ClassVar[bool] = False
@@ -38,92 +38,102 @@ class CompiledWrapper(Generic[W]):
     is_watched: bool = False
 
     def __init__(self, wrapper: W) -> None:
-        """
+        """Store the wrapper.
+
+        Args:
+          wrapper: SB3's wrapper.
+
         Raises:
-          NotCompilable: with the settings that this one has it cannot be compiled.
+          NotCompilable: a wrapper with these settings cannot be compiled.
         """
         self.wrapper = wrapper
 
     @property
     def goes_on(self) -> bool:
-        """Whether a rollout may begin, bit for bit, with the state that the last one ended with, and has no `check`.
+        """True if several rollouts may run in one compiled function.
 
-        Then several run in one program, and `write_back` and `infos` are called once for all of them.
+        It requires that a rollout may begin bitwise with the state that ended the previous one, and that there is no
+        `check`. Then `write_back` and `infos` are called once for all of the rollouts.
         """
         return False
 
     def around(self, venv: VecEnv) -> W:
-        """A copy of the wrapper around other environments, for an evaluation: what it does is not felt here.
+        """Return a copy of the wrapper around other environments, for an evaluation that does not affect the original.
 
         Args:
-          venv: as many of them, or any number with `any_num_envs`. Their next `reset` is the first.
+          venv: as many environments, or any number with `any_num_envs`. `reset` is called next.
         """
-        new: W = object.__new__(type(self.wrapper))  # `copy` stumbles over SB3's `__getattr__`
+        new: W = object.__new__(type(self.wrapper))  # `copy` fails because of SB3's `__getattr__`
         if self.any_num_envs:
             vars(new).update(vars(self.wrapper))
             VecEnvWrapper.__init__(new, venv, self.wrapper.observation_space, self.wrapper.action_space)
         else:
-            same = {id(self.wrapper.class_attributes): self.wrapper.class_attributes}  # has what cannot be copied
+            same = {id(self.wrapper.class_attributes): self.wrapper.class_attributes}  # cannot be copied
             known = {id(self.wrapper): new, id(self.wrapper.venv): venv, id(self.wrapper.unwrapped): venv.unwrapped}
             vars(new).update(copy.deepcopy(vars(self.wrapper), same | known))
         return new
 
     def state(self) -> Any:
-        """The state with which a rollout starts: a pytree of NumPy arrays. Leave out what `step` does not need."""
+        """Return the state with which a rollout starts: a pytree of NumPy arrays, with only what `step` needs."""
         return ()
 
     @staticmethod
     def step(state: Any, timestep: VectorTimeStep, action: Any) -> tuple[Any, VectorTimeStep, Any]:
-        """What the wrapper does to a step, in traced code.
+        """Do to a step what the wrapper does, in traced code.
 
         Args:
-          state: its own.
-          timestep: as the wrapper inside gave it: rewards float32 (num_envs,); `final_observation`, from which
-            `terminal_observation` is made, where an episode ended the last one before the reset, else `observation`.
-          action: of all lanes, as the environments took it.
+          state: the wrapper's state.
+          timestep: the step of the wrapper inside: rewards are float32 (num_envs,); `final_observation`, from which
+            `terminal_observation` is made, is the last observation before the reset where an episode ended, else
+            `observation`.
+          action: of all environments, as they took it.
 
         Returns:
-          The state, of the same structure, shapes and dtypes; the TimeStep as the wrapper gives it; and what the
-          methods below need to know of this step, a pytree, which comes to them stacked: (n_steps, ...). () is nothing.
+          The state, of the same structure, shapes and dtypes; the TimeStep that the wrapper returns; and a pytree of
+            what the methods below need of this step, which they get stacked: (n_steps, ...). () for nothing.
         """
         raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
     def layout(state: Any, lanes: Any, same: Any) -> Any:
-        """A prefix of the state that says how it is divided over devices. With `divides` alone.
+        """Return a prefix of the state that says how it is divided over devices. Used only with `divides`.
 
         Args:
-          state: its own.
-          lanes: stands where arrays have the leading axis of lanes.
-          same: stands where they are the same on all devices, as what `step` makes of them has to be.
+          state: the wrapper's state.
+          lanes: marks arrays with the leading axis of environments.
+          same: marks arrays that are the same on all devices, also after `step`.
         """
         return lanes
 
     def check(self, outputs: Any) -> None:
-        """Raise or warn because of what happened in a rollout. If this raises, the rollout did not take place."""
-
-    def write_back(self, state: Any) -> None:
-        """Leave the wrapper where the rollout ended.
+        """Raise or warn because of what happened in a rollout. If it raises, the rollout is discarded.
 
         Args:
-          state: after the last step, on the host, not for writing.
+          outputs: of `step`, stacked, on the host.
+        """
+
+    def write_back(self, state: Any) -> None:
+        """Write the state at the end of a rollout back to the wrapper.
+
+        Args:
+          state: after the last step, on the host, read-only.
         """
 
     def show(self, outputs: Any) -> None:
-        """Show the wrapper as it is after one step, while a callback sees that step.
+        """Set the wrapper's attributes to what they are after one step, while a callback sees that step.
 
         Args:
           outputs: of `step`, for this step, on the host.
         """
 
     def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: Any) -> None:
-        """Change, in place, the infos of the episodes that ended.
+        """Change the infos of the episodes that ended, in place.
 
-        Their `terminal_observation`, if they have one, is that of the outermost wrapper already. A class that leaves
-        this method alone lets a rollout make no more infos than somebody reads.
+        Their `terminal_observation`, if they have one, is already the outermost wrapper's. If a class does not override
+        this method, a rollout makes only the infos that are read.
 
         Args:
-          infos: as the wrapper inside gave them, in chronological order.
-          step, lane: where each of them ended its episode.
+          infos: of the wrapper inside, in chronological order.
+          step, lane: the step and the environment in which each of the episodes ended.
           outputs: of `step`, stacked, on the host.
         """

@@ -1,4 +1,4 @@
-"""VecCheckNan: what is not a number is an error, or a warning, that says where it came from."""
+"""VecCheckNan in compiled rollouts: NaN and infinity raise or warn, with their source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxenvs import VectorTimeStep
 
 
 class Checked(NamedTuple):
-    """What VecCheckNan looks at in each step."""
+    """The arrays of a step that VecCheckNan checks."""
 
     action: Any
     observation: Any
@@ -21,7 +21,7 @@ class Checked(NamedTuple):
 
 
 class CompiledCheckNan(CompiledWrapper[VecCheckNan]):
-    """VecCheckNan. It looks once the rollout is over, at each step in turn, and speaks for itself."""
+    """Compiled VecCheckNan, which checks the steps of a rollout in order, after its end, with SB3's messages."""
 
     any_num_envs = divides = True
 
@@ -30,7 +30,7 @@ class CompiledCheckNan(CompiledWrapper[VecCheckNan]):
         return state, timestep, Checked(action, timestep.observation, timestep.reward)
 
     def check(self, outputs: Checked) -> None:
-        # Almost always nothing is there, and looking at all steps at once takes no time.
+        # Usually there is nothing to report, and checking all steps at once takes no time.
         is_clean = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(outputs))
         for step in range(len(outputs.reward) - 1 if is_clean else 0, len(outputs.reward)):
             action, observation, reward = jax.tree.map(lambda leaf, step=step: np.array(leaf[step]), outputs)

@@ -1,4 +1,4 @@
-"""VecExtractDictObs: one part of a Dict observation in its place."""
+"""VecExtractDictObs in compiled rollouts: one part of a Dict observation replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExtractState:
 
 
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
-    """VecExtractDictObs."""
+    """Compiled VecExtractDictObs."""
 
     any_num_envs = divides = True
 

@@ -1,4 +1,4 @@
-"""VecFrameStack: the last observations of an episode beside each other, zeros before the first."""
+"""VecFrameStack in compiled rollouts: the last observations of an episode together, zeros before the first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jaxenvs import VectorTimeStep, static, struct
 
 @struct
 class FrameStackState:
-    """The stacks, in the structure of the observation, and for each in the order of its leaves the axis it grows along.
+    """Stacked frames, in the structure of the observation, and the axis of each along which they are stacked.
 
-    The newest frame is last. Axis 0 is that of the lanes.
+    The newest frame is last. Axis 0 is the axis of environments.
     """
 
     frames: Any
@@ -27,7 +27,7 @@ class FrameStackState:
 
 
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
-    """VecFrameStack."""
+    """Compiled VecFrameStack."""
 
     any_num_envs = divides = True
 
@@ -72,6 +72,6 @@ class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
             stack.stacked_obs = np.array(frames, stack.stacked_obs.dtype)
 
     def _stacks(self) -> Any:
-        """SB3's, one for each array of the observation, in its structure."""
+        """Return SB3's stacks, one for each array of the observation, in its structure."""
         stacked: StackedObservations[Any] = self.wrapper.stacked_obs
         return vars(stacked).get("sub_stacked_observations", stacked)

@@ -1,4 +1,4 @@
-"""VecMonitor: returns and lengths of episodes, in the infos and in a file."""
+"""VecMonitor in compiled rollouts: returns and lengths of episodes, in the infos and in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MonitorState:
 
 
 class CompiledMonitor(CompiledWrapper[VecMonitor]):
-    """VecMonitor, which sees rewards as the wrapper inside of it gives them."""
+    """Compiled VecMonitor, which counts the rewards of the wrapper inside it."""
 
     any_num_envs = divides = True
 
@@ -48,7 +48,7 @@ class CompiledMonitor(CompiledWrapper[VecMonitor]):
     def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: MonitorState) -> None:
         monitor, at = self.wrapper, (step, lane)
         seconds = round(time.time() - monitor.t_start, 6)
-        # NumPy's numbers, as SB3 has them.
+        # NumPy's scalars, as in SB3.
         for info, r, length in zip(infos, outputs.episode_return[at], outputs.episode_length[at], strict=True):
             episode = {"r": r, "l": length, "t": seconds}
             info["episode"] = episode | {name: info[name] for name in monitor.info_keywords}

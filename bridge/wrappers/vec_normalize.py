@@ -1,4 +1,4 @@
-"""VecNormalize: observations and rewards scaled by their running statistics."""
+"""VecNormalize in compiled rollouts: observations and rewards scaled by their running statistics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from jaxenvs.learn import Moments, Normalizer
 
 @struct
 class NormalizeState:
-    """The statistics and settings, and the last observation and reward before normalisation.
+    """Statistics and settings, and the last observation and reward before normalization.
 
     Attributes:
-      axis_name: of the devices over which lanes are divided, whose statistics are those of all; None: they are not.
-      is_watched: whether each step is to be shown.
+      normalizer: the statistics and settings.
+      old_obs, old_reward: the last observation and reward, not normalized.
+      axis_name: the axis of the devices over which environments are divided, for statistics of all of them; None if
+        they are not divided.
+      is_watched: whether each step is shown to a callback.
     """
 
     normalizer: Normalizer
@@ -37,7 +40,7 @@ class NormalizeState:
 
 
 class CompiledNormalize(CompiledWrapper[VecNormalize]):
-    """VecNormalize. A rollout sums up in JAX's float only itself; the sum joins SB3's statistics in float64."""
+    """Compiled VecNormalize. Within a rollout, sums are in JAX's float; SB3's statistics add them in float64."""
 
     any_num_envs = divides = True
 
@@ -50,11 +53,11 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
 
     @property
     def goes_on(self) -> bool:
-        return not self.wrapper.training  # else a rollout's sums join those before it in float64, on the host
+        return not self.wrapper.training  # else the host adds a rollout's sums to the previous ones, in float64
 
     def around(self, venv: VecEnv) -> VecNormalize:
         new = super().around(venv)
-        new.training = False  # an evaluation teaches nothing, and statistics are shared
+        new.training = False  # an evaluation does not update the statistics, which are shared
         return new
 
     def state(self) -> NormalizeState:
@@ -107,14 +110,14 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         self.wrapper.old_reward = np.array(old_reward)
 
     def _old_obs(self) -> Any:
-        """The observation before normalisation, as it was given; before the first, of zeros."""
+        """Return the last observation before normalization; before the first one, zeros."""
         env = self.wrapper
         if "old_obs" in vars(env):
             return env.old_obs
         return create_empty_array(env.venv.observation_space, env.num_envs)
 
     def _map_statistics(self, function: Any) -> Any:
-        """`function` of the RunningMeanStd of each array of the observation; None where it is not normalised."""
+        """Apply `function` to the RunningMeanStd of each normalized array of the observation; None for others."""
         env = self.wrapper
         if not env.norm_obs:
             return None
@@ -125,17 +128,17 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
 
 
 def own_statistics(env: VecNormalize) -> type | None:
-    """Return the class of statistics that are not SB3's, or into which a method was put; None if all are SB3's."""
+    """Return the class of statistics that are not SB3's, or to which a method was assigned; None if all are SB3's."""
     observations = vars(env).get("obs_rms") if env.norm_obs else {}
     for rms in (*(observations.values() if isinstance(observations, dict) else (observations,)), env.ret_rms):
-        # Exactly this class: a subclass may do anything.
+        # Exactly this class, because a subclass may override anything.
         if type(rms) is not RunningMeanStd or has_own_methods(rms):
             return type(rms)
     return None
 
 
 def _array(numbers: Any) -> Any:
-    """What `jnp.asarray(numbers, float)` is, in NumPy: outside of programs each operation of JAX costs dispatch."""
+    """Return `jnp.asarray(numbers, float)`, but with NumPy: uncompiled operations of JAX cost dispatch."""
     return np.asarray(numbers, jax.dtypes.canonicalize_dtype(float))
 
 
@@ -144,11 +147,11 @@ def _moments(rms: RunningMeanStd) -> Moments:
 
 
 def _no_moments(shape: tuple[int, ...]) -> Moments:
-    """`Moments.empty`."""
+    """Return empty moments, as `Moments.empty` does."""
     return Moments(_array(np.zeros(shape)), _array(np.zeros(shape)), _array(0))
 
 
 def _add(rms: RunningMeanStd, seen: Moments) -> None:
-    """Add what a rollout saw, in float64."""
+    """Add the moments of a rollout to the statistics, in float64."""
     mean, variance, count = (np.asarray(part, np.float64) for part in (seen.mean, seen.variance, seen.count))
     rms.update_from_moments(mean, variance, float(count))

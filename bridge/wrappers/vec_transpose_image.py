@@ -1,4 +1,4 @@
-"""VecTransposeImage: the channels of images first, as PyTorch's convolutions take them."""
+"""VecTransposeImage in compiled rollouts: images with the channels first, as PyTorch's convolutions take them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jaxenvs import VectorTimeStep, static, struct
 
 @struct
 class TransposeState:
-    """Which parts of a Dict observation are images; None: the observation is one."""
+    """The parts of a Dict observation that are images; None if the observation is an image itself."""
 
     image_keys: tuple[str, ...] | None = static()
 
 
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
-    """VecTransposeImage."""
+    """Compiled VecTransposeImage."""
 
     any_num_envs = divides = True
 

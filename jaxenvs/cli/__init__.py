@@ -1,6 +1,6 @@
-"""The `jaxenvs` command: list, doctor and bench, and the way to train, tune, evaluate and record: `bridge.app`'s.
+"""The `jaxenvs` command: list, doctor and bench; train, tune, evaluate and record are in `bridge.app`.
 
-Nothing here needs PyTorch, so that the first three work without it, and begin at once.
+Nothing here needs PyTorch, so that the first three commands work without it, and start at once.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ DESCRIPTION = """Reinforcement learning on JAX environments. `jaxenvs --version`
 For example: jaxenvs train ppo CartPole-v1
 """
 CHECKOUT = Path(__file__).parent.parent.parent
-ENDED_BY_SIGPIPE = 141  # as a shell has it
-# The commands of `bridge.app.cli`, and what their help begins with.
+ENDED_BY_SIGPIPE = 141  # the exit status of shells
+# The commands of `bridge.app.cli`, and the first line of their help.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
     "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
     "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
     "record": "Film the agent of a run, as GIF or MP4.",
 }
-# What these need, as it is imported; the extra `sb3`. Looked for, not imported: that takes seconds.
+# Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
+# seconds.
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
 TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
 
@@ -51,14 +52,14 @@ Modules = Annotated[
 
 
 class UserError(Exception):
-    """A mistake in what the user asked for, or something that their machine does not have. One line says which."""
+    """Error in what the user asked for, or something that their machine lacks. The message is one line."""
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the `jaxenvs` command.
 
-    Exits with 2 and one line on stderr for a mistake of the user's, with 130 after Ctrl-C, and with 141 if nobody reads
-    what it prints.
+    Exits with 2 and one line on stderr after a user's mistake, with 130 after Ctrl-C, and with 141 if the reader of its
+    output has closed the pipe.
     """
     status = 0
     try:
@@ -72,11 +73,11 @@ def main(argv: list[str] | None = None) -> None:
         finally:
             for stream in _open_streams():
                 stream.flush()
-    except BrokenPipeError:  # who reads has enough, as `jaxenvs list | head -1` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `jaxenvs list | head -1` does
         for stream in _open_streams():
             try:
                 stream.flush()
-            except BrokenPipeError:  # Python still has something to write there, as it ends
+            except BrokenPipeError:  # Python writes the rest when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         status = ENDED_BY_SIGPIPE
     if status:
@@ -84,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _open_streams() -> list[TextIO]:
-    """Of stdout and stderr those that were not closed before Python began, as `>&-` does."""
+    """Return stdout and stderr, except one that was closed before Python started, as by `>&-`."""
     return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
 
 
@@ -97,7 +98,8 @@ def _run(argv: list[str]) -> None:
     commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
     if name in OF_BRIDGE:
         _require_sb3(name)
-        # The one place where jaxenvs imports bridge, which stands on it: one command has all of them.
+        # The only place where jaxenvs imports bridge, which depends on jaxenvs: one command includes the commands of
+        # both.
         commands |= importlib.import_module("bridge.app.cli").COMMANDS
     elif name in OWN:
         commands |= OWN
@@ -105,7 +107,7 @@ def _run(argv: list[str]) -> None:
 
 
 def _stand_in(help: str) -> Callable[[], None]:
-    """A command for the list of all of them, which never runs."""
+    """Create a command for the list of all commands, which never runs."""
 
     def command() -> None: ...
 
@@ -114,7 +116,7 @@ def _stand_in(help: str) -> Callable[[], None]:
 
 
 def _require_sb3(command: str) -> None:
-    """Refuse a command of bridge without what bridge needs.
+    """Raise if a package is missing that a command of bridge needs.
 
     Raises:
       UserError: a package that the command needs is not installed.
@@ -130,14 +132,14 @@ def _require_sb3(command: str) -> None:
 
 
 def list_environments(modules: Modules = ()) -> None:
-    """Print the registered environments, or the ids of those of other libraries.
+    """Print the registered environments, or the ids of other libraries' environments.
 
     For example: jaxenvs list gymnax
 
     Args:
-      modules: Of your own, which register environments. They are imported first. Or brax, craftax, gymnax, jumanji,
-        navix, pgx, playground or xminigrid, installed beside: then it is their ids that are printed. Or envpool, and a
-        part of an id: envpool Cheetah
+      modules: Your modules that register environments, which are imported first. Or libraries, if installed, whose ids
+        are printed instead: brax, craftax, gymnax, jumanji, navix, pgx, playground or xminigrid. Or envpool and a part
+        of an id: envpool Cheetah
     """
     if modules[:1] == ("envpool",):
         _print_table([("id", "family", "also known as"), *envpool_rows(*modules[1:])])
@@ -172,15 +174,15 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 
 def doctor() -> None:
-    """Print what there is on this machine, and what of Stable-Baselines3 is compiled on it, to paste into an issue.
+    """Print a report of this machine, and of what is compiled for Stable-Baselines3 on it, to paste into an issue.
 
     For example: jaxenvs doctor
     """
-    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # of a room above this one
+    print(importlib.import_module("jaxenvs.cli.machine_report").report())  # in a layer above this module
 
 
 def bench(names: Names = ()) -> None:
-    """Run benchmarks, side by side with other libraries. From a source checkout only.
+    """Run benchmarks against other libraries. Works only in a source checkout.
 
     For example: jaxenvs bench training
 
@@ -195,7 +197,8 @@ def bench(names: Names = ()) -> None:
         if name not in scripts:
             raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
     for name in names or scripts:
-        # In a process of its own, so that no setting of this one, nor of the benchmark before, is measured.
+        # A separate process, so that neither the settings of this one nor the previous benchmark affect the
+        # measurement.
         done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=CHECKOUT, check=False)
         if done.returncode:
             sys.exit(done.returncode)
@@ -205,7 +208,7 @@ OWN: dict[str, Callable[..., None]] = {"list": list_environments, "doctor": doct
 
 
 def _describe(space: gymnasium.Space[Any]) -> str:
-    """The space in one short line: bounds only if they are the same everywhere."""
+    """Describe the space in one short line: bounds only if they are the same everywhere."""
     if isinstance(space, gymnasium.spaces.Box) and (np.unique(space.low).size > 1 or np.unique(space.high).size > 1):
         return f"Box({space.shape}, {space.dtype})"
     return " ".join(str(space).split())
@@ -215,7 +218,7 @@ def _describe(space: gymnasium.Space[Any]) -> str:
 
 
 def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any]:
-    """`jaxenvs.make`, with the module of the id looked for in the current directory too.
+    """Call `jaxenvs.make`, and look for the module of the id in the current directory too.
 
     Raises:
       UserError: the module cannot be imported, it does not register the id, or does not accept `env_kwargs`.
@@ -231,13 +234,13 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         raise UserError(
             f"{module} was imported, but does not register the environment. {error}" if module else str(error)
         ) from error
-    except Exception as error:  # of whatever kind: the constructor may be the user's
+    except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
 
 
 def library_ids(library: str) -> list[str]:
-    """The ids of another library's environments.
+    """Return the ids of another library's environments.
 
     Raises:
       UserError: the library is not installed.
@@ -249,8 +252,9 @@ def library_ids(library: str) -> list[str]:
 
 
 def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
-    """The ids of EnvPool that have one of these parts, in upper or lower case, `*` and `?` as a shell has them; the
-    family of each, and the name that its reference has for it: Gymnasium, or ale-py.
+    """Return rows of EnvPool's ids that contain one of these parts, ignoring case, with `*` and `?` as in a shell.
+
+    Each row has the id, its family, and the name that its reference has for it: Gymnasium, or ale-py.
 
     Raises:
       UserError: EnvPool is not installed, or has no such id.
@@ -283,7 +287,7 @@ def import_module(name: str, hint: str = "") -> None:
     """
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does; the command's own folder is there instead
+        sys.path.insert(0, here)  # as `python -m` does; sys.path has the folder of the command instead
     try:
         importlib.import_module(name)
     except Exception as error:
@@ -293,13 +297,13 @@ def import_module(name: str, hint: str = "") -> None:
 
 
 def has_time_limit(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Whether `make` puts a limit on an episode."""
+    """Return whether `make` puts a limit on an episode."""
     limit = env_kwargs.get("max_episode_steps")
     return (jaxenvs.spec(env_id).max_episode_steps if limit is None else limit) not in (None, -1)
 
 
 def _described(error: Exception) -> str:
-    """The error in one line, with the place in the user's code where it was raised."""
+    """Return the error in one line, with the place in the user's code where it was raised."""
     said = f"{type(error).__name__}: {error}"
     own = os.path.dirname(jaxenvs.__file__)
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(("<", own))]

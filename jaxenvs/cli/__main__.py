@@ -1,4 +1,4 @@
-"""`python -m jaxenvs.cli`, where the command `jaxenvs` is not installed."""
+"""Run `python -m jaxenvs.cli`, where the command `jaxenvs` is not installed."""
 
 from jaxenvs.cli import main
 

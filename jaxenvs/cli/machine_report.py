@@ -1,4 +1,4 @@
-"""What there is on this machine, in one screen, to paste into an issue: `jaxenvs doctor`."""
+"""Report of this machine, in one screen, to paste into an issue: `jaxenvs doctor`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from pathlib import Path
 import jax
 
 import jaxenvs
-from jaxenvs.jax_names import setting
+from jaxenvs.compilation import GUARD, compiler_options, count_wrong_rows
+from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
 WIDTH = 100
 PACKAGES = ("jax", "jaxlib", "numpy", "gymnasium", "optax", "torch", "stable-baselines3", "sb3-contrib", "optuna")
-# Variables of the environment that change how programs run.
+# Environment variables that change how compiled functions run.
 VARIABLES = re.compile("JAX|XLA|PJRT|CUDA|NCCL|OMP_|MKL_")
 
 
 def report() -> str:
-    """Versions, devices, threads, settings, the cache of programs, extras, and what of SB3 is compiled here.
+    """Return versions, devices, threads, settings, the compilation cache, extras, and what of SB3 is compiled here.
 
     At most 40 lines of 100 columns; names of users and of the machine are left out.
     """
     variables = {name: value for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
-    why_no_bridge = _import_bridge()  # before JAX runs, as this changes how that does
+    why_no_bridge = _import_bridge()  # before JAX runs, because importing bridge changes JAX's settings
     has_bridge = why_no_bridge is None
     facts = {
         "jaxenvs": f"{jaxenvs.__version__}, Python {platform.python_version()}, {platform.platform()}",
@@ -39,6 +40,7 @@ def report() -> str:
         "devices": _devices(has_bridge),
         "threads": _threads(has_bridge),
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
+        "results": _results(),
         "cache": _cache(has_bridge),
         "extras": _extras(),
         "compiled": why_no_bridge or 'of the algorithms, on environments of these kinds ("all": also the environments)',
@@ -51,12 +53,12 @@ def report() -> str:
 
 
 def _import_bridge() -> str | None:
-    """Why there is none; None if there is."""
+    """Import bridge; return why that fails, or None."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
         return "not available: bridge needs PyTorch and Stable-Baselines3"
     try:
         importlib.import_module("bridge")
-    except Exception as error:  # of whatever of them is broken
+    except Exception as error:  # any of them may be broken in any way
         return f"not available: bridge cannot be imported, {type(error).__name__}: {error}"
     return None
 
@@ -66,7 +68,7 @@ def _wrapped(name: str, text: str) -> list[str]:
 
 
 def _anonymous(text: str) -> str:
-    """Without the names of users."""
+    """Remove the names of users."""
     try:
         home, user = str(Path.home()), getpass.getuser()
     except (RuntimeError, OSError, KeyError):  # a user without a home, or without a name
@@ -97,8 +99,19 @@ def _threads(has_torch: bool) -> str:
     return f"{num_cores()} of {os.cpu_count()} cores{torch}"
 
 
+def _results() -> str:
+    """Say whether this jaxlib computes matrix products right."""
+    if not (wrong := count_wrong_rows()):
+        return "jax.jit computes matrix products right"
+    said = f"jax.jit computes wrong rows of matrix products ({wrong} of the check's, jax-ml/jax#39103); "
+    if count_wrong_rows(compiler_options()):
+        return f"{said}jaxenvs and bridge do too: install another jaxlib"
+    flags = " ".join(f"--{name}={value}" for name, value in GUARD.items())
+    return f"{said}jaxenvs and bridge compute right; for your own jax.jit set XLA_FLAGS={flags}"
+
+
 def _cache(has_bridge: bool) -> str:
-    """Where compiled programs are kept, and how much there is."""
+    """Return where compiled functions are cached, the size of the cache, and whether JAX reads from it."""
     if has_bridge:
         folder = importlib.import_module("bridge").configure(cache=True)
     else:
@@ -106,11 +119,22 @@ def _cache(has_bridge: bool) -> str:
     if folder is None:
         return "no cache on disk"
     files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
-    return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files"
+    return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files, {_hits()}"
+
+
+def _hits() -> str:
+    """Say whether JAX reads a function that it has just compiled from its cache, which it does not on some CPUs."""
+    if (least := setting("jax_persistent_cache_min_compile_time_secs")) > 0:
+        return f"without functions that compile in less than {least:g} s"
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+    for _ in range(2):  # two functions that are compiled to the same
+        jax.jit(lambda x: 3 * x + 1)(jax.numpy.arange(7.0))
+    return "read again" if CACHE_HIT_EVENT in events else "never read again: see jax-ml/jax#38445"
 
 
 def _extras() -> str:
-    """Which of `jaxenvs[...]` are there. Of those that are not, it is not known whether anybody asked for them."""
+    """Return which `jaxenvs[...]` extras are installed. Extras that are not installed are left out."""
     needed: dict[str, list[str]] = {}
     try:
         for line in requires("jaxenvs") or []:

@@ -15,7 +15,7 @@ from jaxenvs.environment import Environment, require_environment
 from jaxenvs.files import replacing
 
 REAL_TIME_FPS = 30
-MOST_FPS = 50  # a GIF counts in hundredths of a second, and viewers show one of them, or none, as ten
+MOST_FPS = 50  # GIFs count in 1/100 s, and viewers show one of them, or none, as ten
 
 
 def gif(
@@ -25,21 +25,21 @@ def gif(
     fps: float | None = None,
     size: int | tuple[int, int] | None = None,
 ) -> None:
-    """Write a film of states as a GIF, which repeats for ever.
+    """Write a film of states as a GIF, which repeats forever.
 
     Args:
       env: an environment with a picture.
       states: some of its states, in order: a list; or a pytree with a leading axis of time, as `jax.lax.scan` stacks
-        them.
-      path: the file, which is whole or what it was before.
-      fps: pictures a second, one of each state; up to 50. If not given the film runs in real time, with up to 30
-        pictures a second, of every so many states.
+        states.
+      path: the file, which is either written completely or left unchanged.
+      fps: pictures per second, one of each state; up to 50. If not given, the film runs in real time, with up to 30
+        pictures per second, and shows only every n-th state if needed.
       size: height and width in pixels, or one number for both; if not given, `env.render_size`.
 
     Raises:
       ImportError: Pillow is not installed.
       NotImplementedError: the environment has no picture.
-      TypeError, ValueError: an argument is not what it must be.
+      TypeError, ValueError: an argument has the wrong type or value.
       OSError: the file cannot be written.
     """
     require_environment("env", env)
@@ -51,13 +51,13 @@ def gif(
 
 
 def real_time(env: Environment[Any]) -> tuple[int, float]:
-    """Every how manieth state a GIF in real time shows, and how many pictures a second that makes."""
+    """Return n, where a GIF in real time shows every n-th state, and its number of pictures per second."""
     every = -(-env.render_fps // REAL_TIME_FPS)
     return every, env.render_fps / every
 
 
 def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[str]) -> None:
-    """Write pictures, uint8 (height, width, 3), as a GIF which repeats for ever. They are taken one by one.
+    """Write pictures, uint8 (height, width, 3), as a GIF which repeats forever. They are read one by one.
 
     Raises:
       ImportError: Pillow is not installed.
@@ -68,16 +68,16 @@ def write_gif(frames: Iterator[np.ndarray], fps: float, path: str | os.PathLike[
     except ImportError as error:
         raise ImportError("A GIF needs Pillow: pip install pillow") from error
     images = (Image.fromarray(frame) for frame in frames)
-    duration = 10 * round(100 / fps)  # what a GIF can say; Pillow would cut 59.999 to 50
+    duration = 10 * round(100 / fps)  # the duration that a GIF can store; Pillow would cut 59.999 to 50
     with replacing(path) as unfinished:
         next(images).save(unfinished, "GIF", save_all=True, append_images=images, duration=duration, loop=0)
 
 
 def _length(states: Any) -> int:
-    """The number of states.
+    """Return the number of states.
 
     Raises:
-      ValueError: there are none, or leaves have no leading axis, or not all the same.
+      ValueError: there are none, or leaves have no leading axis, or different ones.
     """
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(states)}
     lengths = {len(states)} if isinstance(states, list) else {shape[0] if shape else 0 for shape in shapes}

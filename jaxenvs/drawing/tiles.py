@@ -8,11 +8,11 @@ import numpy as np
 
 
 def draw_tiles(grid: jax.Array, tiles: jax.Array | np.ndarray, height: int, width: int) -> jax.Array:
-    """The picture of a grid, each cell the tile of its number, scaled to the nearest pixel.
+    """Draw a grid, each cell as the tile of its number, scaled to the nearest pixel.
 
     Args:
       grid: integers, shape (rows, columns), the tile of each cell.
-      tiles: uint8, shape (number, tile height, tile width, 3); or (number, 3), a colour each.
+      tiles: uint8, shape (number, tile height, tile width, 3); or (number, 3), one color for each.
 
     Returns:
       uint8, shape (height, width, 3).
@@ -26,6 +26,6 @@ def draw_tiles(grid: jax.Array, tiles: jax.Array | np.ndarray, height: int, widt
 
 
 def _positions(size: int, cells: int, tile_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the pixels along one side: the cell that each lies in, and where in that cell's tile."""
+    """Return, for the pixels along one side, the cell that each lies in, and the position in that cell's tile."""
     where = np.arange(size) * cells * tile_size // size
     return where // tile_size, where % tile_size

@@ -1,7 +1,7 @@
-"""Environments of other JAX libraries, under the contract of ours: `jaxenvs.make("brax/ant")`.
+"""Environments of other JAX libraries as Environments of this one: `jaxenvs.make("brax/ant")`.
 
-A file for each library, which is imported when one of its environments is made; its functions are `make` and
-`ids`, which `library.entry_points` makes, and `from_LIBRARY(env)` for an object that one has.
+There is a file for each library, which is imported when one of its environments is created. Its functions are `make`
+and `ids`, which `library.entry_points` creates, and `from_LIBRARY(env)` for an existing object.
 """
 
 import importlib
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def ids(library: str) -> list[str]:
-    """The ids of a library's environments, as `jaxenvs.make` takes them.
+    """Return the ids of a library's environments, as `jaxenvs.make` takes them.
 
     Args:
       library: as "brax".
@@ -50,7 +50,7 @@ def ids(library: str) -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """The function `from_LIBRARY`, whose file is imported now."""
+    """Import a function `from_LIBRARY` from its file at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{name.removeprefix('from_')}"), name)

@@ -1,6 +1,6 @@
-"""What all adapters of other libraries' environments share: one contract on top of what a library's functions return.
+"""Base class of adapters: the contract of Environment on top of what the functions of a library return.
 
-An adapter is a subclass of `ForeignEnvironment` with `_reset` and `_step`, made by `adapt`.
+An adapter is a subclass of `ForeignEnvironment` with `_reset` and `_step`, created by `adapt`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from jaxenvs.spaces import struct_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Foreign:
-    """An environment of another library, and what was found out of it when it was adapted.
+    """Environment of another library, and what was learned about it when it was adapted.
 
-    Equal to itself alone: what a library makes need be neither hashable nor comparable, and as a static field it has to
-    be both. Environments that share this share compiled programs.
+    It is equal only to itself: a library's objects need not be hashable or comparable, but a static field has to be
+    both. Environments that share this object share compiled functions.
 
     Attributes:
       env: the library's object.
       observation_space, action_space: Gymnasium's. The dtypes of observations and actions are theirs.
-      constants: what an adapter needs besides, and does not trace.
-      state, info: `jax.ShapeDtypeStruct` of what a step returns: one strong dtype a leaf.
+      constants: further data that an adapter needs and does not trace.
+      state, info: `jax.ShapeDtypeStruct` of the results of a step: one strong dtype for each leaf.
     """
 
     env: Any
@@ -45,14 +45,14 @@ class Foreign:
 
 @struct
 class ForeignState:
-    """The state of a ForeignEnvironment.
+    """State of a ForeignEnvironment.
 
-    The key of step number i is `fold_in(key, i)`: a carried key would be split in every step, wanted or not.
+    The key of step number i is `fold_in(key, i)`: a carried key would be split in every step, used or not.
 
     Attributes:
-      inner: the library's own.
-      key: of the episode's steps, where the library's step wants one; else None.
-      elapsed_steps: their number, int32 (), likewise.
+      inner: the library's state.
+      key: of the episode's steps, if the library's step takes one; else None.
+      elapsed_steps: the number of steps, int32 (), in the same case; else None.
     """
 
     inner: Any
@@ -62,28 +62,28 @@ class ForeignState:
 
 @environment
 class ForeignEnvironment(Environment[ForeignState]):
-    """An environment of another library under the contract of `Environment`. It never resets itself.
+    """Environment of another library that keeps the contract of `Environment`. It never resets itself.
 
-    A subclass defines `_reset` and `_step`, in the library's own dtypes; here every leaf is given the one that a step
-    has. `reset(key)` passes the key on as it is, unless steps want keys: then it is split, the first half is passed
-    on, and the keys of the steps are folded from the second.
+    A subclass defines `_reset` and `_step`, in the library's dtypes; here every leaf is cast to the dtype that a step
+    returns. `reset(key)` passes the key to the library unchanged, unless steps take keys: then the key is split, the
+    first half is passed on, and the keys of the steps are folded from the second.
 
     Attributes:
-      params: the library's numeric parameters by name. `replace`, `parameter` and `set_attr` know them as fields.
+      params: the library's numeric parameters by name. `replace`, `parameter` and `set_attr` treat them as fields.
       foreign: the library's environment.
     """
 
     params: dict[str, Any]
     foreign: Foreign = static()
 
-    step_wants_key = False  # of the library's step; a constant of the class, no field
+    step_wants_key = False  # whether the library's step takes a key; a constant of the class, not a field
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """The library's state and the observation, in the structure of the observation space."""
+        """Return the library's state and the observation, in the structure of the observation space."""
         raise NotImplementedError
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        """The library's next state, and a TimeStep of whatever dtypes; what is no array in the info is dropped."""
+        """Return the library's next state, and a TimeStep of any dtypes. Non-array leaves of `info` are dropped."""
         raise NotImplementedError
 
     def __check_init__(self) -> None:
@@ -162,15 +162,15 @@ def adapt(
     params: dict[str, Any] | None = None,
     constants: Any = None,
 ) -> Adapter:
-    """An adapter of a library's environment, whose reset and step are traced once to learn what they return.
+    """Create an adapter of a library's environment, whose reset and step are traced once to learn what they return.
 
     Args:
       params: numbers that are traced and can be changed.
-      constants: whatever else the adapter needs.
+      constants: further data that the adapter needs.
 
     Raises:
-      TypeError, ValueError: what they return is no array, or is not what the contract has a place for; the message
-        names the leaf.
+      TypeError, ValueError: they return leaves that are not arrays, or that do not fit the contract; the message names
+        the leaf.
     """
     draft = cls(params or {}, Foreign(env, ravelled(observation_space), action_space, constants))
 
@@ -195,7 +195,7 @@ def adapt(
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
-    """A Box, unbounded where a library writes the largest number for infinity; of bools, a MultiBinary."""
+    """Return a Box, unbounded where a library writes the largest number for infinity; for bools, a MultiBinary."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape) if shape else spaces.Discrete(2)
@@ -208,7 +208,7 @@ def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any) -> gymnasium.Sp
 
 
 def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
-    """The space of all arrays of a shape and dtype, for a library that tells no bounds."""
+    """Return the space of all arrays of a shape and dtype, for a library that declares no bounds."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
@@ -217,7 +217,7 @@ def unbounded(shape: tuple[int, ...], dtype: Any) -> gymnasium.Space[Any]:
 
 
 def unbounded_of(structs: Any) -> gymnasium.Space[Any]:
-    """`unbounded` for each leaf of an array or of dicts of them, as `jax.eval_shape` describes them."""
+    """Return `unbounded` for each leaf of an array or of dicts of arrays, as `jax.eval_shape` describes them."""
     if isinstance(structs, Mapping):
         return spaces.Dict({name: unbounded_of(part) for name, part in structs.items()})
     return unbounded(structs.shape, structs.dtype)
@@ -228,7 +228,7 @@ def _strong(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """A space whose Boxes of shape () have the shape (1,): extractors of SB3 flatten from the second axis on."""
+    """Replace Boxes of shape () in a space by shape (1,): SB3's extractors flatten from the second axis on."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: ravelled(part) for name, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -239,7 +239,7 @@ def ravelled(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def flat_dict(tree: Any, prefix: str = "") -> Any:
-    """Dicts within a dict as one dict, its names joined by "/": SB3 takes no Dict space within another."""
+    """Flatten nested dicts to one dict, with names joined by "/": SB3 does not support nested Dict spaces."""
     if not isinstance(tree, dict):
         return tree
     flat: dict[str, Any] = {}
@@ -255,21 +255,21 @@ def flat_dict(tree: Any, prefix: str = "") -> Any:
 
 
 def on_host(tree: Any) -> Any:
-    """A pytree whose arrays are NumPy's, for a library that draws on the host; keys stay as they are."""
+    """Convert the arrays of a pytree to NumPy, for a library that draws on the host; keys stay unchanged."""
     return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.asarray(leaf), tree)
 
 
 def stretched(picture: jax.Array, height: int, width: int) -> jax.Array:
-    """A picture (rows, columns, ...) in another size, each pixel of which is the nearest one."""
+    """Resize a picture (rows, columns, ...) by nearest pixels."""
     rows, columns = np.arange(height) * picture.shape[0] // height, np.arange(width) * picture.shape[1] // width
     return picture[rows[:, None], columns]
 
 
 def require_arrays(what: str, tree: Any) -> None:
-    """Refuse a pytree that is not of arrays.
+    """Raise unless all leaves of a pytree are arrays.
 
     Raises:
-      TypeError: there is a leaf that is no array.
+      TypeError: a leaf is not an array.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not is_array(leaf):
@@ -277,10 +277,10 @@ def require_arrays(what: str, tree: Any) -> None:
 
 
 def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
-    """A tree with the dtypes of another; weak types are lost.
+    """Cast a tree to the dtypes of another; weak types are lost.
 
     Args:
-      ravel_scalars: give numbers the shape (1,) where the other has it.
+      ravel_scalars: give numbers the shape (1,) where the other tree has it.
 
     Raises:
       TypeError, ValueError: the structures or the shapes differ.
@@ -310,7 +310,7 @@ def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """`value`, if it is one number.
+    """Return `value` if it is one number.
 
     Raises:
       ValueError: it is not one number, as the rewards of several agents.
@@ -321,7 +321,7 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _arrays_of(info: Any) -> dict[str, Any]:
-    """What an info may hold: arrays and pytrees of them, and no keys."""
+    """Keep the entries of an info that are arrays or pytrees of arrays, without keys."""
     if not isinstance(info, dict):
         raise TypeError(f"The info must be a dict, got {type_name(info)}.")
     kept = {}

@@ -1,4 +1,4 @@
-"""brax (google/brax): rigid bodies on the physics of its own backends."""
+"""Adapter of brax (google/brax): rigid bodies on the physics backends of brax."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jaxenvs.foreign.library import entry_points, require_library, shared
 
 @environment
 class BraxEnvironment(ForeignEnvironment):
-    """An environment of brax. It has no limit of an episode; `make` puts one of 1000 steps on it, as brax's training.
+    """Environment of brax. It has no limit of an episode; `make` adds one of 1000 steps, as brax's training does.
 
-    The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the program.
+    The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the compiled function.
     """
 
     @property
     def library_env(self) -> Any:
-        """brax's own environment, with the gravity that this one has."""
+        """The environment object of brax, with this environment's gravity."""
         if not self.params:
             return self.foreign.env
         env, gravity = copy.copy(self.foreign.env), jnp.asarray(self.params["gravity"])
@@ -48,7 +48,7 @@ class BraxEnvironment(ForeignEnvironment):
     def render(self, state: ForeignState) -> np.ndarray:
         if not self.can_render:
             return super().render(state)
-        # MuJoCo draws, for which it needs OpenGL: without a display, MUJOCO_GL=egl or osmesa in the environment.
+        # MuJoCo draws with OpenGL: without a display, set the environment variable MUJOCO_GL=egl or osmesa.
         height, width = self.render_size
         return np.asarray(self.foreign.env.render([state.inner.pipeline_state], height, width)[0])
 
@@ -62,7 +62,7 @@ class BraxEnvironment(ForeignEnvironment):
         return inner, inner.obs
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        # brax writes into the dicts of the state that it is given.
+        # brax writes into the dicts of the state that it receives.
         before = inner.replace(metrics=dict(inner.metrics), info=dict(inner.info))
         stepped = self.library_env.step(before, action)
         inner = _hold(inner, stepped)
@@ -72,17 +72,18 @@ class BraxEnvironment(ForeignEnvironment):
 
 
 RESETS = ("fresh", "first")
-# So many states are kept with resets="first".
+# The number of states that are kept with resets="first".
 NUM_FIRST_STATES = 256
 
-# What a step of brax starts from, by backend: joints, or bodies.
+# The variables from which a step of brax starts, by backend: joints, or bodies.
 POSITIONS = ("q", "qd", "x_i", "xd_i", "qpos", "qvel")
 
 
 def _hold(before: Any, after: Any) -> Any:
-    """A state whose bodies stay where they were once the episode has ended: what fell would fall until it is NaN.
+    """Hold the bodies where they were once the episode has ended: what falls would fall until it is NaN.
 
-    All else of the state follows from these: to select every leaf costs a cheap environment a tenth of its step.
+    The rest of the state follows from these variables. Selecting every leaf would cost a cheap environment a tenth of
+    its step.
     """
     ended = jnp.asarray(before.done, bool)
     held = {
@@ -105,7 +106,7 @@ def _build(name: str, resets: str = "fresh", **arguments: Any) -> BraxEnvironmen
 
 
 def _build_with(name: str, **parameters: Any) -> BraxEnvironment:
-    """The environment of brax's name.
+    """Create brax's environment of a name.
 
     Args:
       parameters: `gravity`; `resets`, as for `from_brax`; or arguments of its class, as `backend="spring"`.
@@ -125,13 +126,13 @@ make, ids = entry_points("brax", lambda: require_library("brax.envs", "brax")._e
 
 
 def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
-    """An adapter of an environment of brax, which must not reset itself: `brax.envs.get_environment`, not `create`.
+    """Create an adapter of brax's `env`, which must not reset itself: use `brax.envs.get_environment`, not `create`.
 
     Args:
       env: as `brax.envs.get_environment` returns it.
-      resets: "fresh", for a state of brax's `reset` in each episode, which costs as much as many steps; or "first", for
-        one of 256 that are made here, once, drawn anew in each episode. brax's own training keeps the first state of
-        each environment, in which all its episodes begin.
+      resets: "fresh": each episode starts with brax's `reset`, which costs as much as many steps. "first": each episode
+        starts from a random one of 256 states that are computed here, once. brax's own training keeps the first state
+        of each environment, and starts all its episodes there.
 
     Raises:
       ValueError: `resets` is neither; or the environment resets itself or is of a batch.
@@ -152,7 +153,7 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
     low, high = -np.ones(env.action_size, np.float32), np.ones(env.action_size, np.float32)
     if hasattr(env, "sys"):
         low, high = np.asarray(env.sys.actuator.ctrl_range, np.float32).T
-    is_pipeline = "sys" in vars(env)  # and no wrapper of one
+    is_pipeline = "sys" in vars(env)  # not a wrapper of one
     return adapt(
         BraxEnvironment,
         env,

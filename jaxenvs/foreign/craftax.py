@@ -1,4 +1,6 @@
-"""craftax (MichaelTMatthews/Craftax): an open world in the style of gymnax 0.0, in two sizes, as symbols or pixels."""
+"""Adapter of craftax (MichaelTMatthews/Craftax): an open world in the style of gymnax 0.0, in two sizes, as symbols or
+pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ IDS = ["Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pixe
 
 @environment
 class CraftaxEnvironment(GymnaxEnvironment):
-    """An environment of craftax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
+    """Environment of craftax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
 
-    Pixels are floats from 0 to 1, as craftax has them.
+    Pixels are floats from 0 to 1, as in craftax.
     """
 
     untraced: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +50,7 @@ class CraftaxEnvironment(GymnaxEnvironment):
 
 @functools.cache
 def _picture(env: Any) -> tuple[Any, tuple[int, int]]:
-    """craftax's function from a state to pixels, and the blocks that it draws, down and across."""
+    """Return craftax's function from a state to pixels, and the number of blocks that it draws, down and across."""
     package = "craftax_classic" if "Classic" in env.name else "craftax"
     constants = require_library(f"craftax.{package}.constants", "craftax")
     renderer = require_library(f"craftax.{package}.renderer", "craftax")
@@ -60,7 +62,7 @@ def _picture(env: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def from_craftax(env: Any, params: Any = None) -> CraftaxEnvironment:
-    """An adapter of an environment of craftax, of those with auto-reset or those without.
+    """Create an adapter of an environment of craftax, with or without auto-reset.
 
     Args:
       env: as `craftax.craftax_env.make_craftax_env_from_name` returns it.
@@ -78,7 +80,7 @@ def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: 
 
 
 def _build_with(name: str, **parameters: Any) -> CraftaxEnvironment:
-    """The environment of craftax's name.
+    """Create craftax's environment of a name.
 
     Args:
       parameters: fields of its `EnvParams`, or `static_env_params`, craftax's own `StaticEnvParams`.

@@ -1,4 +1,4 @@
-"""gymnax (RobertTLange/gymnax): 1.0, and 0.0.9, whose step tells the two kinds of end as one."""
+"""Adapter of gymnax (RobertTLange/gymnax): 1.0, and 0.0.9, whose step reports both kinds of end as one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, ravelled, unbounded
 from jaxenvs.foreign.library import entry_points, require_library, shared
 
-# Whose observations leave the space that they tell.
+# Environments whose observations leave their declared space.
 OUTSIDE = {"Catch-bsuite", "FourRooms-misc", "GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"}
 
-# Of the channels of a grid, the last on top.
+# Colors of the channels of a grid; the last channel is on top.
 CHANNEL_COLOURS = np.array(
     [
         (86, 180, 233),
@@ -42,9 +42,10 @@ CHANNEL_COLOURS = np.array(
 
 @environment
 class GymnaxEnvironment(ForeignEnvironment):
-    """An environment of gymnax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
+    """Environment of gymnax. Its own limit of an episode truncates; the numbers of its `EnvParams` are parameters.
 
-    `max_steps_in_episode` is part of the program, as the shape of some observations: it is given to `make`.
+    `max_steps_in_episode` is part of the compiled function, because some shapes of observations depend on it: pass it
+    to `make`.
     """
 
     step_wants_key = True
@@ -52,7 +53,7 @@ class GymnaxEnvironment(ForeignEnvironment):
 
     @property
     def library_params(self) -> Any:
-        """gymnax's own `EnvParams`."""
+        """The `EnvParams` object of gymnax."""
         return self.foreign.constants.replace(**self.params)
 
     @property
@@ -83,7 +84,7 @@ class GymnaxEnvironment(ForeignEnvironment):
         return 400, 400 * columns // rows
 
     def _observe(self, state: ForeignState) -> jax.Array:
-        """The observation of a state, whose last action is not known."""
+        """Return the observation of a state, whose last action is not known."""
         env, key = self.foreign.env, jax.random.key(0)
         if hasattr(env, "observe"):
             return jnp.asarray(env.observe(key, state.inner, None, self.library_params))
@@ -100,7 +101,7 @@ class GymnaxEnvironment(ForeignEnvironment):
         return inner, TimeStep(observation, reward, *self._ends(inner, done), info)
 
     def _ends(self, inner: Any, done: Any) -> tuple[Any, Any]:
-        """Whether the episode is terminated, and whether it is truncated."""
+        """Return whether the episode is terminated, and whether it is truncated."""
         env, params = self.foreign.env, self.library_params
         if hasattr(env, "is_truncated"):
             return done, env.is_truncated(inner, params)
@@ -110,10 +111,10 @@ class GymnaxEnvironment(ForeignEnvironment):
 
 
 def from_gymnax(env: Any, params: Any = None) -> GymnaxEnvironment:
-    """An adapter of an environment of gymnax.
+    """Create an adapter of an environment of gymnax.
 
     Args:
-      env: as the first of what `gymnax.make` returns.
+      env: the first object that `gymnax.make` returns.
       params: its `EnvParams`; its `default_params` if not given.
     """
     return adapt_with_params(GymnaxEnvironment, env, env.default_params if params is None else params)
@@ -126,7 +127,7 @@ def _build(name: str, constants: tuple[tuple[str, Any], ...] = (), **arguments: 
 
 
 def _build_with(name: str, **parameters: Any) -> GymnaxEnvironment:
-    """The environment of gymnax's id.
+    """Create gymnax's environment of an id.
 
     Args:
       parameters: fields of its `EnvParams`, or arguments of its class.
@@ -146,7 +147,7 @@ Adapter = TypeVar("Adapter", bound=GymnaxEnvironment)
 
 
 def adapt_with_params(cls: type[Adapter], env: Any, params: Any) -> Adapter:
-    """An adapter with as many numbers of `params` traced as the library can do with."""
+    """Create an adapter that traces as many numbers of `params` as the library supports."""
     values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     numbers = {name: value for name, value in values.items() if name not in cls.untraced and is_real(value)}
     reals = {name: value for name, value in numbers.items() if jnp.issubdtype(jnp.result_type(value), jnp.floating)}
@@ -170,8 +171,7 @@ def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) 
 
 
 def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
-    """What `build` makes of a name, with parameters that are numbers of the adapter, other fields of its params, or
-    arguments of the environment's class.
+    """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class.
 
     Raises:
       TypeError: there is no such parameter.
@@ -194,7 +194,7 @@ def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[s
 
 
 def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
-    """The observation space of an environment of gymnax or craftax; one that its observations leave, without bounds."""
+    """Return the observation space of a gymnax or craftax environment, without bounds if observations leave it."""
     space = ravelled(converted(env.observation_space(params)))
     if env.name in OUTSIDE and isinstance(space, spaces.Box):
         return unbounded(space.shape, space.dtype)
@@ -202,7 +202,7 @@ def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
 
 
 def converted(space: Any) -> gymnasium.Space[Any]:
-    """Gymnasium's space of one of gymnax's.
+    """Convert a space of gymnax to Gymnasium's.
 
     Raises:
       TypeError: it is of another kind.

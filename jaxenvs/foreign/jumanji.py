@@ -1,4 +1,4 @@
-"""jumanji (instadeepai/jumanji): puzzles, packing and routing, by specs and timesteps as dm_env has them."""
+"""Adapter of jumanji (instadeepai/jumanji): puzzles, packing and routing, with dm_env's specs and timesteps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, box, flat_dict, unbounded
 from jaxenvs.foreign.library import entry_points, require_library, shared
 
-# Parts of observations that may be -1, for none, where their specs begin with 0.
+# Parts of observations that may be -1, for none, although their specs begin with 0.
 NONE_IS_MINUS_ONE = {"TSP": ("position",)}
 
-DPI = 100  # of its figures
+DPI = 100  # of jumanji's figures
 
 
 @environment
 class JumanjiEnvironment(ForeignEnvironment):
-    """An environment of jumanji. An end with a discount of 0 terminates, any other truncates.
+    """Environment of jumanji. An end with a discount of 0 terminates, any other end truncates.
 
-    Observations of several parts are a dict, with `action_mask` among them where jumanji has it; parts of a part are
+    Observations of several parts are a dict, which includes `action_mask` where jumanji has it; parts of a part are
     named "part/name".
     """
 
@@ -41,7 +41,7 @@ class JumanjiEnvironment(ForeignEnvironment):
         viewer = _viewer(env)
         if viewer is None:
             return super().render(state)
-        # Its viewers show a window unless they were told to give arrays when they were made.
+        # The viewers show a window unless they were created to return arrays.
         pyplot = require_library("matplotlib.pyplot", "jumanji")
         pyplot.switch_backend("agg")
         viewer._display = viewer._display_rgb_array
@@ -64,7 +64,7 @@ class JumanjiEnvironment(ForeignEnvironment):
 
 @shared
 def _build(name: str, **arguments: Any) -> JumanjiEnvironment:
-    """The environment of jumanji's id.
+    """Create jumanji's environment of an id.
 
     Args:
       arguments: of its class, as `time_limit=200` or `generator=...`.
@@ -79,7 +79,7 @@ make, ids = entry_points("jumanji", lambda: require_library("jumanji").registere
 
 
 def from_jumanji(env: Any) -> JumanjiEnvironment:
-    """An adapter of an environment of jumanji, not of one of its wrappers that reset.
+    """Create an adapter of an environment of jumanji, without any of its wrappers that reset.
 
     Args:
       env: as `jumanji.make` returns it.
@@ -91,7 +91,7 @@ def from_jumanji(env: Any) -> JumanjiEnvironment:
 
 
 def _action_space(spec: Any) -> gymnasium.Space[Any]:
-    """As `_space`; integers between bounds are a MultiDiscrete, as algorithms take no Box of integers."""
+    """Convert a spec as `_space` does, but bounded integers to a MultiDiscrete: algorithms take no Box of integers."""
     space = _space(spec)
     if isinstance(space, spaces.Box) and space.dtype.kind in "iu":
         low, high = space.low.astype(np.int64), space.high.astype(np.int64)
@@ -104,7 +104,7 @@ def _observation(observation: Any) -> Any:
 
 
 def _as_dicts(observation: Any) -> Any:
-    """NamedTuples and chex dataclasses as dicts."""
+    """Convert NamedTuples and chex dataclasses to dicts."""
     if hasattr(observation, "_asdict"):
         observation = observation._asdict()
     elif not isinstance(observation, jax.Array | np.ndarray | dict) and hasattr(observation, "__dataclass_fields__"):
@@ -115,7 +115,7 @@ def _as_dicts(observation: Any) -> Any:
 
 
 def _space(spec: Any) -> gymnasium.Space[Any]:
-    """Gymnasium's space of a spec of jumanji's."""
+    """Convert a spec of jumanji to Gymnasium's space."""
     nested = _nested(spec)
     space: gymnasium.Space[Any] = spaces.Dict(flat_dict(nested)) if isinstance(nested, dict) else nested
     return space
@@ -126,7 +126,7 @@ def _nested(spec: Any, name: str = "") -> Any:
         return {name: _nested(part, name) for name, part in spec._specs.items()}
     dtype = np.dtype(spec.dtype)
     if name == "step_count" and hasattr(spec, "num_values"):
-        # A count and no category, which reaches the limit in the last step.
+        # A count, not a category; it reaches the limit in the last step.
         return box(0, spec.num_values, spec.shape, dtype)
     if hasattr(spec, "num_values"):
         count = np.asarray(spec.num_values)

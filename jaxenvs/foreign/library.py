@@ -1,4 +1,4 @@
-"""How the environments of another library are found and made: what the files of all libraries share."""
+"""Functions that the adapters of all libraries share: find and create the environments of a library."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def shared(build: Build) -> Build:
-    """A function that gives back what it made of the same arguments before, where they are hashable.
+    """Cache what a function returns for the same arguments, where they are hashable.
 
-    A `Foreign` is equal to itself alone, so two environments of one id would have each its own programs compiled.
+    A `Foreign` is equal only to itself, so two environments of one id would otherwise be compiled separately.
     """
     cached = functools.lru_cache(maxsize=64, typed=True)(lambda x64, *args, **kwargs: build(*args, **kwargs))
 
@@ -36,10 +36,10 @@ def shared(build: Build) -> Build:
 
 
 def require_library(library: str, extra: str | None = None) -> Any:
-    """The module of a library, imported now.
+    """Import the module of a library, and return it.
 
     Args:
-      extra: that of jaxenvs which installs it, if it has another name.
+      extra: the extra of jaxenvs that installs it, if it has another name.
 
     Raises:
       ImportError: it is not installed; the message says how to install it.
@@ -48,7 +48,7 @@ def require_library(library: str, extra: str | None = None) -> Any:
         return importlib.import_module(library)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{library}.".startswith(f"{error.name}."):
-            raise  # it is there, and something that it needs is not
+            raise  # the library is installed, but not something that it needs
         name = library.partition(".")[0]
         raise ImportError(
             f"The environments of {extra or name} need {name}, which is not installed: "
@@ -59,14 +59,14 @@ def require_library(library: str, extra: str | None = None) -> Any:
 def entry_points(
     library: str, names: Callable[[], Iterable[str]], build: Callable[..., Adapter]
 ) -> tuple[Callable[..., Adapter], Callable[[], list[str]]]:
-    """The functions `make` and `ids` of a library, which `jaxenvs.make` and `jaxenvs.foreign.ids` call.
+    """Return the functions `make` and `ids` of a library, which `jaxenvs.make` and `jaxenvs.foreign.ids` call.
 
     `make(name, **arguments)` raises UnknownEnvironment for a name that the library does not have, and ImportError where
     the library is not installed; so does `ids()`.
 
     Args:
       names: the names of the library's environments.
-      build: makes an adapter of a name and of what `jaxenvs.make` is given besides.
+      build: creates an adapter from a name and the further arguments of `jaxenvs.make`.
     """
 
     def ids() -> list[str]:

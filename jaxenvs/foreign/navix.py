@@ -1,4 +1,4 @@
-"""navix (epignatelli/navix): MiniGrid's tasks, written for JAX."""
+"""Adapter of navix (epignatelli/navix): MiniGrid's tasks, written for JAX."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jaxenvs.foreign.precision import in_32_bits
 
 @environment
 class NavixEnvironment(ForeignEnvironment):
-    """An environment of navix, whose whole Timestep is the state.
+    """Environment of navix, whose whole Timestep is the state.
 
-    Its parameters are `max_steps`, navix's own limit of an episode, and `penality_coeff`, what a slow success costs.
+    Its parameters are `max_steps`, navix's limit of an episode, and `penality_coeff`, the cost of a slow success.
     """
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ class NavixEnvironment(ForeignEnvironment):
         return _without_cache(inner), inner.observation
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        # Not `step`, which resets, one step late.
+        # Call `_step`, because `step` resets, one step late.
         def step(params: Any, inner: Any, action: Any) -> Any:
             return self.foreign.env.replace(**params)._step(_with_cache(inner), action)
 
@@ -56,7 +56,7 @@ class NavixEnvironment(ForeignEnvironment):
 
 
 def _without_cache(timestep: Any) -> Any:
-    """A Timestep less the picture of its empty grid, large, and read where observations are pictures alone."""
+    """Remove the large picture of the empty grid from a Timestep. It is read only where observations are pictures."""
     return timestep.replace(state=timestep.state.replace(cache=None))
 
 
@@ -68,7 +68,7 @@ def _with_cache(timestep: Any) -> Any:
 
 @shared
 def _build(name: str, **arguments: Any) -> NavixEnvironment:
-    """The environment of navix's name.
+    """Create navix's environment of a name.
 
     Args:
       arguments: of `navix.make`, as `observation_fn=navix.observations.rgb` or `max_steps=200`.
@@ -80,7 +80,7 @@ make, ids = entry_points("navix", lambda: require_library("navix").registry(), _
 
 
 def from_navix(env: Any) -> NavixEnvironment:
-    """An adapter of an environment of navix, as `navix.make` returns it.
+    """Create an adapter of an environment of navix.
 
     Args:
       env: as `navix.make` returns it.
@@ -103,7 +103,7 @@ def _observation_space(env: Any, observation: jax.ShapeDtypeStruct) -> gymnasium
     bounds: tuple[Any, Any] = np.asarray(env.observation_space.minimum), np.asarray(env.observation_space.maximum)
     observations = navix.observations
     if env.observation_fn in (observations.symbolic, observations.symbolic_first_person):
-        # A locked door is -2 in 8 bits, outside of navix's own spaces; with 255, SB3 would take the grid for a picture.
+        # A locked door is -2 in 8 bits, outside of navix's own spaces; with 255, SB3 would treat the grid as a picture.
         bounds = 0, 254
     elif env.observation_fn in (observations.categorical, observations.categorical_first_person):
         bounds = -1, navix.entities.EntityIds.PLAYER  # -1 is a wall

@@ -1,4 +1,4 @@
-"""pgx (sotetsuk/pgx): games on boards, with cards, and MinAtar's. Those of one player."""
+"""Adapter of pgx (sotetsuk/pgx): board games, card games and MinAtar, if they have one player."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jaxenvs.foreign.precision import in_32_bits
 
 @environment
 class PgxEnvironment(ForeignEnvironment):
-    """A game of pgx for one player. `info["action_mask"]` says which actions are legal; any other loses the game.
+    """Game of pgx for one player. `info["action_mask"]` marks the legal actions; any other action loses the game.
 
-    The parameter of MinAtar's is `sticky_action_prob`, the probability that the last action is repeated.
+    MinAtar games have the parameter `sticky_action_prob`, the probability that the last action is repeated.
     """
 
     step_wants_key = True
@@ -32,7 +32,7 @@ class PgxEnvironment(ForeignEnvironment):
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
         def step(params: dict[str, Any], inner: Any, action: Any, key: Any) -> Any:
-            env = copy.copy(self.foreign.env)  # it has its parameters as attributes, and pgx no functions of them
+            env = copy.copy(self.foreign.env)  # the parameters are attributes; pgx has no functions of them
             vars(env).update(params)
             return env.step(inner, action, key)
 
@@ -45,7 +45,7 @@ class PgxEnvironment(ForeignEnvironment):
         return state, timestep.replace(info={"action_mask": state.inner.legal_action_mask})
 
     def action_masks(self, state: ForeignState) -> jax.Array:
-        """Which actions are legal: bool (n,), as `info["action_mask"]`."""
+        """Return which actions are legal: bool (n,), as `info["action_mask"]`."""
         mask: jax.Array = state.inner.legal_action_mask
         return mask
 
@@ -62,7 +62,7 @@ class PgxEnvironment(ForeignEnvironment):
         return 400, 400
 
     def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
-        """The picture of a game of MinAtar; pgx has vector graphics of the others."""
+        """Draw a game of MinAtar; other games have only vector graphics in pgx."""
         if not self._is_minatar:
             return super().draw(state, height, width)
         channels = state.inner.observation
@@ -82,29 +82,29 @@ def _build(name: str) -> PgxEnvironment:
 
 
 def _build_with(name: str, **parameters: Any) -> PgxEnvironment:
-    """The game of pgx's name.
+    """Create pgx's game of a name.
 
     Args:
-      parameters: as `sticky_action_prob=0.0` of MinAtar's.
+      parameters: for MinAtar, as `sticky_action_prob=0.0`.
 
     Raises:
-      ValueError: it is one of several players.
+      ValueError: the game has several players.
     """
     return _build(name).replace(**parameters)
 
 
-# Of how many players a game is, pgx says when it is made.
+# The number of players is known once pgx has created a game.
 make, ids = entry_points("pgx", lambda: require_library("pgx").available_envs(), _build_with)
 
 
 def from_pgx(env: Any) -> PgxEnvironment:
-    """An adapter of a game of pgx.
+    """Create an adapter of a game of pgx.
 
     Args:
       env: as `pgx.make` returns it.
 
     Raises:
-      ValueError: it is one of several players.
+      ValueError: the game has several players.
     """
     if env.num_players != 1:
         raise ValueError(f"env must be a game for one player, got {env.id}, which has {env.num_players}.")

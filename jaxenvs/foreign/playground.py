@@ -1,4 +1,4 @@
-"""playground (google-deepmind/mujoco_playground): robots and the DeepMind control suite on MuJoCo's MJX."""
+"""Adapter of playground (google-deepmind/mujoco_playground): robots and the DeepMind control suite on MuJoCo's MJX."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jaxenvs.foreign.library import entry_points, require_library, shared
 
 @environment
 class PlaygroundEnvironment(ForeignEnvironment):
-    """An environment of MuJoCo Playground. It has no time limit: `make` puts the one of its configuration on it."""
+    """Environment of MuJoCo Playground. It has no time limit: `make` adds the limit of its configuration."""
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         inner = self.foreign.env.reset(key)
         return inner, _observation(inner)
 
     def _step(self, inner: Any, action: Any, key: jax.Array | None) -> tuple[Any, TimeStep]:
-        # Playground writes into the dicts of the state that it is given.
+        # Playground writes into the dicts of the state that it receives.
         inner = jax.tree.map(lambda leaf: leaf, inner)
         inner = self.foreign.env.step(inner, jnp.asarray(action, inner.data.ctrl.dtype))
         info = {**inner.info, "metrics": inner.metrics}
@@ -34,7 +34,7 @@ class PlaygroundEnvironment(ForeignEnvironment):
 
     @property
     def default_max_episode_steps(self) -> int:
-        """The length of an episode in its configuration, which is the limit that `jaxenvs.make` puts on it."""
+        """Length of an episode in its configuration, the limit that `jaxenvs.make` adds."""
         return int(self.foreign.env._config.episode_length)
 
     @property
@@ -50,7 +50,7 @@ class PlaygroundEnvironment(ForeignEnvironment):
         return 240, 320
 
     def render(self, state: ForeignState) -> np.ndarray:
-        """MuJoCo's picture. It is drawn on the host, by OpenGL: `MUJOCO_GL=egl` where there is no screen."""
+        """Draw MuJoCo's picture on the host, with OpenGL: set `MUJOCO_GL=egl` where there is no display."""
         height, width = self.render_size
         return np.asarray(self.foreign.env.render(on_host(state.inner), height, width))
 
@@ -66,10 +66,10 @@ def _registry() -> Any:
 
 @shared
 def _build(name: str, config_overrides: Mapping[str, Any] | None = None, **arguments: Any) -> PlaygroundEnvironment:
-    """The environment of Playground's name, on MJX's own implementation, which runs everywhere.
+    """Create Playground's environment of a name, on MJX's own implementation, which runs everywhere.
 
-    The robots' models are not part of Playground: for those of locomotion and manipulation it clones them with git
-    when the first one is made.
+    The robots' models are not part of Playground: it clones the models for locomotion and manipulation with git when
+    the first such environment is created.
 
     Args:
       config_overrides, arguments: of `mujoco_playground.registry.load`, as `config_overrides={"ctrl_dt": 0.02}`.
@@ -84,7 +84,7 @@ make, ids = entry_points("playground", lambda: _registry().ALL_ENVS, _build)
 
 
 def from_playground(env: Any) -> PlaygroundEnvironment:
-    """An adapter of an environment of MuJoCo Playground.
+    """Create an adapter of an environment of MuJoCo Playground.
 
     Args:
       env: as `mujoco_playground.registry.load` returns it.

@@ -1,4 +1,4 @@
-"""For libraries that are written for 32 bits alone."""
+"""Trace libraries that support only 32 bits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Result = TypeVar("Result")
 
 
 def in_32_bits(function: Callable[..., Result], *args: Any) -> Result:
-    """`function(*args)`, traced as without `jax_enable_x64`.
+    """Call `function(*args)`, traced as without `jax_enable_x64`.
 
     Some libraries name 32-bit types in one branch of a `jax.lax.cond` and leave the other to JAX's default: with 64
     bits they cannot be traced.
     """
     args = jax.tree.map(_narrow, args)
     with jax.enable_x64(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)  # of constants made at the import
+        # from constants that the import creates
+        warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         return function(*args)
 
 

@@ -1,4 +1,4 @@
-"""xminigrid (dunnolab/xland-minigrid): MiniGrid's tasks, and XLand's, whose rules are data."""
+"""Adapter of xminigrid (dunnolab/xland-minigrid): MiniGrid's tasks, and XLand's, whose rules are data."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jaxenvs.foreign.precision import in_32_bits
 
 @environment
 class XMiniGridEnvironment(ForeignEnvironment):
-    """An environment of xminigrid, whose whole TimeStep is the state.
+    """Environment of xminigrid, whose whole TimeStep is the state.
 
-    Its parameters are `max_steps`, the limit of an episode, and, of XLand's, `ruleset`: goal, rules and objects, of
-    which a batch of environments may have one each.
+    Its parameters are `max_steps`, the limit of an episode, and, for XLand, `ruleset`: goal, rules and objects. Each
+    environment of a batch may have another ruleset.
     """
 
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ class XMiniGridEnvironment(ForeignEnvironment):
         return self.foreign.constants.height * TILE_SIZE, self.foreign.constants.width * TILE_SIZE
 
     def render(self, state: ForeignState) -> np.ndarray:
-        """xminigrid's picture, with what the agent sees lit. It is drawn on the host."""
+        """Draw xminigrid's picture on the host, with what the agent sees lit."""
         params = self.foreign.constants.replace(render_mode="rgb_array")
         return np.asarray(self.foreign.env.render(params, on_host(state.inner)))
 
@@ -62,7 +62,7 @@ TILE_SIZE = 32  # of xminigrid's pictures [pixels]
 
 @shared
 def _build(name: str, **arguments: Any) -> XMiniGridEnvironment:
-    """The environment of xminigrid's name.
+    """Create xminigrid's environment of a name.
 
     Args:
       arguments: of its parameters, as `view_size=5`.
@@ -74,7 +74,7 @@ make, ids = entry_points("xminigrid", lambda: require_library("xminigrid").regis
 
 
 def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
-    """An adapter of an environment of xminigrid and its parameters, as `xminigrid.make` returns them.
+    """Create an adapter of an environment of xminigrid and its parameters.
 
     Args:
       env, params: the pair that `xminigrid.make` returns.
@@ -102,7 +102,9 @@ def from_xminigrid(env: Any, params: Any) -> XMiniGridEnvironment:
 
 
 def _observation_space(observation: Any) -> gymnasium.Space[Any]:
-    """xminigrid tells shapes alone. Tiles are (kind, colour), directions one-hot."""
+    """Return the space of observations, of which xminigrid declares only shapes. Tiles are (kind, color), directions
+    one-hot.
+    """
     if isinstance(observation, dict):
         return spaces.Dict({name: _observation_space(part) for name, part in observation.items()})
     shape, dtype = observation.shape, observation.dtype

@@ -1,4 +1,4 @@
-"""Environments seen as Gymnasium's: gymnasium.Env and gymnasium.vector.VectorEnv."""
+"""Environments as Gymnasium's classes: gymnasium.Env and gymnasium.vector.VectorEnv."""
 
 from jaxenvs.gym.env import GymnasiumEnv
 from jaxenvs.gym.vector_env import GymnasiumVectorEnv

@@ -1,4 +1,4 @@
-"""What crosses between JAX and Gymnasium: actions in, observations and infos out."""
+"""Convert between JAX and Gymnasium: actions in, observations and infos out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxenvs.spaces import leaf_bounds
 
 
 def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") -> Any:
-    """An action as `Environment.step` takes it: arrays in the dtypes of the space.
+    """Return an action as `Environment.step` takes it: arrays in the dtypes of the space.
 
-    A real number may lie outside of its bounds: many of Gymnasium's environments clip it, and so do those here.
+    Real numbers may lie outside of the bounds: many of Gymnasium's environments clip them, and so do these.
 
     Raises:
       ValueError: the structure, shape or kind is wrong, an integer lies outside of the space, or a number is NaN.
@@ -31,7 +31,7 @@ def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") 
     low, high = leaf_bounds(space)
     try:
         array = np.asarray(action)
-    except ValueError:  # of ragged lists
+    except ValueError:  # ragged lists
         raise _wrong_action(space, action, name) from None
     integers = low.dtype.kind != "f"
     if array.shape == space.shape and array.dtype.kind in ("iub" if integers else "fiub"):
@@ -46,7 +46,7 @@ def _wrong_action(space: spaces.Space[Any], action: Any, name: str) -> ValueErro
 
 
 def to_numpy(space: spaces.Space[Any], value: Any) -> Any:
-    """An observation on the host, in arrays of its own."""
+    """Copy an observation to the host, in new arrays."""
     if isinstance(space, spaces.Dict):
         return {key: to_numpy(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -57,7 +57,7 @@ def to_numpy(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def info_to_numpy(info: dict[str, Any]) -> dict[str, Any]:
-    """An info on the host, in values of its own: scalars are NumPy's, but bool is Python's, as Gymnasium batches it."""
+    """Copy an info on the host: scalars become NumPy's, except bool, which is Python's, as Gymnasium batches it."""
 
     def own(leaf: np.ndarray) -> Any:
         if leaf.shape == ():
@@ -69,7 +69,7 @@ def info_to_numpy(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def vector_info(info: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
-    """The infos of the lanes in `mask`, as Gymnasium batches them: zeros elsewhere, and the mask as `_key`."""
+    """Batch the infos of the environments in `mask` as Gymnasium does: zeros elsewhere, and the mask as `_key`."""
     infos: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, dict):
@@ -84,7 +84,7 @@ def vector_info(info: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
 
 
 def object_array(batch: Any, mask: np.ndarray) -> np.ndarray:
-    """The parts of a batch for the lanes in `mask`, None elsewhere: an object array, shape (num_envs,)."""
+    """Return the parts of a batch for the environments in `mask`, else None: an object array, shape (num_envs,)."""
     array = np.full(mask.shape, None, dtype=object)
     for lane in mask.nonzero()[0]:
         array[lane] = jax.tree.map(lambda leaf, lane=lane: leaf[lane].copy(), batch)

@@ -1,4 +1,4 @@
-"""GymnasiumEnv: an Environment seen as gymnasium.Env."""
+"""GymnasiumEnv: an Environment as a gymnasium.Env."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ import numpy as np
 
 from jaxenvs import arguments
 from jaxenvs.checks import require_contract
-from jaxenvs.compilation import require_usable
+from jaxenvs.compilation import guarded_jit, require_usable
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.gym.conversion import checked_action, info_to_numpy, to_numpy
 from jaxenvs.gym.parameter_access import ParameterAttributes
 from jaxenvs.parameters import with_value
 from jaxenvs.wrappers.action_masker import action_masks_of, has_action_masks
 
-# The compiled programs. Environments are their data, so that all objects of one structure share them.
+# The compiled functions. Environments are arguments, so that all objects of one structure share the functions.
 
 
-@jax.jit
+@guarded_jit
 def _reset(env: Environment[Any], seed: jax.Array, episode: jax.Array) -> Any:
     return env.reset(jax.random.fold_in(jax.random.key(seed), episode))
 
 
-@jax.jit
+@guarded_jit
 def _step(env: Environment[Any], state: Any, action: Any) -> Any:
     return env.step(state, action)
 
 
 class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
-    """An Environment as a `gymnasium.Env`.
+    """Environment as a `gymnasium.Env`, for libraries that expect Gymnasium's interface.
 
-    Observations are arrays of their own in the dtypes of the space; reward and flags are Python's float and bool;
-    the info holds NumPy values.
+    Observations are new arrays in the dtypes of the space; reward and flags are Python's float and bool; the info holds
+    NumPy values.
 
-    Episode k after `reset(seed=s)`, counted from 0, starts from `fold_in(key(s), k)`, as in a lane of a VectorEnv
-    whose key is `key(s)`. Seeds count modulo 2^32.
+    Episode k after `reset(seed=s)`, counted from 0, starts from `fold_in(key(s), k)`, as in an environment of a
+    VectorEnv whose key is `key(s)`. Seeds count modulo 2^32.
 
-    Parameters of the environment are attributes, and a numeric one that is set counts from the next step on:
-    `env.unwrapped.gravity = 5.0`. One that is static raises a ValueError.
+    Parameters of the environment are attributes, and setting a numeric one takes effect with the next step:
+    `env.unwrapped.gravity = 5.0`. Setting a static one raises a ValueError.
 
     Attributes:
-      state: the state it is in; None before the first `reset`.
+      state: the current state; None before the first `reset`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, env: Environment[Any], render_mode: str | None = None) -> None:
-        """
+        """Wrap an environment.
+
         Args:
+          env: the Environment.
           render_mode: "rgb_array" if `render` is to draw pictures.
 
         Raises:
-          TypeError: `env` is no Environment, or breaks the contract; see `require_contract`.
+          TypeError: `env` is not an Environment, or breaks the contract; see `require_contract`.
           ValueError: there is no such render mode, or the environment has no picture.
         """
         self.state: Any = None
@@ -67,11 +69,11 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
     @property
     def env(self) -> Environment[Any]:
-        """The Environment. Another may be put in its place, of the same actions; of another structure, before a reset.
+        """The Environment. Replace it by one with the same actions; if its structure differs, reset before stepping.
 
         Raises:
-          TypeError: it is no Environment, or breaks the contract.
-          ValueError: it has another action space, of which others keep copies.
+          TypeError: the new value is not an Environment, or breaks the contract.
+          ValueError: it has another action space, of which other code keeps copies.
         """
         return self._env
 
@@ -96,18 +98,22 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         self.env = with_value(self._env, name, value)
 
     def _on_device(self) -> Any:
-        """The environment as the programs take it."""
+        """Return the environment as the compiled functions take it."""
         if self._parameters is None:
-            # Once, not in every step; and not before: JAX must not run in a process that makes environments only to
-            # look at their spaces, and then forks others that step them.
+            # Copy it once, not in every step, and not earlier: JAX must not run in a process that only looks at the
+            # spaces of environments, and then forks others that step them.
             self._parameters = jax.device_put(self._env)
         return self._parameters
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the first episode of a seed or, without one, the next. There are no options.
+        """Start the first episode of a seed or, without a seed, the next episode.
+
+        Args:
+          seed: an int of at least 0, or None.
+          options: None or empty, as there are none.
 
         Raises:
-          ValueError: the seed is no int from 0 on, or there are options.
+          ValueError: the seed is not such an int, or there are options.
           RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
         require_usable()
@@ -127,11 +133,14 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         return to_numpy(self.observation_space, observation), info_to_numpy(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step.
+        """Take one step.
+
+        Args:
+          action: a member of the action space; real numbers may lie outside of its bounds.
 
         Raises:
-          gymnasium.error.ResetNeeded: nothing was reset yet.
-          ValueError: the action is invalid; see `checked_action`. The environment is where it was.
+          gymnasium.error.ResetNeeded: `reset` was not called yet.
+          ValueError: the action is invalid; see `checked_action`. The state is unchanged.
           RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
         require_usable()
@@ -145,20 +154,20 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
     @property
     def action_masks(self) -> Callable[[], np.ndarray]:
-        """A function that gives what is legal now, (n,), 0 for what is not, as sb3-contrib's MaskablePPO asks for it.
+        """Function that returns the mask of legal actions, (n,), 0 for illegal ones, for sb3-contrib's MaskablePPO.
 
         Raises:
-          AttributeError: the environment does not tell.
+          AttributeError: the environment has no action masks.
         """
         if not has_action_masks(self._env):
             raise AttributeError(f"{type(self._env.unwrapped).__name__} has no action_masks.")
         return lambda: np.asarray(action_masks_of(self._env, self.state))
 
     def render(self) -> np.ndarray | None:
-        """The picture of the state, uint8 (height, width, 3), with render mode "rgb_array"; else None.
+        """Return the picture of the state, uint8 (height, width, 3), with render mode "rgb_array"; else None.
 
         Raises:
-          gymnasium.error.ResetNeeded: nothing was reset yet.
+          gymnasium.error.ResetNeeded: `reset` was not called yet.
         """
         if self.render_mode is None:
             warn_of_no_render_mode()
@@ -169,10 +178,10 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
 
 def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnasium.Space[Any]) -> None:
-    """Refuse an action space that is not the present one.
+    """Raise unless an action space equals the present one.
 
     Raises:
-      ValueError: the space is not the present one.
+      ValueError: the spaces differ.
     """
     if space != present:
         raise ValueError(
@@ -182,7 +191,7 @@ def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnas
 
 
 def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:
-    """What Gymnasium's `metadata` says of an environment, if it can be rendered so.
+    """Return Gymnasium's `metadata` of an environment, if it has the render mode.
 
     Raises:
       ValueError: the environment has no such render mode.

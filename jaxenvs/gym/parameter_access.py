@@ -1,4 +1,4 @@
-"""The parameters of an Environment as attributes of what Gymnasium has in its place."""
+"""Parameters of an Environment as attributes of its Gymnasium wrapper."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from jaxenvs.environment import Environment, Wrapper
 
 
 class ParameterAttributes:
-    """A mixin: what is no attribute of the object itself is a parameter of its environment, to read and to set.
+    """Mixin that reads and sets parameters of the environment where the object itself has no such attribute.
 
-    So is it with Gymnasium's own environments, `env.unwrapped.gravity = 5.0`, and so `get_wrapper_attr` and
-    `set_wrapper_attr` find it through any wrappers. `compute_reward` of an environment with goals is there too.
+    It works as with Gymnasium's environments, `env.unwrapped.gravity = 5.0`, and `get_wrapper_attr` and
+    `set_wrapper_attr` find parameters through any wrappers. `compute_reward` of an environment with goals is available
+    too.
     """
 
     def _environment(self) -> Environment[Any] | None:
-        """Whose parameters these are; None while the object is being made."""
+        """Return the environment with the parameters; None while the object is being constructed."""
         raise NotImplementedError
 
     def _set_parameter(self, name: str, value: Any) -> None:
-        """Go on with another value."""
+        """Set a parameter to another value."""
         raise NotImplementedError
 
     def is_parameter(self, name: str) -> bool:
-        """Whether a name is that of a parameter, and not of an attribute of the object itself."""
-        if name in self.__dict__ or hasattr(type(self), name):  # asked first, as steps set attributes
+        """Return whether a name belongs to a parameter, and not to an attribute of the object itself."""
+        if name in self.__dict__ or hasattr(type(self), name):  # checked first, because steps set attributes
             return False
         env = self._environment()
         return env is not None and name in names_of_parameters(env)
@@ -48,6 +49,6 @@ class ParameterAttributes:
 
 
 def names_of_parameters(env: Environment[Any]) -> set[str]:
-    """The names of all fields of an environment and those inside it, but for the one of a wrapper that holds those."""
+    """Return the names of all fields of an environment and its inner ones, except the fields `env` of wrappers."""
     names = set(env.parameter_names)
     return names - {"env"} | names_of_parameters(env.env) if isinstance(env, Wrapper) else names

@@ -1,4 +1,4 @@
-"""What `gymnasium.make` and `gymnasium.make_vec` make of an id: `jaxenvs.registry` tells Gymnasium these names."""
+"""Classes that `gymnasium.make` and `gymnasium.make_vec` create for an id; `jaxenvs.registry` registers their names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxenvs.vector import VectorEnv
 
 
 class RegisteredEnv(GymnasiumEnv):
-    """The environment of an id, as `gymnasium.make` wants it: the time limit is left to Gymnasium's wrapper.
+    """Environment of an id for `gymnasium.make`, whose wrapper counts the steps up to the time limit.
 
-    The limit of an environment that computes its own, as BitFlipping does, is not known to Gymnasium.
+    Gymnasium does not know the limit of an environment that computes its own limit, as BitFlipping does.
     """
 
     def __init__(self, env_id: str, render_mode: str | None = None, **parameters: Any) -> None:
@@ -24,7 +24,7 @@ class RegisteredEnv(GymnasiumEnv):
 
 
 class RegisteredVectorEnv(GymnasiumVectorEnv):
-    """The environments of an id, as `gymnasium.make_vec` wants them: it passes the time limit, if there is one."""
+    """Environments of an id for `gymnasium.make_vec`, which passes the time limit, if there is one."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""GymnasiumVectorEnv: a VectorEnv seen as gymnasium.vector.VectorEnv."""
+"""GymnasiumVectorEnv: a VectorEnv as a gymnasium.vector.VectorEnv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from jaxenvs import arguments
-from jaxenvs.compilation import require_usable
+from jaxenvs.compilation import guarded_jit, require_usable
 from jaxenvs.environment import Environment
 from jaxenvs.gym.conversion import checked_action, object_array, to_numpy, vector_info
 from jaxenvs.gym.env import metadata_of, require_same_actions, warn_of_no_render_mode
@@ -23,49 +23,51 @@ from jaxenvs.gym.parameter_access import ParameterAttributes
 from jaxenvs.parameters import with_parameter
 from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep
 
-# The compiled programs, shared as those of GymnasiumEnv.
+# The compiled functions, shared between objects of one structure as in GymnasiumEnv.
 
 
-@jax.jit
+@guarded_jit
 def _reset_lanes(venv: VectorEnv, seeds: jax.Array) -> tuple[VectorState, VectorTimeStep]:
     return venv.reset(jax.vmap(jax.random.key)(seeds))
 
 
-@jax.jit
+@guarded_jit
 def _restart_lanes(
     venv: VectorEnv, state: VectorState, timestep: VectorTimeStep, mask: jax.Array, seeded: jax.Array, seeds: jax.Array
 ) -> tuple[VectorState, VectorTimeStep]:
-    """Start the next episode of the lanes in `mask`, and the first of their seed in those that are also `seeded`."""
+    """Start the next episode of the environments in `mask`, or the first of their new seed where `seeded` too."""
     keys = jax.vmap(jax.random.key)(seeds)
     seeded = seeded & mask
-    before_the_first = jnp.uint32(2**32 - 1)  # counting on from here wraps to 0
+    before_the_first = jnp.uint32(2**32 - 1)  # the next number wraps to 0
     state = state.replace(
         lane_key=jnp.where(seeded, keys, state.lane_key), episode=jnp.where(seeded, before_the_first, state.episode)
     )
     return venv.restart(state, timestep, mask)
 
 
-@jax.jit
+@guarded_jit
 def _step_lanes(venv: VectorEnv, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
     return venv.step(state, action)
 
 
 class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, Any, np.ndarray]):
-    """A VectorEnv as a `gymnasium.vector.VectorEnv`, with the seeding, auto-reset and infos of a SyncVectorEnv.
+    """VectorEnv as a `gymnasium.vector.VectorEnv`, with the seeding, auto-reset and infos of a SyncVectorEnv.
 
-    What a SyncVectorEnv of as many GymnasiumEnvs returns, this returns, up to rounding: XLA compiles the two
-    differently. Parameters of the environments are attributes, as of a GymnasiumEnv; one that is set is that of all.
+    It returns what a SyncVectorEnv of as many GymnasiumEnvs returns, up to rounding: XLA compiles the two differently.
+    Parameters of the environments are attributes, as in a GymnasiumEnv; setting one sets it in all environments.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, venv: VectorEnv, render_mode: str | None = None) -> None:
-        """
+        """Wrap a VectorEnv.
+
         Args:
+          venv: the VectorEnv.
           render_mode: "rgb_array" if `render` is to draw pictures.
 
         Raises:
-          TypeError: `venv` is no VectorEnv.
+          TypeError: `venv` is not a VectorEnv.
           ValueError: there is no such render mode, or the environment has no picture.
         """
         if not isinstance(venv, VectorEnv):
@@ -80,10 +82,10 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
 
     @property
     def venv(self) -> VectorEnv:
-        """The VectorEnv. Another may be put in its place, as with the `env` of a GymnasiumEnv.
+        """The VectorEnv. Replace it by one with the same actions; if its structure differs, reset before stepping.
 
         Raises:
-          TypeError: it is no VectorEnv.
+          TypeError: the new value is not a VectorEnv.
           ValueError: it has another action space, number of environments or auto-reset.
         """
         return self._venv
@@ -117,7 +119,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         self.venv = with_parameter(self._venv, name, value, list(range(self.num_envs)))
 
     def _on_device(self) -> Any:
-        """The environments as the programs take them; put there once, and not before they run, as in a GymnasiumEnv."""
+        """Return the environments as the compiled functions take them; copied once, as in GymnasiumEnv."""
         if self._parameters is None:
             self._parameters = jax.device_put(self._venv)
         return self._parameters
@@ -125,14 +127,14 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode in every lane: the first of its seed or, without one, the next.
+        """Start an episode in every environment: the first of its seed or, without a seed, the next.
 
         Args:
-          seed: lane i gets `seed + i`; or the seeds of the lanes.
-          options: `{"reset_mask": mask}`, bool (num_envs,), leaves the lanes outside of it as they are.
+          seed: environment i gets `seed + i`; or a seed for each environment.
+          options: `{"reset_mask": mask}`, bool (num_envs,), leaves the environments outside of the mask unchanged.
 
         Raises:
-          ValueError, TypeError: a seed or an option is not what it must be. No lane was reset.
+          ValueError, TypeError: a seed or an option has the wrong type or value. No environment was reset.
           RuntimeError: JAX cannot run in this process; see `require_usable`.
           gymnasium.error.ResetNeeded: the first reset has a mask.
         """
@@ -158,17 +160,21 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         return to_numpy(self.observation_space, observation), vector_info(info, mask)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every lane.
+        """Take one step in every environment.
+
+        Args:
+          actions: a batch of members of the action space; real numbers may lie outside of its bounds.
 
         Returns:
           observation: a batch, in the dtypes of the space.
           reward, terminated, truncated: float64 and bool, shape (num_envs,).
-          infos: those of the environments, each `key` with the mask `_key`; with auto-reset SAME_STEP, where an
+          infos: the infos of the environments, each `key` with the mask `_key`; with auto-reset SAME_STEP, where an
             episode ended, `final_obs` (an object array) and `final_info`.
 
         Raises:
-          gymnasium.error.ResetNeeded: nothing was reset yet; or, with auto-reset DISABLED, a lane that ended was not.
-          ValueError: the actions are invalid; see `checked_action`. No lane was stepped.
+          gymnasium.error.ResetNeeded: `reset` was not called yet; or, with auto-reset DISABLED, an environment that
+            ended was not reset.
+          ValueError: the actions are invalid; see `checked_action`. No environment was stepped.
           RuntimeError: JAX cannot run in this process; see `require_usable`.
         """
         require_usable()
@@ -201,10 +207,10 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         return observation, reward.astype(np.float64), np.array(terminated), np.array(truncated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """The pictures of all lanes, each uint8 (height, width, 3), with render mode "rgb_array"; else None.
+        """Return the pictures of all environments, uint8 (height, width, 3), with render mode "rgb_array"; else None.
 
         Raises:
-          gymnasium.error.ResetNeeded: nothing was reset yet.
+          gymnasium.error.ResetNeeded: `reset` was not called yet.
         """
         if self.render_mode is None:
             warn_of_no_render_mode()
@@ -250,7 +256,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
 
 
 def _spaces(venv: VectorEnv) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """The spaces of the observations and the actions of all lanes."""
+    """Return the spaces of the observations and the actions of all environments."""
     if venv.env_axis is None:
         env = venv.env
         return batch_space(env.observation_space, venv.num_envs), batch_space(env.action_space, venv.num_envs)

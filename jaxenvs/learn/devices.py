@@ -1,9 +1,9 @@
-"""One training over several devices: a mesh of them, what is divided over it, and what they tell each other.
+"""One training over several devices: a mesh of devices, what is divided over it, and sums and means over the devices.
 
-Each device has its part of the lanes, and its part of each minibatch. Parameters, moments and statistics are the same
-on all, because gradients and statistics are means over all before they are used. Inside of programs the devices are an
-axis with a name, as of `jax.vmap` and `jax.shard_map`; without one, and over one device, the functions here add nothing
-to a program.
+Each device has its part of the environments, and its part of each minibatch. Parameters, moments and statistics are the
+same on all devices, because gradients and statistics are averaged over all devices before they are used. Inside
+compiled functions the devices are a named axis, as of `jax.vmap` and `jax.shard_map`; without one, and over one device,
+the functions here add nothing to the compiled function.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ AXIS = "data"
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
-    """So many devices, or all, of all processes, as `train`, `advance` and `sweep` take them.
+    """Return a mesh of devices, of all processes, as `train`, `advance` and `sweep` take it.
 
     Args:
-      num_devices: how many, of those of `jax.devices()` in this order; None for all.
+      num_devices: how many, the first of `jax.devices()`; None for all.
 
     Raises:
-      ValueError: there are not so many.
+      ValueError: there are fewer devices.
     """
     found = jax.devices()
     number = len(found) if num_devices is None else arguments.positive_int("num_devices", num_devices)
@@ -44,60 +44,64 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
 
 
 def require_mesh(mesh: Any) -> Mesh:
-    """A mesh of one axis, over which JAX divides nothing by itself.
+    """Return the mesh with an axis over which JAX shards nothing automatically, if it has one axis.
 
     Raises:
-      TypeError, ValueError: it is no mesh, or has several axes.
+      TypeError, ValueError: it is not a mesh, or has several axes.
     """
     arguments.instance("mesh", mesh, Mesh, "a jax.sharding.Mesh, as learn.make_mesh returns it")
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}.")
-    return Mesh(mesh.devices, mesh.axis_names)  # whatever the types of its axes were
+    return Mesh(mesh.devices, mesh.axis_names)  # drops the types of its axes
 
 
 def require_divisible(name: str, number: int, num_devices: int) -> None:
-    """
+    """Raise unless `number` is a multiple of the number of devices.
+
     Raises:
-      ValueError: the devices cannot have equal parts of it.
+      ValueError: the devices cannot have equal parts.
     """
     if number % num_devices:
         raise ValueError(f"{name} must be a multiple of the {num_devices} devices of the mesh, got {number}.")
 
 
-# --- Inside of programs -----------------------------------------------------------------------------------------------
+# --- Inside compiled functions ----------------------------------------------------------------------------------------
 
 
 def axis_size(axis_name: str | None) -> int:
-    """How many devices there are: a number, also in traced code."""
+    """Return the number of devices: a Python int, also in traced code."""
     return 1 if axis_name is None else int(jax.lax.psum(1, axis_name))  # type: ignore[no-untyped-call]
 
 
 def psum(tree: Any, axis_name: str | None) -> Any:
-    """Sums over all devices."""
+    """Sum over all devices."""
     return tree if axis_size(axis_name) == 1 else jax.lax.psum(tree, axis_name)  # type: ignore[no-untyped-call]
 
 
 def pmean(tree: Any, axis_name: str | None) -> Any:
-    """Means over all devices."""
+    """Average over all devices."""
     return tree if axis_size(axis_name) == 1 else jax.lax.pmean(tree, axis_name)  # type: ignore[no-untyped-call]
 
 
 def all_of(flag: Any, axis_name: str | None) -> Any:
-    """Whether it holds on all devices. What decides how often something is summed up must be the same on all, or they
-    wait for each other for ever."""
+    """Return whether the flag holds on all devices.
+
+    A condition that decides how often values are summed over devices must be the same on all devices, or they wait for
+    each other forever.
+    """
     if axis_size(axis_name) == 1:
         return flag
     return jax.lax.pmin(flag.astype(jnp.int32), axis_name) > 0  # type: ignore[no-untyped-call]
 
 
 def mean(x: jax.Array, axis: int | None, axis_name: str | None, keepdims: bool = False) -> jax.Array:
-    """The mean of an axis, of all devices together."""
+    """Return the mean along an axis, over all devices together."""
     means: jax.Array = pmean(x.mean(axis, keepdims=keepdims), axis_name)
     return means
 
 
 def var(x: jax.Array, axis: int | None, axis_name: str | None, ddof: int = 0, keepdims: bool = False) -> jax.Array:
-    """The variance of an axis, of all devices together."""
+    """Return the variance along an axis, over all devices together."""
     if (size := axis_size(axis_name)) == 1:
         return x.var(axis, ddof=ddof, keepdims=keepdims)
     centred = x - mean(x, axis, axis_name, keepdims=True)
@@ -106,53 +110,54 @@ def var(x: jax.Array, axis: int | None, axis_name: str | None, ddof: int = 0, ke
 
 
 def std(x: jax.Array, axis: int | None, axis_name: str | None, ddof: int = 0, keepdims: bool = False) -> jax.Array:
-    """The standard deviation of an axis, of all devices together."""
+    """Return the standard deviation along an axis, over all devices together."""
     if axis_size(axis_name) == 1:
         return x.std(axis, ddof=ddof, keepdims=keepdims)
     return jnp.sqrt(var(x, axis, axis_name, ddof, keepdims))
 
 
 def own_key(key: jax.Array, axis_name: str | None) -> jax.Array:
-    """A key of each device's own."""
+    """Derive a different key on each device."""
     return key if axis_size(axis_name) == 1 else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
 
 @runtime_checkable
 class Divisible(Protocol):
-    """What devices have parts of."""
+    """Pytree that can be divided over devices."""
 
     def layout(self, lanes: Any, same: Any) -> Any:
-        """Return a prefix of this pytree: `lanes` where leaves have a leading axis of environments, `same` where they
-        are the same on all devices."""
+        """Return a prefix of this pytree: `lanes` where leaves have a leading axis of environments, `same` where leaves
+        are the same on all devices.
+        """
 
     def of_one_device(self, mesh: Mesh) -> Any:
-        """Return what one device works with, given its part of each leaf."""
+        """Return the data of one device, given its part of each leaf."""
 
 
-# --- Around programs --------------------------------------------------------------------------------------------------
+# --- Around compiled functions ----------------------------------------------------------------------------------------
 
 
 def layouts(mesh: Mesh) -> tuple[PartitionSpec, PartitionSpec]:
-    """Of what has a leading axis of lanes, or of devices, which is divided; and of what is the same on each device."""
+    """Return two specs: for a leading axis (of environments or devices) divided over the mesh, and for no division."""
     return PartitionSpec(mesh.axis_names[0]), PartitionSpec()  # type: ignore[no-untyped-call]
 
 
 def layout_behind(mesh: Mesh, num_axes: int = 1) -> PartitionSpec:
-    """Of what has so many axes, as of steps, before that of lanes."""
+    """Return the spec for arrays that have `num_axes` axes, as of steps, before the axis of environments."""
     return PartitionSpec(*[None] * num_axes, mesh.axis_names[0])  # type: ignore[no-untyped-call]
 
 
 def on_each(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """The function on each device, of its parts of the arguments."""
+    """Return a function that runs `function` on each device, with the device's parts of the arguments."""
     return shard_map(function, mesh, in_specs, out_specs)
 
 
 def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *given: Any) -> Any:
-    """Call a function on each device of a mesh, with the device's part of what is given; or once, without a mesh.
+    """Call a function on each device of a mesh, with the device's parts of the arguments; or once, without a mesh.
 
     Args:
-      out_specs: a prefix of what it returns.
-      given: what is Divisible is divided; everything else is the same on all devices.
+      out_specs: a prefix of the function's result.
+      given: the arguments. Divisible ones are divided; all others are the same on all devices.
     """
     if mesh is None:
         return function(*given)
@@ -167,25 +172,28 @@ def run_on(mesh: Mesh | None, function: Callable[..., Any], out_specs: Any, *giv
 
 @struct
 class Lanes:
-    """A pytree of arrays with a leading axis of environments, for `run_on` to divide."""
+    """Pytree of arrays with a leading axis of environments, for `run_on` to divide."""
 
     tree: Any
 
     def layout(self, lanes: Any, same: Any) -> Any:
-        """See Divisible."""
+        """Return `lanes`, because all leaves have a leading axis of environments."""
         return lanes
 
     def of_one_device(self, mesh: Mesh) -> Lanes:
-        """See Divisible."""
+        """Return the device's part unchanged."""
         return self
 
 
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
-    """A pytree on the devices of a mesh; traced leaves, and those that are there, as they are. All processes call it,
-    and the values are those of the first.
+    """Copy a pytree to the devices of a mesh; traced leaves, and leaves that are already there, stay as they are.
+
+    All processes call it, and the values are those of the first process.
 
     Args:
-      specs: a prefix of the tree.
+      tree: a pytree of arrays, NumPy arrays or numbers.
+      specs: a prefix of the tree, with a PartitionSpec for each leaf below it.
+      mesh: the devices, as `make_mesh` returns them.
     """
     leaves, structure = jax.tree.flatten(tree)
     shardings = [NamedSharding(mesh, spec) for spec in _of_leaves(specs, tree)]
@@ -193,7 +201,7 @@ def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
         is_traced(leaf) or (isinstance(leaf, jax.Array) and leaf.sharding == sharding)
         for leaf, sharding in zip(leaves, shardings)
     ]
-    # Copies, because an array that shares its memory with another takes that along when it is given away.
+    # Copy, because donating an array that shares its memory with another would invalidate both.
     values = [None if there else np.array(key_data(leaf)) for leaf, there in zip(leaves, is_there)]
     if jax.process_count() > 1 and not all(is_there):
         values = multihost_utils.broadcast_one_to_all(values)
@@ -209,14 +217,14 @@ def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
 
 
 def _of_leaves(prefix: Any, tree: Any) -> list[Any]:
-    """What a prefix has for each leaf of a tree."""
+    """Expand a prefix to one spec for each leaf of a tree."""
     is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
     whole = jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), prefix, tree, is_leaf=is_spec)
     return jax.tree.leaves(whole, is_leaf=is_spec)
 
 
 def gather(tree: Any) -> Any:
-    """A pytree of JAX's arrays in the memory of each host, whole. All processes call it."""
+    """Copy a pytree of JAX arrays, whole, to the memory of each host. All processes call it."""
 
     def gather_leaf(leaf: Any) -> Any:
         if is_key(leaf):
@@ -229,7 +237,7 @@ def gather(tree: Any) -> Any:
 
 
 def largest(*numbers: int) -> list[int]:
-    """The largest of each that any process has, so that all decide alike. All processes call it."""
+    """Return the maximum of each number over all processes, so that all decide alike. All processes call it."""
     if jax.process_count() == 1:
         return list(numbers)
     told = multihost_utils.process_allgather(np.array(numbers, np.int32))
@@ -237,5 +245,5 @@ def largest(*numbers: int) -> list[int]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that prints and writes for all."""
+    """Return whether this is the process that prints and writes for all."""
     return jax.process_index() == 0

@@ -1,6 +1,6 @@
-"""What `learn` takes of others, for type checkers: observations, policies and stores, of any classes that fit.
+"""Protocols, for type checkers, of what `learn` accepts: observations, policies and stores of any class that fits.
 
-What an update changes is a LearnerState. Nothing here is computed, and nothing is asked for at runtime.
+What an update changes is a LearnerState. Nothing here is computed, and nothing is checked at runtime.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:  # these modules import this one
 
 Array: TypeAlias = jax.Array | np.ndarray
 
-# A batch of what environments show: an array, or those of the parts of a Dict or Tuple space.
+# A batch of observations of environments: an array, or a mapping or tuple of them for a Dict or Tuple space.
 Arrays: TypeAlias = "Array | Mapping[str, Arrays] | tuple[Arrays, ...]"
-# A batch of what a policy sees: that alone; with which actions are legal; or with what a recurrent network remembers.
+# A batch of what a policy sees: observations alone, or with a mask of legal actions, or with recurrent states.
 Observation: TypeAlias = "Arrays | Masked | Recalled"
 
 
 class Policy(Protocol):
-    """Networks without their weights, which are an argument. Hashable: programs are compiled for each."""
+    """Networks without their weights, which are an argument. Hashable: functions are compiled for each policy."""
 
     def to_env(self, action: jax.Array, /) -> jax.Array:
-        """A batch of actions, as they are learned from, as actions of the environments."""
+        """Convert a batch of actions, as they are learned from, to actions of the environments."""
 
 
 class OnPolicyNetwork(Policy, Protocol):
-    """What on-policy algorithms train: one network, for actions and for values."""
+    """Network that on-policy algorithms train: one network, for actions and for values."""
 
     def apply(self, params: Any, observation: Any, /) -> tuple[Distribution, jax.Array]:
-        """The distribution over actions and the values, (batch,), for a batch of observations.
+        """Return the distribution over actions and the values, (batch,), for a batch of observations.
 
         Args:
           params: a pytree of arrays of one dtype.
@@ -47,47 +47,47 @@ class OnPolicyNetwork(Policy, Protocol):
 
 
 class OffPolicyNetworks(Policy, Protocol):
-    """What off-policy algorithms train: several networks, by name, as OffPolicyPolicy describes them.
+    """Networks that off-policy algorithms train, by name, as OffPolicyPolicy describes them.
 
-    The networks are further attributes. Which there are, the algorithm knows: `q_net`, or `actor` and `critic`.
+    The networks are further attributes, which each algorithm knows: `q_net`, or `actor` and `critic`.
     """
 
     @property
     def head(self) -> ActionHead:
-        """Of the actions."""
+        """ActionHead that converts actions."""
 
     def critic_params(self, params: Mapping[str, Any], /) -> Any:
-        """What `critic.apply` takes, of the parameters of all networks."""
+        """Return the argument of `critic.apply`, from the parameters of all networks."""
 
     def critic_target_params(self, targets: Mapping[str, Any], /) -> Any:
-        """What `critic.apply` takes, of the targets."""
+        """Return the argument of `critic.apply`, from the parameters of the target networks."""
 
     def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any, /) -> dict[str, Any]:
-        """The targets moved by a share `tau` to the parameters; all of them vectors."""
+        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
 
 
 class Store(Protocol):
-    """What off-policy trainings keep steps in and learn from: a pytree, changed by making another. Replay is one."""
+    """Replay storage of off-policy trainings: an immutable pytree; methods return a changed copy. Replay is one."""
 
     @property
     def num_envs(self) -> int:
-        """How many environments it holds steps of."""
+        """Number of environments whose steps are stored."""
 
     @property
     def action(self) -> jax.Array:
-        """The actions that are stored, (rows, num_envs, ...)."""
+        """Stored actions, (rows, num_envs, ...)."""
 
     @property
     def position(self) -> jax.Array:
-        """The row that is written next, int32."""
+        """Row that is written next, int32."""
 
     @property
     def is_ready(self) -> jax.Array:
-        """Whether there is anything to draw, once something was added."""
+        """True if there is anything to sample, once steps were added."""
 
     @property
     def episodes(self) -> Episodes | None:
-        """Where whole episodes are, of which alone hindsight draws."""
+        """Index of the whole episodes in the store, the only ones that hindsight samples from; or None."""
 
     def add(
         self,
@@ -100,10 +100,10 @@ class Store(Protocol):
         final_observation: Arrays,
         /,
     ) -> Self:
-        """With one step of all environments more, see Replay.add."""
+        """Return the store with one more step of all environments, as Replay.add does."""
 
     def draw(self, bits: jax.Array, /) -> tuple[jax.Array, jax.Array]:
-        """Rows and lanes of stored steps, by random bits."""
+        """Sample stored steps by random bits: their rows, and their environments' indices."""
 
     def transitions(
         self,
@@ -113,10 +113,10 @@ class Store(Protocol):
         n_steps: int = 1,
         reward_of: Callable[[jax.Array], jax.Array] = ...,
     ) -> Transitions:
-        """What began in these slots, see Replay.transitions."""
+        """Return the transitions that begin at the given rows and environments, as Replay.transitions does."""
 
     def part(self, name: str, /) -> Self:
-        """The same steps, of which one entry of the observations is all that is observed."""
+        """Return the same steps with one entry of the observations as the whole observation."""
 
     def of_all_devices(self) -> Self:
-        """With a leading axis of devices, of which there is one here."""
+        """Return the store with a leading axis of devices, of size 1 here."""

@@ -12,25 +12,25 @@ import optax
 from jaxenvs.environment import struct
 from jaxenvs.learn.optimization import ravel
 
-# The name of the one network that on-policy algorithms train.
+# The name of the only network that on-policy algorithms train.
 POLICY = "policy"
 
-# The optimizer of each network, by its name. Without a learning rate, and on vectors.
+# The optimizer of each network, by its name. It has no learning rate, and works on vectors.
 Optimizers = Mapping[str, optax.GradientTransformation]
 
 
 @struct
 class LearnerState:
-    """Parameters, their optimizers' states, and target networks, by the names of networks.
+    """Parameters, optimizer states and target networks of a training, by the names of networks.
 
     Attributes:
       params: "policy" for on-policy algorithms; "q_net", "quantile_net", or "actor" and "critic" for off-policy
         algorithms. Also "log_ent_coef", (1,), if the entropy coefficient is learned.
       targets: "q_net_target" and so on, for the networks that have a target network. CrossQ has its running statistics
-        here: "actor_statistics", and "actor_steps", the number of batches that they are of. On-policy algorithms have
-        none.
+        here: "actor_statistics", and "actor_steps", the number of batches that they summarize. Empty for on-policy
+        algorithms.
       optimizer_states: by the same names as `params`; their arrays are vectors, as `ravel` orders them.
-      num_updates: int32, as SB3 counts `_n_updates`: gradient steps, but the epochs of PPO.
+      num_updates: int32, as SB3 counts `_n_updates`: gradient steps, or epochs for PPO.
     """
 
     params: dict[str, Any]
@@ -54,10 +54,10 @@ class LearnerState:
 
     @property
     def network_params(self) -> Any:
-        """The parameters as `network.init` makes them: those of the policy alone, or of each network by its name."""
+        """Parameters as `network.init` makes them: of the policy alone, or of each network by its name."""
         return self.params.get(POLICY, self.params)
 
     @property
     def optimizer_state(self) -> Any:
-        """The state of the optimizer of an on-policy algorithm, under the name that it had in 0.2.0."""
+        """Optimizer state of an on-policy algorithm, under the name that it had in 0.2.0."""
         return self.optimizer_states[POLICY]

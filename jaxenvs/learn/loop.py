@@ -15,13 +15,14 @@ from jaxenvs.learn.progress_bar import Bar
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What is repeated.
+    """Iteration of a training, and what it draws.
 
     Attributes:
-      iterate: one iteration: from the carry, its number in this run, and what it draws, to the next carry and a record.
-      draw: what an iteration draws, given its number in this run. It follows from the number alone, so that several
-        iterations may draw at once. None: `iterate` gets None.
-      num_at_once: so many iterations draw at once.
+      iterate: one iteration: from the carry, its number in this run, and its random draws, to the next carry and a
+        record.
+      draw: the random draws of an iteration, given its number in this run. They depend on the number alone, so that
+        several iterations may draw at once. None: `iterate` gets None.
+      num_at_once: how many iterations draw at once.
     """
 
     iterate: Callable[[Any, jax.Array, Any], tuple[Any, Any]]
@@ -31,13 +32,13 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Until when to iterate.
+    """Conditions under which a loop ends.
 
     Attributes:
-      count: at most so many iterations. An int is part of the compiled function, which has a gradient unless the loop
-        draws; with an array all counts share one compiled function. None: any number.
-      goes_on: whether to go on from a carry. None: always.
-      at_least_once: whether the first iteration takes place whatever `goes_on` says.
+      count: the largest number of iterations. An int is part of the compiled function, which has a gradient unless the
+        loop draws; with an array, all counts share one compiled function. None: any number.
+      goes_on: whether to continue from a carry. None: always.
+      at_least_once: whether the first iteration takes place whatever `goes_on` returns.
     """
 
     count: int | jax.Array | None = None
@@ -46,14 +47,14 @@ class Limits:
 
 
 def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Bar | None = None) -> tuple[Any, Any]:
-    """Iterate until a limit. However a training is cut into runs, its bits are the same.
+    """Iterate until a limit. However a training is split into runs, its bits are the same.
 
     Args:
-      keep: for the records of how many iterations there is room. None: they are not kept.
+      keep: how many iterations' records to allocate. None: records are not kept.
       bar: a progress bar that the loop moves. It needs `limits.count` alone, an int above 0, and records of metrics.
 
     Returns:
-      The last carry, and the records, one after the other; None if none is kept.
+      The last carry, and the records, stacked; None if none are kept.
     """
     at_once, count = loop.num_at_once, limits.count
     if isinstance(count, int) and keep == count and loop.draw is None and limits.goes_on is None and bar is None:
@@ -70,7 +71,7 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
         return carry, None if keep is None else put(state[1], number, record)
 
     def iterate_chunk(index: jax.Array, state: Any) -> Any:
-        """The iterations that draw at once."""
+        """Run the iterations that draw at once."""
         assert loop.draw is not None
         first = index * at_once
         end = first + at_once if count is None else jnp.minimum(first + at_once, count)
@@ -91,7 +92,7 @@ def run(loop: Loop, carry: Any, limits: Limits, keep: int | None = None, bar: Ba
 
 
 def _repeat(begin: Any, end: Any, body: Callable[[jax.Array, Any], Any], state: Any, limits: Limits) -> Any:
-    """`jax.lax.fori_loop`, that may end earlier, and need not have an end."""
+    """Run a loop like `jax.lax.fori_loop`, which may end earlier, and needs no upper bound."""
     if limits.goes_on is None:
         return jax.lax.fori_loop(begin, end, body, state)
 
@@ -113,5 +114,5 @@ def zeros(tree: Any, *lead: int) -> Any:
 
 
 def put(rows: Any, number: jax.Array, row: Any) -> Any:
-    """Return rows with another one in the place of this number."""
+    """Return `rows` with the row at index `number` replaced by `row`."""
     return jax.tree.map(lambda many, one: many.at[number].set(one), rows, row)

@@ -1,4 +1,4 @@
-"""Running normalisation of observations and rewards, with the meaning of Stable-Baselines3's VecNormalize."""
+"""Running normalization of observations and rewards, with the meaning of Stable-Baselines3's VecNormalize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxenvs.vector import VectorTimeStep
 
 @struct
 class Moments:
-    """Mean and variance of all that was seen so far, and how much that was.
+    """Running mean and variance, and the number of samples that they summarize.
 
     Attributes:
       mean, variance: in the shape of one sample.
@@ -28,23 +28,23 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
-        """Moments of nothing yet, which change nothing when they are combined with others."""
+        """Return the moments of no samples, which change nothing when they are combined with others."""
         return cls(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(()))
 
     @classmethod
     def prior(cls, shape: tuple[int, ...] = ()) -> Moments:
-        """What VecNormalize starts from: 1e-4 samples with mean 0 and variance 1."""
+        """Return the moments that VecNormalize starts from: 1e-4 samples with mean 0 and variance 1."""
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.full((), 1e-4))
 
     @classmethod
     def of(cls, batch: jax.Array, axis_name: str | None = None) -> Moments:
-        """Moments of a batch, over its leading axis, and over all devices."""
+        """Return the moments of a batch, over its leading axis, and over all devices."""
         number = devices.axis_size(axis_name) * batch.shape[0]
         moments = devices.mean(batch, 0, axis_name), devices.var(batch, 0, axis_name)
         return cls(*moments, jnp.asarray(number, float))
 
     def combine(self, other: Moments) -> Moments:
-        """Moments of both together (Chan, Golub & LeVeque 1979), as increments, which keep their digits in float32."""
+        """Return the moments of both together (Chan, Golub & LeVeque 1979). Increments keep digits in float32."""
         count = self.count + other.count
         share = jnp.where(count > 0, other.count / jnp.maximum(count, 1e-30), 0)
         delta = other.mean - self.mean
@@ -54,18 +54,18 @@ class Moments:
 
 @struct
 class Normalizer:
-    """The state and the settings of a normalisation.
+    """Statistics and settings of a running normalization, as VecNormalize has them.
 
-    Statistics are kept in two parts: what was known, and what `seen` adds to it. So a rollout sums up in float32 only
-    itself, and its sum can join a long history in float64.
+    Statistics are kept in two parts: the known history, and what `*_seen` adds to it. A rollout therefore sums up only
+    itself in float32, and its sum can be merged into a long history in float64.
 
     Attributes:
-      observation, observation_seen: Moments for each array of the observation that is normalised, else None: a pytree
+      observation, observation_seen: Moments for each array of the observation that is normalized, else None: a pytree
         with the observation's structure.
-      reward, reward_seen: Moments of the discounted return, whose deviation scales rewards.
+      reward, reward_seen: Moments of the discounted return, whose standard deviation scales rewards.
       discounted_return: (num_envs,).
       gamma, epsilon, clip_observation, clip_reward: VecNormalize's.
-      training: whether statistics go on.
+      training: whether statistics are updated.
       norm_reward: whether rewards are scaled.
     """
 
@@ -83,10 +83,11 @@ class Normalizer:
 
     @classmethod
     def create(cls, observation: Any, num_envs: int, **settings: Any) -> Normalizer:
-        """The normalizer before anything was seen.
+        """Return the normalizer before it has seen any data.
 
         Args:
           observation: a batch of observations, of which only shapes are used.
+          num_envs: the number of environments.
           settings: `gamma`, `epsilon`, `clip_observation`, `clip_reward`, `training`, `norm_reward`.
         """
         return cls(
@@ -99,11 +100,11 @@ class Normalizer:
         )
 
     def replace(self, **changes: Any) -> Normalizer:
-        """A copy with some attributes changed."""
+        """Return a copy with some attributes changed."""
         return type(self)(**{**vars(self), **changes})
 
     def update(self, observation: Any, axis_name: str | None = None) -> Normalizer:
-        """The normalizer with a batch of observations, of all devices, added to its statistics, if these go on."""
+        """Add a batch of observations, of all devices, to the statistics, if they are updated (`training`)."""
         if not self.training:
             return self
         seen = _map_normalized(
@@ -115,21 +116,21 @@ class Normalizer:
         return self.replace(observation_seen=seen)
 
     def normalize_observation(self, observation: Any) -> Any:
-        """Observations scaled by the statistics so far, and clipped; arrays without statistics stay as they are."""
+        """Scale observations by the statistics so far, and clip them; arrays without statistics stay as they are."""
         moments = _combine(self.observation, self.observation_seen)
         return _map_normalized(self._normalize, moments, observation, lambda leaf: leaf)
 
     def normalize_reward(self, reward: jax.Array) -> jax.Array:
-        """Rewards scaled by the statistics so far, and clipped, if they are scaled at all."""
+        """Scale rewards by the statistics so far, and clip them; without `norm_reward`, return them unchanged."""
         if not self.norm_reward:
             return reward
         variance = self.reward.combine(self.reward_seen).variance
         return jnp.clip(reward / jnp.sqrt(variance + self.epsilon), -self.clip_reward, self.clip_reward)
 
     def step(self, timestep: VectorTimeStep, axis_name: str | None = None) -> tuple[Normalizer, VectorTimeStep]:
-        """The TimeStep with observation, final observation and reward normalised, after it was added to what is known.
+        """Add a TimeStep to the statistics, and return it with observation, final observation and reward normalized.
 
-        Only the observations that the policy goes on from are added, not the final ones, as in VecNormalize.
+        As in VecNormalize, only the observations from which the policy continues are added, not the final ones.
         """
         normalizer = self.update(timestep.observation, axis_name)
         if self.training:
@@ -145,7 +146,7 @@ class Normalizer:
         return normalizer.replace(discounted_return=jnp.where(timestep.done, 0, returns)), timestep
 
     def merge(self) -> Normalizer:
-        """The normalizer with what was seen counted among what is known."""
+        """Return the normalizer with the moments seen so far merged into the known history."""
         return self.replace(
             observation=_combine(self.observation, self.observation_seen),
             observation_seen=jax.tree.map(jnp.zeros_like, self.observation_seen),
@@ -154,7 +155,7 @@ class Normalizer:
         )
 
     def layout(self, lanes: Any, same: Any) -> Normalizer:
-        """A prefix of this pytree: `lanes` where a leaf has the leading axis of lanes, `same` elsewhere."""
+        """Return a prefix of this pytree: `lanes` for leaves with an axis of environments, `same` elsewhere."""
         data = {field.name for field in dataclasses.fields(self) if not field.metadata.get("static")}
         return self.replace(**{name: lanes if name == "discounted_return" else same for name in data})
 
@@ -168,7 +169,7 @@ def _is_moments(node: Any) -> bool:
 
 
 def _map_normalized(function: Any, moments: Any, observation: Any, otherwise: Any) -> Any:
-    """`function(moments, leaf)` where there are moments, else `otherwise(leaf)`, in the observation's structure."""
+    """Map `function(moments, leaf)` where there are moments, else `otherwise(leaf)`, in the observation's structure."""
     return jax.tree.map(
         lambda m, leaf: otherwise(leaf) if m is None else function(m, leaf), moments, observation, is_leaf=_is_moments
     )

@@ -1,7 +1,7 @@
-"""Gradient steps on parameters that lie end to end in one vector.
+"""Gradient steps on parameters that are concatenated to one vector.
 
-An optimiser works on every array of a network alike. On one vector it is one kernel where it would be a dozen, and for
-the small networks of reinforcement learning that is a third of a gradient step.
+An optimizer treats every array of a network alike. On one vector it is one kernel instead of a dozen, and for the small
+networks of reinforcement learning that saves a third of a gradient step.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import optax
 
 from jaxenvs.learn.devices import pmean
 
-# Of vectors longer than this, XLA's CPU backend now and then writes part after part in twice the time (with CrossQ's
-# critics, two million numbers, updates took from 63 to 89 ms, and take 57).
+# XLA's CPU backend sometimes takes twice the time to write vectors longer than this part by part (with CrossQ's
+# critics, two million numbers, updates took from 63 to 89 ms, and now take 57).
 LONG = 2**20
 
-# Adam as Stable-Baselines3 sets it. Without the learning rate, as all optimisers here: `descend` multiplies by it.
+# Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out: `descend` multiplies by
+# it.
 ADAM = optax.scale_by_adam(eps=1e-5)
 
 
 def ravel(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
-    """A pytree of arrays of one dtype as a vector, and the way back, both differentiable."""
+    """Concatenate a pytree of arrays of one dtype to a vector; also return the inverse. Both are differentiable."""
     leaves, structure = jax.tree.flatten(params)
     shapes = [leaf.shape for leaf in leaves]
     sizes = [math.prod(shape) for shape in shapes]
@@ -41,10 +42,10 @@ def ravel(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def split(vector: jax.Array, sizes: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    """`jax.lax.split`, with another way back.
+    """Split a vector like `jax.lax.split`, with another gradient.
 
-    JAX's gradient is a concatenation, into which XLA's CPU backend pulls what its parts are computed by, element by
-    element; to write the parts to their places one after the other takes less time, or, of LONG ones, a barrier.
+    JAX's gradient is a concatenation, into which XLA's CPU backend fuses the computation of its parts, element by
+    element. Writing the parts to their places one after the other takes less time or, for LONG vectors, a barrier.
     """
     return tuple(jax.lax.split(vector, sizes))
 
@@ -60,8 +61,8 @@ def _join(sizes: tuple[int, ...], _: None, parts: tuple[jax.Array, ...]) -> tupl
         return (jnp.concatenate(jax.lax.optimization_barrier(parts)),)  # type: ignore[no-untyped-call]
     starts = itertools.accumulate(sizes, initial=0)
     vector = jnp.zeros(sum(sizes), parts[0].dtype)
-    # The largest first, a product: what is written first, as a sum over a batch, XLA computes anew for every element of
-    # the vector, which took 6 of the 31 us of an update of DQN.
+    # The largest part, a product, comes first: XLA would recompute a part that is written first and is a sum over a
+    # batch for every element of the vector, which took 6 of the 31 us of an update of DQN.
     for start, part in sorted(zip(starts, parts), key=lambda each: -each[1].size):
         vector = jax.lax.dynamic_update_slice(vector, part, (start,))
     return (vector,)
@@ -79,10 +80,10 @@ def descend(
     gradient: jax.Array,
     axis_name: str | None = None,
 ) -> tuple[jax.Array, Any]:
-    """One step against the gradient, which is first scaled down to the norm `max_grad_norm`, if any, if it is longer.
-    Of several devices it is the mean of theirs.
+    """Apply gradients: take one optimizer step, after scaling the gradient down to the norm `max_grad_norm`, if given.
 
-    The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of what Stable-Baselines3 computes.
+    With several devices, the gradient is the mean over them. The 1e-6 is PyTorch's (`clip_grad_norm_`), and so part of
+    what Stable-Baselines3 computes.
     """
     gradient = pmean(gradient, axis_name)
     if max_grad_norm is not None:

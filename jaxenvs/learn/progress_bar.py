@@ -1,9 +1,9 @@
-"""A progress bar of trainings, which their programs move: the steps taken, and what episodes earned.
+"""Progress bar that a compiled training moves itself: the steps taken, and the returns of episodes.
 
-To call the host from a program takes 0.3 ms, and up to 1.6 ms with cold caches, in which others run ten iterations. So
-the host answers each call with the iteration after which it wants the next one, such that there are some two a second,
-however long iterations take; and nothing is added to an iteration. That needs `io_callback`, as `jax.debug.callback`
-has no answer.
+Calling the host from a compiled function takes 0.3 ms, and up to 1.6 ms with cold caches, in which some trainings run
+ten iterations. Therefore the host answers each call with the iteration after which it wants the next one, such that
+there are about two calls a second, however long iterations take; and iterations get no slower. That needs
+`io_callback`, because `jax.debug.callback` returns nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tqdm import tqdm
 
 from jaxenvs.learn.devices import psum
 
-# Seconds between two calls of one program.
+# Seconds between two calls of one training.
 INTERVAL = 0.5
-# But it calls after at most so many times the iterations of before: they may become slower, as when a store is filled.
+# The iterations between two calls grow at most by this factor, because iterations may become slower, as a store fills.
 GROWTH = 8
-# The returns shown are those of at most so many iterations: to sum up a million would take as long as the call.
+# The returns shown are from at most this many iterations: summing up a million would take as long as the call.
 MOST_SHOWN = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A progress bar that a loop moves.
+    """Settings of a progress bar that a loop moves.
 
     Attributes:
       num_timesteps: of all environments together, in an iteration.
@@ -54,11 +54,11 @@ def fori_loop(
     bar: Bar,
     chunk: int = 1,
 ) -> Any:
-    """`jax.lax.fori_loop(0, num_iterations, body, carry)`, with a progress bar.
+    """Run `jax.lax.fori_loop(0, num_iterations, body, carry)` with a progress bar.
 
     Args:
       carry: a state, and metrics, which are filled: `episodes` and `episode_return` of each iteration, and others.
-      chunk: so many iterations are one call of the body, which is given the number of the chunk.
+      chunk: how many iterations one call of the body runs; the body is given the number of the chunk.
     """
     num_chunks = -(-num_iterations // chunk)
     window = min(MOST_SHOWN, num_iterations)
@@ -85,7 +85,7 @@ def fori_loop(
 
 
 def _once_for_a_batch(hear: Callable[..., Any]) -> Any:
-    """The call of a program to the host, (place, earned) -> answer; of a batch under `vmap` one for all."""
+    """Return the call of the host, (place, earned) -> answer; under `vmap`, one call for the whole batch."""
     answer = jax.ShapeDtypeStruct((2,), jnp.int32)  # type: ignore[no-untyped-call]
 
     @custom_vmap
@@ -104,11 +104,11 @@ def _once_for_a_batch(hear: Callable[..., Any]) -> Any:
 
 
 class _Bar:
-    """A bar of one run, or of all those of a sweep, which are equally long.
+    """Progress bar of one run, or of all runs of a sweep, which are equally long.
 
     Attributes:
       num_runs: how many there will be.
-      runs: of each so far, its number of iterations, when it called last, and the returns of its trainings.
+      runs: for each run so far, its number of iterations, the time of its last call, and the returns of its trainings.
       is_done: whether all have ended.
     """
 
@@ -119,23 +119,23 @@ class _Bar:
         self._tqdm: Any = None
 
     def hear(self, run: int, done: int, num_iterations: int, num_timesteps: int, returns: np.ndarray) -> int:
-        """Move on, and say after how many iterations to call again.
+        """Move the bar, and return after how many iterations to call again.
 
         Args:
-          run: its number.
-          done: iterations of it.
-          num_iterations, num_timesteps: of it, and of an iteration.
+          run: the number of the run.
+          done: how many iterations it has done.
+          num_iterations, num_timesteps: the run's iterations, and the timesteps of one.
           returns: means since its last call, of each of its trainings; NaN where no episode ended.
         """
         now = time.monotonic()
         before, then, last = self.runs.get(run, (0, now, returns))
         self.runs[run] = done, now, np.where(np.isnan(returns), last, returns)
-        if before:  # the first iteration may have waited for anything
+        if before:  # the first iteration may have waited for something else
             fit = math.ceil(INTERVAL * (done - before) / max(now - then, 1e-9))
             self._every = min(fit, GROWTH * self._every)
         ended = [done for done, _, _ in self.runs.values() if done == num_iterations]
         self.is_done = len(ended) >= self.num_runs
-        with contextlib.suppress(OSError):  # a training does not end because nobody reads its bar
+        with contextlib.suppress(OSError):  # training continues if stderr is closed
             self._show(num_iterations, num_timesteps * returns.size)
         return self._every
 
@@ -153,21 +153,21 @@ class _Bar:
             self.close()
 
     def close(self) -> None:
-        """Leave it as it is."""
+        """Close the bar, and leave it on the screen as it is."""
         if self._tqdm is not None:
             self._tqdm.close()
 
 
-# Programs call from threads of XLA's.
+# Compiled functions call the host from XLA's threads.
 _lock = threading.Lock()
-_bars: dict[int, _Bar] = {}  # of the runs that have not ended
+_bars: dict[int, _Bar] = {}  # the bars of runs that have not ended
 _sweeps: list[_Bar] = []
 _last_run = 0
 
 
 @contextlib.contextmanager
 def one_bar(num_runs: int) -> Iterator[None]:
-    """Programs that run in this context, and end there, have one bar together.
+    """Show one bar for all trainings that run, and end, in this context.
 
     Args:
       num_runs: how many trainings there are, one after the other or side by side.
@@ -187,16 +187,16 @@ def one_bar(num_runs: int) -> Iterator[None]:
 
 
 def _hear(num_iterations: int, num_timesteps: int, place: Any, earned: Any) -> np.ndarray:
-    """What the host does when a program calls.
+    """Handle a call of a compiled training on the host.
 
     Args:
       num_iterations, num_timesteps: of the run, and of one iteration.
-      place: int32 (3,): the number that the host gave to this run, 0 before it did; iterations so far; the device.
+      place: int32 (3,): the number that the host gave to this run, 0 before; iterations so far; the device.
       earned: float32 (..., 2): number of new episodes and the sum of their returns, of each training of a batch.
 
     Returns:
-      int32 (2,): the number of the run, and the iteration after which to call next; 0, to be summed up over devices,
-      for all but the first.
+      int32 (2,): the number of the run, and the iteration after which to call next. All devices but the first get 0,
+      because the answers are summed over devices.
     """
     global _last_run
     run, done, device = (int(each) for each in place)

@@ -1,4 +1,4 @@
-"""What the settings of all algorithms share."""
+"""Base class of the settings of all algorithms."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from jaxenvs.learn.learner_state import LearnerState, Optimizers
 
 @struct
 class Settings:
-    """Settings of an algorithm, with SB3's names.
+    """Base class of an algorithm's settings, with SB3's names.
 
-    Numbers are traced, so that `vmap` sweeps them; the rest is the program.
+    Numbers are traced, so that `vmap` sweeps them; the other settings are part of the compiled function.
 
     Attributes:
       learning_rate: a float; or, for a Training, an array with one for each iteration.
       gamma: the discount of one step.
-      axis_name: of the axis over which a training is divided, of `jax.shard_map` or `jax.vmap`: updates take means over
-        it, of gradients and statistics. `advance` with a mesh sets it.
+      axis_name: of the axis of `jax.shard_map` or `jax.vmap` over which a training is divided: updates average
+        gradients and statistics over it. `advance` with a mesh sets it.
     """
 
-    # Those that may be arrays with one value for each iteration.
+    # Settings that may be arrays with one value for each iteration.
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    # Numbers, their least and their greatest values.
+    # The least and the greatest value of each numeric setting.
     RANGES: ClassVar[dict[str, tuple[float, float]]] = {"learning_rate": (0, math.inf), "gamma": (0, 1)}
-    # Positive integers.
+    # Settings that are positive integers.
     COUNTS: ClassVar[tuple[str, ...]] = ()
-    # The networks that are trained, and the optimizer of each, without a learning rate: `descend` multiplies by it.
+    # The trained networks, and the optimizer of each, without a learning rate: `descend` multiplies by it.
     NETWORKS: ClassVar[tuple[str, ...]] = ()
     OPTIMIZER: ClassVar[optax.GradientTransformation]
 
-    # All have these, with defaults of their own.
+    # All algorithms have these settings, and may change the defaults.
     learning_rate: Any = 3e-4
     gamma: Any = 0.99
     axis_name: str | None = static(default=None)
@@ -54,10 +54,10 @@ class Settings:
         raise NotImplementedError(f"{type(self).__name__} does not define steps_per_iteration.")
 
     def check_network(self, network: object) -> None:
-        """Refuse what the algorithm cannot train.
+        """Raise if the algorithm cannot train the network.
 
         Raises:
-          TypeError: it is no such network.
+          TypeError: it is not such a network.
         """
         if not callable(getattr(network, "apply", None)):
             raise TypeError(f"network must be a Network, such as learn.ActorCritic, got a {type(network).__name__}.")
@@ -71,15 +71,15 @@ class Settings:
         return LearnerState.create(params, optimizers)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some settings changed."""
+        """Return a copy with some settings changed."""
         return dataclasses.replace(self, **changes)
 
     def at(self, iteration: jax.Array, params: Any) -> Self:
-        """The settings of one iteration.
+        """Return the settings of one iteration.
 
         Args:
-          params: those that are trained. Arrays among the settings get their dtype, or with 64 bits enabled float64
-            settings would make float64 of float32 parameters.
+          params: the trained parameters. Arrays among the settings get their dtype; otherwise, with 64 bits enabled,
+            float64 settings would turn float32 parameters into float64.
         """
         values = {name: getattr(self, name) for name in self.RANGES}
         schedules = {name: values[name] for name in self.SCHEDULED if values[name] is not None}
@@ -90,10 +90,10 @@ class Settings:
         return self.replace(**{name: value.astype(dtype) for name, value in floats.items()})
 
     def check(self) -> None:
-        """Refuse what nobody can train with, as far as values are known: traced ones pass.
+        """Raise if a setting is invalid. Traced values are not checked.
 
         Raises:
-          ValueError, TypeError: a setting is no number, or out of its range; the message names it.
+          ValueError, TypeError: a setting is not a number, or out of its range; the message names it.
         """
         for name in self.COUNTS:
             arguments.positive_int(name, getattr(self, name))
@@ -107,11 +107,11 @@ class Settings:
                 raise ValueError(f"{name} must be a number, got {arguments.shown(value)}.")
             if not is_traced(value):
                 numbers = np.asarray(value)
-                if not ((numbers >= low) & (numbers <= high)).all():  # NaN is neither
+                if not ((numbers >= low) & (numbers <= high)).all():  # NaN fails both comparisons
                     raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {arguments.shown(value)}.")
 
     def check_devices(self, num_devices: int, num_envs: int) -> None:
-        """Refuse what several devices cannot share equally.
+        """Raise where several devices cannot share the training equally.
 
         Raises:
           ValueError: a number has a remainder; the message names it.
@@ -119,15 +119,15 @@ class Settings:
         require_divisible("num_envs", num_envs, num_devices)
 
     def layout(self, lanes: Any, same: Any) -> Any:
-        """See Divisible: settings are the same on all devices."""
+        """Return `same`, because settings are the same on all devices."""
         return same
 
     def of_one_device(self, mesh: Mesh) -> Self:
-        """See Divisible."""
+        """Return the settings with the axis of the mesh, over which updates take means."""
         return self.replace(axis_name=mesh.axis_names[0])
 
     def check_schedules(self, num_iterations: int) -> None:
-        """Refuse schedules that have not one value for each iteration.
+        """Raise if a schedule does not have one value for each iteration.
 
         Raises:
           ValueError: a schedule has another length.

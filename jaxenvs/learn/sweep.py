@@ -1,4 +1,4 @@
-"""Many trainings in one program: side by side on an accelerator, spread over the cores of a CPU, or over devices."""
+"""Many trainings in one compiled function: batched on an accelerator, one per CPU core, or divided over devices."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from jaxenvs.learn.progress_bar import one_bar
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def reserve_threads() -> bool:
     """Let XLA have threads to spare, so that `sweep` can use all cores of a CPU. Call it before JAX runs anything.
 
-    Programs that run side by side wait for each other for ever once they have taken all threads of XLA's pool, which
-    has one for each core (seen with jaxlib 0.10.2). Its size is read once, from the environment variable PJRT_NPROC,
-    when JAX starts. Single programs of large kernels are a tenth slower with more threads than cores, so nothing does
-    this unasked.
+    Compiled functions that run side by side wait for each other forever once they have taken all threads of XLA's pool,
+    which has one for each core (seen with jaxlib 0.10.2). Its size is read once, from the environment variable
+    PJRT_NPROC, when JAX starts. Single functions with large kernels are a tenth slower with more threads than cores, so
+    this is opt-in.
 
     Returns:
-      Whether there are enough now.
+      Whether there are enough threads now.
     """
     enough = num_cores() + 2
     if has_run() is False:
@@ -43,7 +43,7 @@ def reserve_threads() -> bool:
     return _can_spread()
 
 
-# What PJRT_NPROC was when JAX had not run yet, as far as is known: set later, it has no effect.
+# The value of PJRT_NPROC before JAX first ran, as far as is known: if it is set later, it has no effect.
 _STARTED_WITH: list[str] = [os.environ["PJRT_NPROC"]] if "PJRT_NPROC" in os.environ else []
 
 
@@ -52,28 +52,28 @@ def _can_spread() -> bool:
 
 
 def sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Any:
-    """What `jax.vmap(function)(*arguments)` gives, compiled; for functions that run long, as `train` with many keys.
+    """Compute `jax.vmap(function)(*arguments)`, compiled, for functions that run long, as `train` with many keys.
 
-    On a CPU the batch is cut into as many groups as there are cores, and each core takes one after the other of its
-    group: in XLA's CPU backend a batch of small matrix products, which vmap makes, is slower than the products one by
-    one, and runs on one core. That needs `reserve_threads()` before JAX runs anything; without it one core takes all,
-    and a warning says so.
+    On a CPU the batch is cut into as many groups as there are cores, and each core takes one element of its group after
+    the other: in XLA's CPU backend a batch of small matrix products, which vmap makes, is slower than the single
+    products, and runs on one core. That needs `reserve_threads()` before JAX runs anything; without it, `sweep` uses
+    one core, and warns.
 
     Args:
-      function: compiled once for each shape of the arguments, if it is the same object. With a `train` of it that has
+      function: compiled once for each shape of the arguments, if it is the same object. If it calls `train` with
         `progress=True`, there is one progress bar for all.
       arguments: pytrees of arrays with one leading axis for all.
-      mesh: devices of this process, as `learn.make_mesh()` gives them, among which the batch is divided; they tell each
-        other nothing, and each of a CPU's is one core.
+      mesh: devices of this process, as `learn.make_mesh()` returns them, among which the batch is divided. They do not
+        communicate, and each CPU device is one core.
 
     Raises:
-      ValueError, TypeError: there is no such axis, or nothing to call.
+      ValueError, TypeError: there is no such axis, or `function` cannot be called.
     """
     return compile_sweep(function, *arguments, mesh=mesh)(*arguments)
 
 
 def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | None = None) -> Callable[..., Any]:
-    """The function that `sweep` calls, for arguments of these shapes."""
+    """Return the function that `sweep` calls, compiled for arguments of these shapes."""
     if not callable(function):
         raise TypeError(f"function must be callable, got {function!r}.")
     leaves, structure = jax.tree.flatten(arguments)
@@ -106,7 +106,7 @@ def _compiled(
             stacklevel=4,
         )
         num_groups = 1
-    # The last group is filled up with the last element, so that all groups have one shape and share their program.
+    # Pad the last group with the last element, so that all groups have one shape and share a compiled function.
     length = -(-size // num_groups)
     rows = [jnp.minimum(jnp.arange(first, first + length), size - 1) for first in range(0, size, length)]
 
@@ -136,7 +136,7 @@ def _compiled_on_devices(
 ) -> Callable[..., Any]:
     size = kinds[0][0][0]
     divided, _ = layouts(mesh)
-    # Filled up with the last element, for devices to have as many.
+    # Pad with the last element, so that all devices have equally many.
     rows = jnp.minimum(jnp.arange(-(-size // mesh.size) * mesh.size), size - 1)
 
     def each(arguments: Any) -> Any:
@@ -159,6 +159,6 @@ def _compiled_on_devices(
 
 
 def _empty(structure: Any, kinds: tuple[Any, ...], length: int) -> Any:
-    """Shapes and dtypes of the arguments, with another leading axis."""
+    """Return shapes and dtypes of the arguments, with another leading axis."""
     leaves = [jax.ShapeDtypeStruct((length, *shape[1:]), dtype) for shape, dtype in kinds]  # type: ignore[no-untyped-call]
     return jax.tree.unflatten(structure, leaves)

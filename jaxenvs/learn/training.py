@@ -1,4 +1,4 @@
-"""A whole training as one program, on-policy or off-policy. It begins, stops, is saved, and goes on."""
+"""A whole training as one compiled function, on-policy or off-policy, which can be stopped, saved and continued."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from jaxenvs.vector import VectorEnv
 
 @struct
 class Training:
-    """An algorithm, the environments it trains on, and for how long.
+    """Algorithm, the environments that it trains on, and the number of steps.
 
-    Numbers are traced, those of the algorithm and of the environments too, so that `vmap` sweeps them.
+    Numbers are traced, including the numbers of the algorithm and of the environments, so that `vmap` sweeps them.
 
     Attributes:
       venv: the environments, with auto-reset SAME_STEP.
       network: what the algorithm trains: a Network, as ActorCritic, for PPO() and A2C(); a DQNPolicy, SACPolicy or
         TD3Policy.
-      algorithm: the settings, as PPO() or SAC(); the arrays among its schedules have one value for each iteration.
+      algorithm: the settings, as PPO() or SAC(); arrays among its schedules have one value for each iteration.
       total_timesteps: of all environments together.
-      optimizer: of each network, without a learning rate, on vectors. If not given, that of the algorithm.
-      normalize: whether observations and rewards are normalised as by SB3's VecNormalize. What a store holds is not:
-        it is normalised when it is drawn.
+      optimizer: of each network, without a learning rate, on vectors. If not given, the algorithm's default.
+      normalize: whether observations and rewards are normalized as by SB3's VecNormalize. A store holds unnormalized
+        steps, which are normalized when they are sampled.
     """
 
     venv: VectorEnv
@@ -57,7 +57,7 @@ class Training:
         return -(-self.total_timesteps // (self.algorithm.steps_per_iteration * self.venv.num_envs))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some attributes changed; those that are none of its own are settings of the algorithm."""
+        """Return a copy with some attributes changed; other names are settings of the algorithm."""
         own = {field.name for field in dataclasses.fields(self)}
         settings = {name: value for name, value in changes.items() if name not in own}
         changes = {name: value for name, value in changes.items() if name in own}
@@ -66,7 +66,8 @@ class Training:
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
-        """
+        """Raise if this training cannot run.
+
         Raises:
           ValueError, TypeError: it cannot be trained like this; the message names the attribute.
         """
@@ -90,20 +91,21 @@ class Training:
         self.algorithm.check_schedules(self.num_iterations)
 
     def check_devices(self, mesh: Mesh | None) -> None:
-        """
+        """Raise unless the devices of the mesh can share the training equally.
+
         Raises:
-          ValueError, TypeError: the devices of the mesh cannot share it equally, or it is none; the message says why.
+          ValueError, TypeError: they cannot share it equally, or `mesh` is not a mesh; the message says why.
         """
         if mesh is not None:
             self.algorithm.check_devices(require_mesh(mesh).size, self.venv.num_envs)
 
     def init(self, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
-        """The state before the first iteration.
+        """Return the state before the first iteration.
 
         Args:
-          key: a typed key. Everything depends on it.
+          key: a typed key, which determines everything.
           params: of the network, to start from. If not given, new ones.
-          mesh: see `advance`.
+          mesh: the devices to train on, as for `advance`.
         """
         self.check()
         self.check_devices(mesh)
@@ -112,11 +114,11 @@ class Training:
         return state
 
     def layout(self, lanes: Any, same: Any) -> Self:
-        """See Divisible."""
+        """Return a prefix of this pytree: environments with individual parameters are divided, the rest is the same."""
         return dataclasses.replace(self, venv=same if self.venv.env_axis is None else lanes, algorithm=same)
 
     def of_one_device(self, mesh: Mesh) -> Self:
-        """See Divisible."""
+        """Return the training of one device, with its part of the environments."""
         venv = dataclasses.replace(self.venv, num_envs=self.venv.num_envs // mesh.size)
         return dataclasses.replace(self, venv=venv, algorithm=self.algorithm.of_one_device(mesh))
 
@@ -139,20 +141,20 @@ class Result:
 
     @property
     def params(self) -> Any:
-        """The trained parameters, as `network.init` makes them."""
+        """Trained parameters, as `network.init` makes them."""
         return self.state.learner.network_params
 
 
 def train(
     key: jax.Array, training: Training, params: Any = None, mesh: Mesh | None = None, progress: bool = False
 ) -> Result:
-    """A whole training as one pure function: jit it, or `vmap` it over keys, settings and parameters of environments.
+    """Run a whole training as one pure function: jit it, or `vmap` it over keys, settings and environment parameters.
 
     Args:
-      key: a typed key. Everything depends on it.
+      key: a typed key, which determines everything.
       training: what to train, and for how long.
       params: of the network, to start from. If not given, new ones.
-      mesh, progress: see `advance`; static.
+      mesh, progress: devices to train on, and whether to show a progress bar, as for `advance`; static.
     """
     arguments.instance("training", training, Training, "a learn.Training")
     return Result(*advance(training, training.init(key, params, mesh), training.num_iterations, mesh, progress))

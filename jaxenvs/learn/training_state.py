@@ -1,4 +1,4 @@
-"""Where a training is, and what on-policy and off-policy trainings have in common."""
+"""State of a training, and code that on-policy and off-policy trainings share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @struct
 class CollectorState:
-    """Where collecting goes on from.
+    """State from which collecting continues.
 
     Attributes:
       env_state: the state of the environments, as the `step` of `collect` takes it.
-      observation: what the policy acts on next.
+      observation: the observation on which the policy acts next.
     """
 
     env_state: Any
@@ -36,13 +36,13 @@ class CollectorState:
 
 @struct
 class TrainingState:
-    """Where a training is: all that its next iteration depends on. Saved by `jaxenvs.arrays.to_arrays`.
+    """State of a training: all that its next iteration depends on. Save it with `jaxenvs.arrays.to_arrays`.
 
     Attributes:
       learner: the parameters, their optimizers' states, and target networks.
       collector: the state of the environments and, in `env_state[1]`, the Normalizer, if any.
-      key: of the iterations to come.
-      iteration: int32, how many there were.
+      key: a typed key, from which the coming iterations draw.
+      iteration: int32, the number of iterations so far.
     """
 
     learner: LearnerState
@@ -52,38 +52,38 @@ class TrainingState:
 
     @property
     def normalizer(self) -> Normalizer | None:
-        """The normalisation with which the parameters belong, if any."""
+        """Normalizer that the parameters were trained with, or None."""
         normalizer: Normalizer | None = self.collector.env_state[1]
         return normalizer
 
     def layout(self, lanes: Any, same: Any) -> Self:
-        """See Divisible."""
+        """Return a prefix of this pytree: environments are divided over devices, all else is the same on each."""
         normalizer = None if self.normalizer is None else self.normalizer.layout(lanes, same)
         collector = CollectorState((lanes, normalizer), lanes)
         return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same)
 
     def divided(self, num_devices: int) -> Self:
-        """What there is one of on each device once for each of them."""
+        """Return the state with a copy for each device of what every device has one of."""
         return self
 
     def whole(self) -> Self:
-        """The other way round, of arrays on the host."""
+        """Undo `divided`, for arrays on the host."""
         return self
 
     def of_one_device(self, mesh: Mesh | None = None) -> Self:
-        """See Divisible."""
+        """Return what one device works with, given its part of each leaf."""
         return self
 
     def of_all_devices(self) -> Self:
-        """The other way round."""
+        """Undo `of_one_device`."""
         return self
 
 
 def place(state: Any, mesh: Any) -> Any:
-    """A state on the devices of a mesh, for `advance` to go on from. All processes call it, with the same state.
+    """Copy a state to the devices of a mesh, for `advance` to continue. All processes call it, with the same state.
 
     Args:
-      state: one that `gather` gave, or of a training without a mesh; it is not changed, and shares no memory.
+      state: as `gather` returned it, or of a training without a mesh; it is not changed, and shares no memory.
       mesh: as for `advance`; None: the state as it is.
     """
     if mesh is None:
@@ -94,8 +94,9 @@ def place(state: Any, mesh: Any) -> Any:
 
 
 def gather(state: Any) -> Any:
-    """A state as a training without a mesh has it, in the memory of each host: for `jaxenvs.arrays.to_arrays`, and to
-    go on with elsewhere. All processes call it.
+    """Copy a state to the memory of each host, as a training without a mesh has it. All processes call it.
+
+    Use it to save a state with `jaxenvs.arrays.to_arrays`, or to continue with it elsewhere.
 
     Args:
       state: of a Training over a mesh, or of one without.
@@ -104,7 +105,7 @@ def gather(state: Any) -> Any:
 
 
 def start(training: Training, key: jax.Array, params: Any = None) -> tuple[Any, CollectorState, jax.Array]:
-    """Parameters, environments after a reset with what they show, as it is, and the key of what follows."""
+    """Return parameters, the environments after a reset with their unnormalized observation, and the next key."""
     init_key, reset_key, key = jax.random.split(key, 3)
     params = training.network.init(init_key) if params is None else params
     env_state, timestep = training.venv.reset(reset_key)
@@ -117,7 +118,7 @@ def start(training: Training, key: jax.Array, params: Any = None) -> tuple[Any, 
 
 
 def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Any:
-    """A step of the environments and of the normalisation around them, if any; besides, what the environments gave."""
+    """Return a step of the environments with their normalizer, if any, whose further output is the raw TimeStep."""
 
     def step(state: tuple[Any, Normalizer | None], action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, normalizer = state

@@ -1,10 +1,10 @@
-"""Box2D's rigid bodies in the plane, as far as Gymnasium's worlds need them: pure functions of float32.
+"""Box2D's rigid bodies in the plane, as far as Gymnasium's environments need them: pure functions of float32.
 
-Every order in which Box2D does things is kept, so that a step from the same state gives the same state but for
-rounding: 180 rounds of velocities and 60 of positions do not get to where the order does not matter. How a world is
-described stands in `world.py`, what a step is made of in `step.py`.
+Box2D's order of operations is kept everywhere, so that a step from the same state gives the same state up to rounding:
+after 180 rounds of velocities and 60 of positions, the result still depends on the order. `world.py` describes worlds,
+`step.py` the parts of a step.
 
-Source: Box2D 2.3 (Erin Catto), as the wheel box2d 2.3.10 has it, which Gymnasium 1.4 uses.
+Source: Box2D 2.3 (Erin Catto), as in the wheel box2d 2.3.10, which Gymnasium 1.4 uses.
 """
 
 from jaxenvs.physics2d.collision.boxes import box_rows, edge_rows

@@ -1,4 +1,4 @@
-"""Constants of Box2D 2.3 (Common/b2Settings.h), in float32 as it computes with them. Lengths [m], angles [rad]."""
+"""Constants of Box2D 2.3 (Common/b2Settings.h), in float32 as in its arithmetic. Lengths [m], angles [rad]."""
 
 from typing import Final
 
@@ -12,11 +12,12 @@ PI: Final = _f(3.14159265359)
 LINEAR_SLOP: Final = _f(0.005)
 ANGULAR_SLOP: Final = _f(2) / _f(180) * PI
 RADIUS: Final = _f(2) * LINEAR_SLOP  # of polygons and edges: a skin that keeps them apart
-TIMESTEP: Final = _f(1 / 50)  # s, of both worlds
+TIMESTEP: Final = _f(1 / 50)  # s, of both environments
 VELOCITY_ITERATIONS: Final = 180
 POSITION_ITERATIONS: Final = 60
 
-# How much of a position error an iteration takes away, and at most; and with which errors they stop.
+# The share of a position error that an iteration corrects, and the largest correction; and the errors at which they
+# stop.
 BAUMGARTE: Final = _f(0.2)
 BAUMGARTE_OF_IMPACT: Final = _f(0.75)
 MAX_LINEAR_CORRECTION: Final = _f(0.2)
@@ -24,7 +25,7 @@ MAX_ANGULAR_CORRECTION: Final = _f(8) / _f(180) * PI
 LEAST_SEPARATION: Final = _f(-3) * LINEAR_SLOP
 LEAST_SEPARATION_OF_IMPACT: Final = _f(-1.5) * LINEAR_SLOP
 
-# A step moves and turns a body by no more.
+# Limits of how far a step moves and turns a body.
 MAX_TRANSLATION: Final = _f(2)
 MAX_ROTATION: Final = _f(0.5) * PI
 

@@ -1,6 +1,6 @@
 """Contacts in the solver: non-penetration and friction of up to two points each (`b2ContactSolver.cpp`).
 
-The other body of every contact stands still, so that its mass does not appear.
+The other body of every contact is static, so that its mass does not appear.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Velocity: TypeAlias = tuple[Number, Number, Number]  # of x, y and angle; or the
 
 
 class Contact(NamedTuple):
-    """What of a contact stays the same while velocities are solved. Pairs are of the two points.
+    """Quantities of a contact that stay constant while velocities are solved. Pairs are for the two points.
 
-    A point that is not there has no masses, so that nothing pushes at it.
+    A point that does not exist has no masses, so that it causes no impulse.
     """
 
     body: Number  # int32
@@ -43,14 +43,14 @@ class Contact(NamedTuple):
 
 
 class Impulses(NamedTuple):
-    """Of the two points of a contact [N s]."""
+    """Impulses at the two points of a contact [N s]."""
 
     normal: Vector
     tangent: Vector
 
 
 def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, list[Vector]]:
-    """Normal and plane of the reference, and the points, in the world."""
+    """Return normal and plane of the reference, and the points, in world coordinates."""
     on, (nx, ny), (px, py) = manifold.on_polygon, manifold.normal, manifold.plane
     tx, ty = frame.turn(nx, ny)
     qx, qy = frame.place(px, py)
@@ -62,7 +62,7 @@ def _world_of(manifold: Manifold, frame: Frame) -> tuple[Vector, Vector, list[Ve
 
 
 def prepare(world: World, manifold: Manifold, body: Any, edge: Any, position: jax.Array, angle: jax.Array) -> Contact:
-    """The constraint of a pair that touches.
+    """Return the constraint of a pair that touches.
 
     Args:
       body, edge: their numbers.
@@ -74,7 +74,7 @@ def prepare(world: World, manifold: Manifold, body: Any, edge: Any, position: ja
     sign = jnp.where(manifold.on_polygon, np.float32(-1), np.float32(1))  # to the body
     along, across = [], []
     for qx, qy in points:
-        # Contact is midway between the two surfaces: of the skin around the point, and of that of the reference.
+        # Contact is midway between the two surfaces: the skin around the point, and the skin of the reference.
         depth = RADIUS - ((qx - px) * nx + (qy - py) * ny)
         half = np.float32(0.5)
         rx = half * ((qx + depth * nx) + (qx - RADIUS * nx)) - x
@@ -103,7 +103,7 @@ def prepare(world: World, manifold: Manifold, body: Any, edge: Any, position: ja
 
 
 def push(contact: Contact, velocity: Velocity, impulses: Impulses) -> Velocity:
-    """The velocity of the body after impulses at the points."""
+    """Return the velocity of the body after impulses at the points."""
     (nx, ny), (n0, n1), (t0, t1) = contact.normal, impulses.normal, impulses.tangent
     normal, tangent = n0 + n1, t0 + t1
     turn = contact.along[0] * n0 + contact.along[1] * n1 + contact.across[0] * t0 + contact.across[1] * t1
@@ -115,7 +115,7 @@ def push(contact: Contact, velocity: Velocity, impulses: Impulses) -> Velocity:
 
 
 def solve_velocity(contact: Contact, velocity: Velocity, impulses: Impulses) -> tuple[Velocity, Impulses]:
-    """One iteration: friction of either point, then the normals, alone or as a block."""
+    """Run one iteration: friction of each point, then the normals, alone or as a block."""
     velocity, t0 = once(partial(_rub, 0))(contact, velocity, impulses)
     velocity, t1 = once(partial(_rub, 1))(contact, velocity, impulses)
     velocity, normal = once(_press)(contact, velocity, impulses.normal)
@@ -123,7 +123,7 @@ def solve_velocity(contact: Contact, velocity: Velocity, impulses: Impulses) -> 
 
 
 def _rub(point: int, contact: Contact, velocity: Velocity, impulses: Impulses) -> tuple[Velocity, Number]:
-    """Friction of a point, which the impulse along the normal bounds."""
+    """Apply friction at a point, bounded by the impulse along the normal."""
     (x, y, turn), (nx, ny), arm = velocity, contact.normal, contact.across[point]
     limit, old = contact.friction * impulses.normal[point], impulses.tangent[point]
     new = clamp(old - contact.tangent_mass[point] * (x * ny - y * nx + turn * arm), -limit, limit)
@@ -132,7 +132,7 @@ def _rub(point: int, contact: Contact, velocity: Velocity, impulses: Impulses) -
 
 
 def _press(contact: Contact, velocity: Velocity, impulses: Vector) -> tuple[Velocity, Vector]:
-    """No approach along the normal: of the first point alone, or of both, by trying who of them pushes."""
+    """Stop the approach along the normal: at the first point alone, or at both, by trying which of them push."""
     (x, y, turn), (nx, ny), (arm0, arm1), (old0, old1) = velocity, contact.normal, contact.along, impulses
     approach0, approach1 = x * nx + y * ny + turn * arm0, x * nx + y * ny + turn * arm1
     alone = jnp.maximum(old0 - contact.normal_mass[0] * approach0, 0)
@@ -148,7 +148,7 @@ def _press(contact: Contact, velocity: Velocity, impulses: Vector) -> tuple[Velo
         ((second >= 0) & (k12 * second + b0 >= 0), 0, second),
         ((b0 >= 0) & (b1 >= 0), 0, 0),
     )
-    new0, new1 = old0, old1  # where none of them holds, nothing changes
+    new0, new1 = old0, old1  # if no case holds, nothing changes
     for holds, case0, case1 in reversed(cases):
         new0, new1 = jnp.where(holds, case0, new0), jnp.where(holds, case1, new1)
     new0, new1 = jnp.where(contact.is_block, new0, alone), jnp.where(contact.is_block, new1, old1)
@@ -161,11 +161,11 @@ def _press(contact: Contact, velocity: Velocity, impulses: Vector) -> tuple[Velo
 def solve_position(
     world: World, manifold: Manifold, body: Any, position: Velocity, share: np.float32
 ) -> tuple[Velocity, Number]:
-    """One iteration, point after point. Returns x, y and angle of the body, and the least separation [m].
+    """Run one iteration, point by point. Return x, y and angle of the body, and the least separation [m].
 
     Args:
       position: x, y and angle.
-      share: of the error that is taken away.
+      share: of the error that is corrected.
     """
     inverse_mass, inverse_inertia = row(world.inverse_mass, body), row(world.inverse_inertia, body)
     center = row(world.center, body)
@@ -188,11 +188,11 @@ def solve_position(
     return position, jnp.minimum(jnp.minimum(least0, least1), 0)
 
 
-# --- All contacts of a world, one after the other ---------------------------------------------------------------------
+# --- All contacts of a World, one after the other ---------------------------------------------------------------------
 
 
 def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
-    """The pairs that touch, in the order of the island: their numbers int32 (P,), and how many they are."""
+    """Return the pairs that touch, in the order of the island: their numbers int32 (P,), and how many there are."""
     number = number_of(pairs)
     order = np.array(world.body_order, np.int32)
 
@@ -210,7 +210,7 @@ def touching(world: World, pairs: Pairs) -> tuple[jax.Array, jax.Array]:
 def prepare_all(
     world: World, pairs: Pairs, manifolds: Manifold, order: jax.Array, number: jax.Array, positions: jax.Array
 ) -> tuple[Contact, Impulses]:
-    """The constraints of the pairs `order`, of which `number` are there, and their impulses: tables of P rows."""
+    """Return the constraints of the first `number` pairs in `order`, and their impulses: tables of P rows."""
 
     def of_slot(slot: Any) -> tuple[Contact, Impulses]:
         pair = row(order, slot)
@@ -218,7 +218,7 @@ def prepare_all(
         body = key % len(world.bodies)
         place = row(positions, body)
         contact = prepare(world, row(manifolds, pair), body, key // len(world.bodies), place[:2], place[2])
-        second = jnp.where(contact.is_block, impulse[1], 0)  # what is not solved keeps its impulse, in the table
+        second = jnp.where(contact.is_block, impulse[1], 0)  # the table keeps the impulse of a point that is not solved
         return contact, Impulses((impulse[0, 0], second[0]), (impulse[0, 1], second[1]))
 
     shapes = jax.eval_shape(of_slot, jnp.int32(0))
@@ -232,7 +232,7 @@ def prepare_all(
 
 
 def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, pushes: Impulses) -> jax.Array:
-    """The velocities (B, 3) after the impulses that the first `number` contacts begin with."""
+    """Return the velocities (B, 3) after the impulses with which the first `number` contacts begin."""
 
     def start(slot: Any, velocities: jax.Array) -> jax.Array:
         contact = row(prepared, slot)
@@ -247,7 +247,7 @@ def warm_start_all(prepared: Contact, number: jax.Array, velocities: jax.Array, 
 def solve_all_velocities(
     prepared: Contact, number: jax.Array, velocities: jax.Array, pushes: Impulses
 ) -> tuple[jax.Array, Impulses]:
-    """One iteration of the first `number` contacts, one after the other."""
+    """Run one iteration of the first `number` contacts, one after the other."""
 
     def solve(slot: Any, carry: Any) -> Any:
         velocities, pushes = carry
@@ -268,7 +268,7 @@ def solve_all_positions(
     positions: jax.Array,
     share: np.float32,
 ) -> tuple[jax.Array, jax.Array]:
-    """One iteration of the pairs `order`, and the least separation [m]."""
+    """Run one iteration of the pairs `order`, and return the positions and the least separation [m]."""
 
     def solve(slot: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         positions, least = carry

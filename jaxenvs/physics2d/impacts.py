@@ -1,7 +1,7 @@
-"""Impacts within a step (`b2World::SolveTOI`): who would pass through an edge is stopped where it meets it.
+"""Impacts within a step (`b2World::SolveTOI`): a body that would pass through an edge is stopped where it meets it.
 
-One body after the other, and without its joints: it is put where it touches first, pushed apart from what it touches
-there, solved with these contacts alone, and goes on for the rest of the step.
+Bodies are handled one after the other, and without their joints: a body is moved to where it first touches, pushed
+apart from what it touches there, solved with these contacts alone, and continues for the rest of the step.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from jaxenvs.physics2d.world import World, WorldState
 
 @struct
 class Motion:
-    """What is known of a step's impacts so far, beside the state of the world.
+    """Progress of a step's impacts, beside the WorldState.
 
     Attributes:
-      before: (B, 3), x, y and angle where the motion of a body starts.
-      since: (B,), the time of that, from 0 to 1; `alpha0` of its sweep.
-      edge_since: (S,), the same of the static bodies.
+      before: (B, 3), x, y and angle at the start of a body's motion.
+      since: (B,), the time of that start, from 0 to 1; `alpha0` of its sweep.
+      edge_since: (S,), the same for the static bodies.
       time: (P,), when a pair meets, 1 if it does not.
       is_known: bool (P,), whether that time was computed since the body last moved.
       impacts: int32 (P,), how many a pair had.
@@ -58,7 +58,7 @@ class Motion:
 
 
 def solve_impacts(world: World, state: WorldState, before: jax.Array, edges: jax.Array) -> WorldState:
-    """The state after a step's impacts.
+    """Return the state after a step's impacts.
 
     Args:
       state: after the solver and the search for new pairs.
@@ -95,7 +95,9 @@ def solve_impacts(world: World, state: WorldState, before: jax.Array, edges: jax
 def _first_impact(
     world: World, state: WorldState, motion: Motion, edges: jax.Array
 ) -> tuple[Motion, jax.Array, jax.Array]:
-    """The pair that meets first, of several the newest, and when. What had to be computed for it is kept."""
+    """Find the pair that meets first, of several the newest. Return the motion with computed times, the pair, and its
+    time.
+    """
     number = broad_phase.number_of(state.pairs)
 
     def look(pair: Any, carry: Any) -> Any:
@@ -117,19 +119,19 @@ def _first_impact(
 
 
 def _time_of(world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: Any) -> Motion:
-    """The motion with the time of one pair."""
+    """Return the motion with the time of one pair."""
     key = row(state.pairs.key, pair)
     body, edge = key % len(world.bodies), key // len(world.bodies)
     static = row(world.edge_body.astype(np.int32), edge)
-    # Both motions are to start at the same time: the later of the two.
+    # Both motions have to start at the same time: the later of the two.
     since, edge_since = row(motion.since, body), row(motion.edge_since, static)
     late = jnp.maximum(since, edge_since)
     after = _place_of(state, body)
     before = _between(row(motion.before, body), after, since, late)
     segment, vertices, center = row(edges, edge), row(world.vertices, body), row(world.center, body)
 
-    # What stays away from the edge the whole time never meets it: most pairs, at the cost of two boxes.
-    # Between the two a vertex swings out of them by no more than a circle's arc out of its chord.
+    # A body that stays away from the edge the whole time never meets it: that holds for most pairs, and costs two boxes
+    # to check. Between the boxes of start and end, a vertex swings out by no more than a circle's arc from its chord.
     here, there = (frame(x, y, angle, center) for x, y, angle in (before, after))
     box = broad_phase.swept_box(vertices, here, there)
     radius = np.sqrt(((world.vertices - world.center[:, None]) ** 2).sum(-1)).max()
@@ -158,7 +160,7 @@ def _place_of(state: WorldState, body: Any) -> jax.Array:
 
 
 def _between(before: jax.Array, after: jax.Array, since: Any, time: Any) -> jax.Array:
-    """Where a motion that lasts from `since` to 1 is at some time."""
+    """Return the position at some time in a motion that lasts from `since` to 1."""
     share = jnp.where(time > since, (time - since) / jnp.where(since < 1, 1 - since, 1), 0)
     return (1 - share) * before + share * after
 
@@ -166,7 +168,7 @@ def _between(before: jax.Array, after: jax.Array, since: Any, time: Any) -> jax.
 def _solve_impact(
     world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: jax.Array, time: jax.Array
 ) -> tuple[WorldState, Motion]:
-    """State and motion after one pair has met at some time."""
+    """Return state and motion after one pair has met at some time."""
     body = row(state.pairs.key, pair) % len(world.bodies)
     here = _between(row(motion.before, body), _place_of(state, body), row(motion.since, body), time)
     tried = dataclasses.replace(
@@ -177,7 +179,7 @@ def _solve_impact(
     touched, met, manifolds, order, number = _touch(world, _with_place(state, body, here), tried, edges, pair, time)
 
     def miss() -> tuple[WorldState, Motion]:
-        """They do not touch there, and are left out. What the listener was told stays."""
+        """Leave the pair out, because it does not touch there. Reported contacts stay reported."""
         missed = _with_place(touched, body, _place_of(state, body))
         return missed, dataclasses.replace(tried, is_off=with_row(tried.is_off, pair, True))
 
@@ -191,10 +193,10 @@ def _solve_impact(
 def _touch(
     world: World, state: WorldState, motion: Motion, edges: jax.Array, pair: jax.Array, time: jax.Array
 ) -> tuple[WorldState, Motion, Manifold, jax.Array, jax.Array]:
-    """What the body of a pair touches where it is: the pair, and if it does, the others of the body, from the newest.
+    """Update the pair and, if it touches, the other pairs of its body, from the newest.
 
     Returns:
-      State and motion; the table of manifolds; the numbers int32 (P,) of the pairs that touch, and how many they are.
+      State and motion; the table of manifolds; the numbers int32 (P,) of the pairs that touch, and how many there are.
     """
     body = row(state.pairs.key, pair) % len(world.bodies)
 
@@ -231,7 +233,7 @@ def _go_on(
     number: jax.Array,
     time: jax.Array,
 ) -> tuple[WorldState, Motion]:
-    """State and motion after the rest of the step of a body that touches `number` of the pairs `order`."""
+    """Return state and motion after the rest of the step of a body that touches `number` of the pairs `order`."""
     body = row(state.pairs.key, order[0]) % len(world.bodies)
 
     def push_apart(carry: Any) -> Any:
@@ -251,7 +253,7 @@ def _go_on(
         0,
         VELOCITY_ITERATIONS,
         lambda _, carry: contacts.solve_all_velocities(prepared, number, *carry),
-        (island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)),  # from nothing, and kept nowhere
+        (island.velocities_of(state), jax.tree.map(jnp.zeros_like, pushes)),  # they start from zero, and are not stored
     )
     start = row(places, body)
     end, velocity = island.integrate(start, row(velocities, body), (1 - time) * TIMESTEP)
@@ -264,7 +266,7 @@ def _go_on(
     has_moved = (np.arange(len(world.bodies)) == body) & has_left
     found = broad_phase.candidates(world, moved.fat_box, broad_phase.edge_boxes(edges), has_moved)
     pairs, new = broad_phase.add_pairs(moved.pairs, found)
-    # New pairs stand before the others. Those of the body were looked at anew, and count again.
+    # New pairs stand before the others. Pairs of the body were updated, and count again.
     shift = jnp.arange(world.pairs) - new
     is_new, old = shift < 0, jnp.maximum(shift, 0)
     is_reset = is_new | (pairs.key % len(world.bodies) == body)

@@ -28,14 +28,14 @@ from jaxenvs.physics2d.world import Pairs, World, WorldState
 
 
 class Motors(NamedTuple):
-    """Of all joints, (J,): the speeds that are wanted [rad/s], and the greatest torques [N m]."""
+    """Motors of all joints, (J,): target speeds [rad/s], and greatest torques [N m]."""
 
     speed: Any
     max_torque: Any
 
 
 class Solved(NamedTuple):
-    """What the solver makes of a state.
+    """Result of the solver.
 
     Attributes:
       position, velocity: (B, 3), of x, y and angle.
@@ -51,17 +51,17 @@ class Solved(NamedTuple):
 
 
 def positions_of(state: WorldState) -> jax.Array:
-    """(B, 3), of x, y and angle."""
+    """Return the positions (B, 3): x, y and angle."""
     return jnp.concatenate([state.position, state.angle[:, None]], axis=1)
 
 
 def velocities_of(state: WorldState) -> jax.Array:
-    """(B, 3), of x, y and angle."""
+    """Return the velocities (B, 3): of x, y and angle."""
     return jnp.concatenate([state.velocity, state.angular_velocity[:, None]], axis=1)
 
 
 def accelerate(world: World, state: WorldState, gravity: Any, force: Any, torque: Any) -> WorldState:
-    """The velocities after a step's forces (B, 2) [N] and torques (B,) [N m] and gravity [m/s²]."""
+    """Return the velocities after a step's forces (B, 2) [N] and torques (B,) [N m] and gravity [m/s²]."""
     pull = jnp.stack([jnp.zeros((), jnp.float32), jnp.asarray(gravity, jnp.float32)])
     return state.replace(
         velocity=state.velocity + TIMESTEP * (pull + world.inverse_mass[:, None] * force),
@@ -70,7 +70,7 @@ def accelerate(world: World, state: WorldState, gravity: Any, force: Any, torque
 
 
 def integrate(position: Any, velocity: Any, duration: Any) -> tuple[Any, Any]:
-    """x, y and angle of a body after some time, and the velocities, held to what a step may move and turn."""
+    """Return x, y and angle of a body after some time, and the velocities, limited to what a step may move and turn."""
     (x, y, angle), (dx, dy, turn) = position, velocity
     squared = (duration * dx) ** 2 + (duration * dy) ** 2
     is_fast = squared > MAX_TRANSLATION * MAX_TRANSLATION
@@ -86,9 +86,9 @@ def integrate(position: Any, velocity: Any, duration: Any) -> tuple[Any, Any]:
 
 
 def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
-    """The island while nothing touches, with one round of positions, which is enough in 98 % of steps.
+    """Solve the island while nothing touches, with one round of positions, which is enough in 98 % of steps.
 
-    In numbers without axes, which `vmap` makes to rows of lanes.
+    It computes with scalars, which `vmap` turns into rows of batch elements.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
     velocities = rows(velocities_of(state))
@@ -114,7 +114,7 @@ def solve_in_the_air(world: World, state: WorldState, motors: Motors) -> Solved:
 
 
 class Moving(NamedTuple):
-    """What of velocities changes from iteration to iteration: rows of numbers, and of pushes a table."""
+    """Velocities and impulses that change from iteration to iteration: rows of numbers, and a table for contacts."""
 
     velocities: Any
     impulses: Any  # of joints
@@ -122,11 +122,11 @@ class Moving(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An island with contacts, whose velocities are to be solved."""
+    """Island with contacts, whose velocities are to be solved."""
 
-    contacts: contacts.Contact  # a table, of which `number` rows are there
+    contacts: contacts.Contact  # a table, of which `number` rows are used
     number: jax.Array
-    order: jax.Array  # their pairs, int32 (P,)
+    order: jax.Array  # the contacts' pairs, int32 (P,)
     joints: Any
     limits: Any
     speeds: Any
@@ -135,7 +135,7 @@ class Task(NamedTuple):
 
 
 def prepare_on_the_ground(world: World, state: WorldState, motors: Motors, manifolds: Manifold) -> Task:
-    """The island with contacts, before the first iteration.
+    """Return the island with contacts, before the first iteration.
 
     Args:
       state: its pairs are the rows of `manifolds`.
@@ -158,7 +158,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
       task: of one environment, or of many, whose axis is the last of each array.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
-    slots = jnp.max(task.number)  # rows that a lane has not got have no masses, and change nothing
+    slots = jnp.max(task.number)  # rows beyond an environment's number have no masses, and change nothing
 
     def solve_contact(slot: Any, carry: Any) -> Any:
         velocities, pushes = carry
@@ -179,7 +179,7 @@ def iterate_on_the_ground(world: World, task: Task) -> Moving:
 
 
 def _velocity_of(body: Any, velocities: Any) -> tuple[Any, Any]:
-    """Which of the bodies it is, and its velocity."""
+    """Return which body it is, as flags, and its velocity."""
     is_here = [body == number for number in range(len(velocities))]
     velocity = list(velocities[0])
     for here, other in zip(is_here[1:], velocities[1:], strict=True):
@@ -195,7 +195,7 @@ def _with_velocity(is_here: Any, moved: Any, velocities: Any) -> Any:
 
 
 def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Moving) -> tuple[Solved, jax.Array]:
-    """The island after the last iteration, but for positions. Also the impulses of pairs, (P, 2, 2)."""
+    """Return the island after the last iteration, except for positions; and the impulses of pairs, (P, 2, 2)."""
     order, prepared, pushes = task.order, task.contacts, moving.pushes
 
     def store(slot: Any, impulses: jax.Array) -> jax.Array:
@@ -221,16 +221,16 @@ def finish_on_the_ground(world: World, state: WorldState, task: Task, moving: Mo
 def solve_on_the_ground(
     world: World, state: WorldState, motors: Motors, manifolds: Manifold
 ) -> tuple[Solved, jax.Array]:
-    """The island with contacts, but for positions. Also the impulses of pairs, (P, 2, 2)."""
+    """Solve the island with contacts, except for positions. Also return the impulses of pairs, (P, 2, 2)."""
     task = prepare_on_the_ground(world, state, motors, manifolds)
     return finish_on_the_ground(world, state, task, iterate_on_the_ground(world, task))
 
 
 def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Solved, rounds: Any) -> Solved:
-    """Further rounds, until errors are small.
+    """Run further rounds of positions, until errors are small.
 
     Args:
-      rounds: how many there were.
+      rounds: how many rounds were run.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
     order, number = contacts.touching(world, pairs)
@@ -246,10 +246,11 @@ def solve_positions(world: World, pairs: Pairs, manifolds: Manifold, solved: Sol
 
 
 def solve_joint_positions(world: World, solved: Solved, rounds: Any, has_gradient: bool = False) -> Solved:
-    """As `solve_positions`, without contacts.
+    """Run further rounds of positions as `solve_positions` does, without contacts.
 
     Args:
-      has_gradient: compute all rounds, and leave out those that are not needed: what reverse mode can go back through.
+      has_gradient: whether to compute all rounds and mask the ones that are not needed, which reverse mode can
+        differentiate.
     """
     fixed = [joints.constants(world, number) for number in range(len(world.joints))]
     limits = rows(solved.limit)
@@ -280,7 +281,7 @@ def _iterate_positions(iterate: Any, solved: Solved, rounds: Any) -> Solved:
 
 
 def rest(state: WorldState, solved: Solved) -> WorldState:
-    """The state after the solver, asleep if all bodies have hardly moved for long enough."""
+    """Return the state after the solver, asleep if all bodies have hardly moved for long enough."""
     velocity, turn = solved.velocity[:, :2], solved.velocity[:, 2]
     squared = velocity[:, 0] * velocity[:, 0] + velocity[:, 1] * velocity[:, 1]
     is_still = (turn * turn <= SLEEP_ANGULAR_VELOCITY * SLEEP_ANGULAR_VELOCITY) & (

@@ -19,7 +19,7 @@ AT_LOWER, AT_UPPER = np.int32(1), np.int32(2)
 
 
 class Constants(NamedTuple):
-    """What a World says of a joint, in float32. Arms are from the centres of mass to the joint."""
+    """Constants of a World's joint, in float32. Arms are from the centers of mass to the joint."""
 
     body_a: int
     body_b: int
@@ -50,12 +50,12 @@ def constants(world: World, number: int) -> Constants:
 
 
 class Joint(NamedTuple):
-    """What of a joint stays the same while velocities are solved."""
+    """Quantities of a joint that stay constant while velocities are solved."""
 
-    arm_a: Vector  # in the world
+    arm_a: Vector  # in world coordinates
     arm_b: Vector
     side: Number  # 1 at the lower limit, -1 at the upper, else 0
-    barrier: Number  # what the impulse of the limit, times `side`, must not fall below: 0; infinite within the limits
+    barrier: Number  # lower bound of the limit's impulse times `side`: 0; infinite within the limits
     coupling: Vector  # a13, a23: how the limit's impulse moves the point
     inverse: tuple[Number, Number, Number, Number, Number, Number]  # of point and limit: 11, 12, 13, 22, 23, 33
     inverse_of_point: tuple[Number, Number, Number]  # of the point alone: 11, 12, 22
@@ -81,10 +81,10 @@ def _matrix_of_point(fixed: Constants, arm_a: Vector, arm_b: Vector) -> tuple[Nu
 def prepare(
     fixed: Constants, angle_a: Number, angle_b: Number, impulse: Impulse, limit: Number
 ) -> tuple[Joint, Impulse, Number]:
-    """The constraint, and what is left of the last step's impulse, and at which limit the joint is.
+    """Return the constraint, what is left of the last step's impulse, and the limit at which the joint is.
 
     Args:
-      limit: at which one it was.
+      limit: at which limit it was.
     """
     arm_a, arm_b = _arms(fixed, angle_a, angle_b)
     a11, a12, a22 = _matrix_of_point(fixed, arm_a, arm_b)
@@ -117,7 +117,7 @@ def prepare(
 def push(
     fixed: Constants, joint: Joint, a: Velocity, b: Velocity, x: Number, y: Number, turn: Number
 ) -> tuple[Velocity, Velocity]:
-    """The velocities of both bodies after an impulse at the joint and one that turns."""
+    """Return the velocities of both bodies after an impulse at the joint and an angular impulse."""
     on_a = joint.arm_a[0] * y - joint.arm_a[1] * x + turn
     on_b = joint.arm_b[0] * y - joint.arm_b[1] * x + turn
     return (
@@ -129,7 +129,7 @@ def push(
 def solve_velocity(
     fixed: Constants, joint: Joint, a: Velocity, b: Velocity, impulse: Impulse, speed: Number, most: Number
 ) -> tuple[Velocity, Velocity, Impulse]:
-    """One iteration: the motor, then the point, with the limit if the joint is at one that holds.
+    """Run one iteration: the motor, then the point, together with the limit if the joint is at one that holds.
 
     Args:
       speed: of the motor [rad/s].
@@ -153,7 +153,7 @@ def solve_velocity(
         p11, p12, p22 = joint.inverse_of_point
         limit = -(i13 * x + i23 * y + i33 * turn)
         holds = joint.side * (of_limit + limit) >= joint.barrier
-        # A limit that would pull lets go.
+        # A limit that would pull is released.
         free_x, free_y = of_limit * joint.coupling[0] - x, of_limit * joint.coupling[1] - y
         return (
             jnp.where(holds, -(i11 * x + i12 * y + i13 * turn), p11 * free_x + p12 * free_y),
@@ -174,7 +174,7 @@ def solve_velocity(
 
 
 def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) -> tuple[Velocity, Velocity, Any]:
-    """One iteration. Returns x, y and angle of both bodies, and whether the errors before it were small."""
+    """Run one iteration. Return x, y and angle of both bodies, and whether the errors before it were small."""
     inertia_a, inertia_b = fixed.inertia_a, fixed.inertia_b
     angle = b[2] - a[2] - fixed.reference
     below, above = angle - fixed.lower, angle - fixed.upper
@@ -208,11 +208,11 @@ def solve_position(fixed: Constants, limit: Number, a: Velocity, b: Velocity) ->
     return moved_a, moved_b, is_small
 
 
-# --- All joints of a world, one after the other -----------------------------------------------------------------------
+# --- All joints of a World, one after the other -----------------------------------------------------------------------
 
 
 def prepare_all(fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
-    """The constraints, the impulses that are left, and at which limits the joints are; `fixed` are their constants."""
+    """Return the constraints, the remaining impulses, and the limits at which joints are, from constants `fixed`."""
     angles = rows(state.angle)
     impulses, limits = rows(state.joint_impulse), rows(state.joint_limit)
     found = [
@@ -223,7 +223,7 @@ def prepare_all(fixed: Any, state: WorldState) -> tuple[Any, Any, Any]:
 
 
 def warm_start_all(world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any) -> Any:
-    """The velocities of all bodies after the impulses that the joints begin with."""
+    """Return the velocities of all bodies after the impulses with which the joints begin."""
     velocities = list(velocities)
     for j in world.joint_order:
         a, b, (x, y, limit, motor) = fixed[j].body_a, fixed[j].body_b, impulses[j]
@@ -235,7 +235,7 @@ def warm_start_all(world: World, fixed: Any, prepared: Any, velocities: Any, imp
 def solve_all_velocities(
     world: World, fixed: Any, prepared: Any, velocities: Any, impulses: Any, speeds: Any, most: Any
 ) -> tuple[Any, Any]:
-    """One iteration: velocities and impulses after it."""
+    """Run one iteration, and return velocities and impulses."""
     velocities, impulses = list(velocities), list(impulses)
     for j in world.joint_order:
         a, b = fixed[j].body_a, fixed[j].body_b
@@ -246,7 +246,7 @@ def solve_all_velocities(
 
 
 def solve_all_positions(world: World, fixed: Any, limits: Any, positions: Any) -> tuple[Any, Any]:
-    """One iteration: x, y and angle of all bodies, and whether all errors before it were small."""
+    """Run one iteration; return x, y and angle of all bodies, and whether all errors before it were small."""
     positions, is_solved = list(positions), np.True_
     for j in world.joint_order:
         a, b = fixed[j].body_a, fixed[j].body_b

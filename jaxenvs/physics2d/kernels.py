@@ -1,15 +1,16 @@
-"""How small loops over numbers are compiled for a CPU: as one kernel each, and for a few lanes at once.
+"""Compilation of small loops over numbers for a CPU: as one kernel each, and for a few batch elements at once.
 
-A step of a world is 180 rounds of some hundred dependent operations on a few numbers, and most of what else happens
-happens to few lanes: one in fifty touches the ground, fewer hit it in the middle of a step. Left to itself, `vmap`
-makes a hundred small kernels of a round, computes what several of them need in each of them again, and lets all lanes
-pay for what one needs. Three things mend that:
+A step is 180 rounds of some hundred dependent operations on a few numbers, and most other work concerns only a few
+elements of the batch: one in fifty touches the ground, fewer hit it in the middle of a step. By itself, `vmap` makes a
+hundred small kernels of a round, recomputes shared values in several of them, and lets all elements pay for what one
+needs. Three measures help:
 
-* `once`: what many outputs need is computed once.
-* one kernel for the whole loop, over blocks of 64 lanes, whose numbers stay in the first cache (`in_blocks`).
-* lane after lane where lanes differ (`lane_by_lane`): branches are branches then, and loops end when they are done.
+* `once`: values that many outputs need are computed once.
+* one kernel for the whole loop, over blocks of 64 elements, whose numbers stay in the first-level cache (`in_blocks`).
+* one element after the other where they differ (`lane_by_lane`): then branches are real branches, and loops end when
+  they are done.
 
-Elsewhere than on a CPU all lanes do all that any of them needs: `vmap`.
+On other devices than a CPU, plain `vmap` is used: all elements do all that any of them needs.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.xla_metadata import set_xla_metadata
 
-BLOCK = 64  # lanes whose joints are solved together
+BLOCK = 64  # batch elements whose joints are solved together
 
 
 def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose results XLA computes once, where it would fuse it into each operation that uses them."""
+    """Return `function` with results that XLA computes once, instead of fusing it into every operation using them."""
     return _as_a_call(function, inlineable=False)
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` in one kernel, without what it costs to start one for each operation of its loops."""
-    # A call within the call: XLA (jaxlib 0.10) aborts where such a kernel has an argument that nothing uses.
+    """Return `function` as one kernel, which saves starting a kernel for each operation of its loops."""
+    # A call within the call: XLA (jaxlib 0.10) aborts if such a kernel has an unused argument.
     return _as_a_call(once(function), inlineable=False, xla_cpu_small_call=True)
 
 
 def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """`function`, which `vmap` calls for lane after lane.
+    """Return `function` such that `vmap` calls it for one batch element after the other.
 
     Args:
-      tangents: the same function, where it is differentiated: `while_loop` has no gradient.
+      tangents: an equivalent function for differentiation: `while_loop` has no gradient.
     """
     return _differentiable(_batched(function, None, jax.vmap(function)), tangents or function)
 
@@ -49,20 +50,20 @@ def lane_by_lane(function: Callable[..., Any], tangents: Callable[..., Any] | No
 def in_blocks(
     function: Callable[..., Any], lanes_last: bool = False, work: Callable[..., jax.Array] | None = None
 ) -> Callable[..., Any]:
-    """`function`, which `vmap` calls for block after block of lanes.
+    """Return `function` such that `vmap` calls it for one block of batch elements after the other.
 
     Args:
-      lanes_last: it can be called for many lanes itself, whose axis is the last of each array: where a loop is as long
-        as that of the lane that needs most, `vmap` would look up a place of its own for each lane.
-      work: how much there is to do for each lane, of the arguments: those with as much are put into one block, which
-        takes as long as the lane that has most.
+      lanes_last: whether `function` itself accepts a batch, whose axis is the last of each array. Use it where a loop
+        is as long as the longest element needs: `vmap` would look up a separate index for each element.
+      work: from the arguments to the amount of work of each element: elements with similar amounts are put into one
+        block, which takes as long as its longest element.
     """
     of_lanes = _lanes_last(function) if lanes_last else jax.vmap(function)
     return _differentiable(_batched(function, BLOCK, of_lanes, work), function)
 
 
 def _differentiable(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, whose derivatives are those of `function`, as `custom_vmap` has no gradient."""
+    """Return `call` with the derivatives of `function`, because `custom_vmap` has no gradient."""
     wrapped = jax.custom_jvp(call)
     wrapped.defjvp(lambda primals, tangents: jax.jvp(function, primals, tangents))
     return wrapped
@@ -77,7 +78,7 @@ def _lanes_last(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_a_call(function: Callable[..., Any], **attributes: bool) -> Callable[..., Any]:
-    """What XLA:CPU reads: a call with these attributes is neither taken apart nor made of many kernels."""
+    """Mark a function for XLA:CPU: a call with these attributes is neither inlined nor split into many kernels."""
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
@@ -100,7 +101,7 @@ def _batched(
         if jax.default_backend() != "cpu":
             return jax.vmap(function)(*arguments)
         number = jax.tree.leaves(arguments)[0].shape[0]
-        if number == 1:  # without a loop: of a single turn, XLA (jaxlib 0.10) aborts as it compiles some programs
+        if number == 1:  # no loop: XLA (jaxlib 0.10) aborts when it compiles some loops of a single iteration
             results = one_kernel(function)(*jax.tree.map(lambda leaf: leaf[0], arguments))
             return jax.tree.map(lambda leaf: leaf[None], results)
         if block is None:
@@ -148,7 +149,7 @@ def _map_blocks(function: Any, arguments: Any, number: int, block: int) -> Any:
     blocks = -(-number // block)
     if blocks == 1:
         return function(*arguments)
-    missing = blocks * block - number  # made up by copies of the first lanes
+    missing = blocks * block - number  # filled up with copies of the first elements
 
     def divide(leaf: jax.Array) -> jax.Array:
         return jnp.concatenate([leaf, leaf[:missing]]).reshape(blocks, block, *leaf.shape[1:])

@@ -1,4 +1,4 @@
-"""What becomes of the pairs at the beginning of a step, and what the listener is told (`b2ContactManager::Collide`)."""
+"""Update of pairs at the beginning of a step, and of the reported contacts (`b2ContactManager::Collide`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jaxenvs.physics2d.world import Pairs, World, WorldState
 def update_pair(
     world: World, state: WorldState, manifolds: Manifold, edges: jax.Array, pair: Any
 ) -> tuple[WorldState, Manifold]:
-    """State and table of manifolds after one pair was looked at anew (`b2Contact::Update`).
+    """Return state and table of manifolds after one pair was updated (`b2Contact::Update`).
 
-    Impulses stay with the points that were there before, by their ids.
+    Points that existed before, by their ids, keep their impulses.
     """
     old: Pairs = row(state.pairs, pair)
     body, edge = old.key % len(world.bodies), old.key // len(world.bodies)
@@ -50,7 +50,7 @@ def _collide(world: World, body: Any, number: Any, edge: jax.Array, at: Frame) -
 
 
 def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[WorldState, Manifold]:
-    """State and manifolds after all pairs were looked at, from the newest; dropped are those that are far apart."""
+    """Return state and manifolds after updating all pairs, from the newest; pairs that are far apart are dropped."""
     boxes = broad_phase.edge_boxes(edges)
 
     def visit(pair: Any, carry: Any) -> Any:
@@ -60,7 +60,7 @@ def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[Wor
         is_near = broad_phase.overlap(row(state.fat_box, body), row(boxes, edge))
 
         def keep(state: WorldState, manifolds: Manifold) -> tuple[WorldState, Manifold, jax.Array]:
-            """In its new place: those before it may have been dropped."""
+            """Move the pair to its new row, because pairs before it may have been dropped, and update it."""
             state = state.replace(pairs=with_row(state.pairs, kept, old))
             return *update_pair(world, state, manifolds, edges, kept), kept + 1
 
@@ -79,7 +79,7 @@ def update_pairs(world: World, state: WorldState, edges: jax.Array) -> tuple[Wor
 
 
 def _told(state: WorldState, body: Any, began: Any, ended: Any) -> WorldState:
-    """The state after the listener heard of a contact of a body: that it began, or ended, or nothing."""
+    """Report to the state that a contact of a body began, or ended, or neither."""
     has_contact = (row(state.has_contact, body) | began) & ~ended
     return state.replace(
         has_contact=with_row(state.has_contact, body, has_contact),

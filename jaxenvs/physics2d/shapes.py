@@ -1,4 +1,4 @@
-"""Convex polygons and their masses, as Box2D makes them: in NumPy, before any program is traced."""
+"""Convex polygons and their masses, as Box2D makes them: in NumPy, before any function is traced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _THIRD = _f(1) / _f(3)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Polygon:
-    """A convex polygon, counter-clockwise, in the frame of its body. float32.
+    """Convex polygon, counter-clockwise, in the frame of its body. float32.
 
     Attributes:
       vertices: (n, 2). Their order matters: it numbers the points of contacts and decides ties.
@@ -27,7 +27,7 @@ class Polygon:
 
 
 def polygon(points: Sequence[tuple[float, float]]) -> Polygon:
-    """The convex hull of points (`b2PolygonShape::Set`): by gift wrapping, from the lowest of the right-most."""
+    """Return the convex hull of points (`b2PolygonShape::Set`): by gift wrapping, from the lowest of the right-most."""
     given = [(_f(x), _f(y)) for x, y in points]
     first = max(range(len(given)), key=lambda i: (given[i][0], -given[i][1]))
     order = [first]
@@ -57,7 +57,7 @@ def polygon(points: Sequence[tuple[float, float]]) -> Polygon:
 
 
 def box(half_width: float, half_height: float) -> Polygon:
-    """A rectangle about the origin (`b2PolygonShape::SetAsBox`); its first vertex is the lower left."""
+    """Return a rectangle about the origin (`b2PolygonShape::SetAsBox`); its first vertex is the lower left."""
     x, y = _f(half_width), _f(half_height)
     normals = np.array([(0, -1), (1, 0), (0, 1), (-1, 0)], _f)
     return Polygon(np.array([(-x, -y), (x, -y), (x, y), (-x, y)], _f), normals, np.zeros(2, _f))
@@ -65,7 +65,7 @@ def box(half_width: float, half_height: float) -> Polygon:
 
 @dataclasses.dataclass(frozen=True)
 class Mass:
-    """What a body of one shape weighs: 1/m [1/kg], 1/I about the centre [1/(kg m²)], and the centre (2,) [m]."""
+    """Mass data of a body of one shape: 1/m [1/kg], 1/I about the center [1/(kg m²)], and the center (2,) [m]."""
 
     inverse_mass: np.float32
     inverse_inertia: np.float32
@@ -73,7 +73,7 @@ class Mass:
 
 
 def mass(shape: Polygon, density: float) -> Mass:
-    """The mass of a shape (`b2PolygonShape::ComputeMass` and `b2Body::ResetMassData`). `density` in kg/m²."""
+    """Return the mass of a shape (`b2PolygonShape::ComputeMass` and `b2Body::ResetMassData`). `density` in kg/m²."""
     vertices = shape.vertices
     total = np.zeros(2, _f)
     for vertex in vertices:

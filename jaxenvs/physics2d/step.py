@@ -1,7 +1,7 @@
-"""A step of a world (`b2World::Step`): pairs, the island, fat boxes, new pairs, impacts.
+"""One step (`b2World::Step`): pairs, the island, fat boxes, new pairs, impacts.
 
-Written for one lane. `vmap` solves the joints of all lanes in blocks; for the rest it goes from lane to lane, and each
-pays for what it needs (kernels.py).
+The code is written for one environment. `vmap` solves the joints of all environments in blocks; the rest runs for one
+environment after the other, and each pays only for what it needs (kernels.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jaxenvs.physics2d.world import World, WorldState
 
 
 def start(world: World, origin: Any, angle: Any, edges: jax.Array) -> WorldState:
-    """A world at rest.
+    """Return a WorldState at rest.
 
     Args:
       origin, angle: (B, 2) and (B,), of the frames of the bodies [m, rad].
@@ -65,13 +65,13 @@ def step(
     force: jax.Array,
     torque: jax.Array,
 ) -> WorldState:
-    """The state after a fiftieth of a second. Of a world that sleeps: wake it before, or leave it alone.
+    """Return the state after a fiftieth of a second. If the state is asleep, wake it first, or do not step.
 
     Args:
       edges: (E, 4) [m].
       gravity: upwards [m/s²].
       motors: of the joints.
-      force, torque: (B, 2) and (B,), on the centres of mass [N, N m].
+      force, torque: (B, 2) and (B,), on the centers of mass [N, N m].
     """
     edges = jnp.asarray(edges, jnp.float32)
     motors = _motors(world, motors)
@@ -97,7 +97,7 @@ def step(
                 lambda: island.solve_on_the_ground(world, state, motors, manifolds),
                 lambda: (solved, state.pairs.impulse),
             )
-            rounds = jnp.where(touches, 0, 1)  # in the air there was one already
+            rounds = jnp.where(touches, 0, 1)  # one round was done in the air
             return island.solve_positions(world, state.pairs, manifolds, changed, rounds), impulse
 
         return jax.lax.cond(touches | ~solved.is_solved, go_on, lambda: (solved, state.pairs.impulse))
@@ -120,7 +120,7 @@ def step(
 
 
 def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravity: Any, motors: Motors) -> WorldState:
-    """As `step` without forces, of a world that nearly always touches something: contacts are solved in blocks too."""
+    """Take a step without forces where bodies nearly always touch something: contacts are solved in blocks too."""
     still = np.zeros((len(world.bodies), 2), np.float32), np.zeros(len(world.bodies), np.float32)
 
     def begin(state: WorldState, edges: jax.Array, gravity: jax.Array, motors: Motors) -> Any:
@@ -150,7 +150,7 @@ def step_on_the_ground(world: World, state: WorldState, edges: jax.Array, gravit
 
 
 def _add_and_stop(world: World, state: WorldState, before: jax.Array, edges: jax.Array, found: jax.Array) -> WorldState:
-    """The end of a step: new pairs, and impacts."""
+    """Finish a step: add new pairs, and solve impacts."""
     pairs, new = broad_phase.add_pairs(state.pairs, found)
     added = state.replace(pairs=pairs, awake=state.awake | (new > 0))
     stopped: WorldState = jax.lax.cond(
@@ -162,7 +162,7 @@ def _add_and_stop(world: World, state: WorldState, before: jax.Array, edges: jax
 def step_in_the_air(
     world: World, state: WorldState, gravity: Any, motors: Motors, force: jax.Array, torque: jax.Array
 ) -> WorldState:
-    """As `step`, of a world far from all edges: a smaller program, and one that `jax.grad` can go back through."""
+    """Take a step far from all edges: a smaller compiled function than `step`, which `jax.grad` can differentiate."""
     before = island.positions_of(state)
     state = island.accelerate(world, state, gravity, force, torque)
     solved = island.solve_in_the_air(world, state, _motors(world, motors))
@@ -178,7 +178,7 @@ def _motors(world: World, motors: Motors) -> Motors:
 
 
 def _fat_boxes(world: World, state: WorldState, before: jax.Array) -> tuple[WorldState, jax.Array]:
-    """The state with the fat boxes (B, 4) after a motion, and which bodies have left theirs."""
+    """Return the state with the fat boxes (B, 4) after a motion, and which bodies have left theirs."""
     after = island.positions_of(state)
     boxes = [
         broad_phase.fat_box(world, body, state.fat_box[body], tuple(before[body]), tuple(after[body]))

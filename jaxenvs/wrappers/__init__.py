@@ -1,4 +1,4 @@
-"""Environments that hold an environment."""
+"""Wrappers: environments that hold another environment, and change its observations, actions, rewards or ends."""
 
 from jaxenvs.wrappers.action_masker import ActionMasker, ActionMaskerState
 from jaxenvs.wrappers.action_repeat import ActionRepeat

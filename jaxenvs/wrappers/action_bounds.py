@@ -1,4 +1,4 @@
-"""The bounds of a Box of actions, for wrappers that need them in traced code, where spaces cannot be computed."""
+"""Bounds of a Box of actions, for wrappers that need them in traced code, where spaces cannot be computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxenvs.environment import require_environment
 
 
 def look_up_bounds(wrapper: Any) -> bool:
-    """Set `action_low` and `action_high` of a wrapper that was made without: the bounds of its environment's actions.
+    """Set a wrapper's `action_low` and `action_high`, where not given, to the bounds of its environment's actions.
 
     They are arrays in the shape of an action, in its dtype as JAX has it.
 
@@ -19,7 +19,7 @@ def look_up_bounds(wrapper: Any) -> bool:
       Whether they were looked up.
 
     Raises:
-      TypeError: the action space is no Box; or it cannot be computed, as in traced code.
+      TypeError: the action space is not a Box; or it cannot be computed, as in traced code.
     """
     if not isinstance(wrapper.action_low, tuple) and not isinstance(wrapper.action_high, tuple):
         return False

@@ -1,4 +1,4 @@
-"""ActionMasker: which actions are legal, as a function of the state, where an environment only tells it."""
+"""ActionMasker: keeps the legal actions that an environment reports, so that they are a function of the state."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jaxenvs.checks import spaces_in_traced_code
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, struct
 from jaxenvs.vector import VectorEnv, VectorState
 
-NAME = "action_mask"  # in an info, or in an observation that is a dict
+NAME = "action_mask"  # in an info, or in a dict observation
 
 
 @struct
 class ActionMaskerState:
-    """The state of an ActionMasker.
+    """State of an ActionMasker.
 
     Attributes:
-      inner: that of the environment inside.
-      action_mask: what it told last, in whatever shape and dtype.
+      inner: the state of the wrapped environment.
+      action_mask: the last reported mask, in any shape and dtype.
     """
 
     inner: Any
@@ -33,11 +33,15 @@ class ActionMaskerState:
 
 @environment
 class ActionMasker(Wrapper[ActionMaskerState]):
-    """Keeps `info["action_mask"]`, or the `action_mask` of an observation that is a dict, for `action_masks`.
+    """Wrapper that keeps `info["action_mask"]`, or the `action_mask` of a dict observation, for `action_masks`.
 
-    An environment of your own needs no wrapper if it has a method `action_masks(state)`, as sb3-contrib names it, that
-    can be traced: numbers, 0 for what is illegal, one for each action of a Discrete space; for each choice of a
-    MultiDiscrete, end to end; of a MultiBinary two for each bit, the first for 0.
+    Use it to train MaskablePPO on environments that only report masks. Your environment needs no wrapper if it has a
+    method `action_masks(state)`, as sb3-contrib names it, that can be traced. The mask has numbers, 0 for illegal
+    actions: one for each action of a Discrete space; one for each option of each choice of a MultiDiscrete,
+    concatenated; two for each bit of a MultiBinary, the first for 0.
+
+    Attributes:
+      env: the wrapped environment.
     """
 
     env: Environment[Any]
@@ -51,18 +55,18 @@ class ActionMasker(Wrapper[ActionMaskerState]):
         return ActionMaskerState(inner, told(timestep)), timestep
 
     def action_masks(self, state: ActionMaskerState) -> jax.Array:
-        """Which actions are legal, as the environment inside told it."""
+        """Return which actions are legal, as the wrapped environment last reported it."""
         return state.action_mask
 
 
 def told(timestep: TimeStep) -> Any:
-    """The mask that a TimeStep tells; None if it tells none."""
+    """Return the mask that a TimeStep reports; None if it reports none."""
     observation = timestep.observation
     return timestep.info.get(NAME, observation.get(NAME) if isinstance(observation, dict) else None)
 
 
 def mask_size(space: Any) -> int | None:
-    """How many numbers a mask has for the actions of a space; None where there are no masks."""
+    """Return how many numbers a mask has for the actions of a space; None for spaces without masks."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
@@ -71,16 +75,18 @@ def mask_size(space: Any) -> int | None:
 
 
 def has_action_masks(env: Environment[Any]) -> bool:
-    """Whether an environment, or one inside of it, has a method `action_masks`."""
+    """Return whether an environment, or one inside it, has a method `action_masks`."""
     return hasattr(env, "action_masks") or (isinstance(env, Wrapper) and has_action_masks(env.env))
 
 
 def with_action_masks(venv: VectorEnv, timestep: TimeStep | None = None) -> VectorEnv:
-    """Environments with a method `action_masks(state)`: these if they have one; or in an ActionMasker if they tell a
-    mask that fits their actions; else as they are.
+    """Return environments with a method `action_masks(state)`, if possible.
+
+    These are `venv` itself if it has the method; or `venv` in an ActionMasker if it reports a mask that fits its
+    actions; else `venv` unchanged, without the method.
 
     Args:
-      timestep: what their `reset` gives, as `jax.ShapeDtypeStruct`s, where that is at hand.
+      timestep: the TimeStep of `reset`, as `jax.ShapeDtypeStruct`s, if it is known.
     """
     if has_action_masks(venv.env):
         return venv
@@ -95,10 +101,10 @@ def with_action_masks(venv: VectorEnv, timestep: TimeStep | None = None) -> Vect
 
 
 def require_action_masks(venv: VectorEnv) -> VectorEnv:
-    """What `with_action_masks` gives.
+    """Return the result of `with_action_masks`, or raise.
 
     Raises:
-      ValueError: they tell no masks.
+      ValueError: the environments report no masks.
     """
     masked = with_action_masks(venv)
     if not has_action_masks(masked.env):
@@ -110,7 +116,7 @@ def require_action_masks(venv: VectorEnv) -> VectorEnv:
 
 
 def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
-    """Which actions are legal in each lane: (num_envs, n), 0 for those that are not.
+    """Return which actions are legal in each environment: (num_envs, n), 0 for illegal ones.
 
     Args:
       venv: environments with `action_masks`.
@@ -121,7 +127,7 @@ def action_masks(venv: VectorEnv, state: VectorState) -> jax.Array:
 
 
 def action_masks_of(env: Any, state: Any) -> Any:
-    """Which actions of one environment are legal, (n,), by its method `action_masks`, or that of one inside of it."""
+    """Return which actions of one environment are legal, (n,), from its `action_masks` or an inner environment's."""
     while not hasattr(env, "action_masks"):
         state, env = env.inner_state(state), env.env
     masks = env.action_masks(state)

@@ -1,4 +1,4 @@
-"""ActionRepeat: one decision for several steps."""
+"""ActionRepeat: takes each action for several steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @environment
 class ActionRepeat(Wrapper[Any]):
-    """Takes each action for `num_repeats` steps, as `gymnasium.wrappers.RepeatAction` does.
+    """Wrapper that takes each action for `num_repeats` steps, as `gymnasium.wrappers.RepeatAction` does.
 
-    The reward is the sum of theirs, the rest that of the last of them. Where the episode ends on the way, the steps
-    after its end are not taken. The state is that of `env`.
+    Use it to let an agent decide less often. The reward is the sum over the steps, the rest comes from the last of
+    them. Steps after the end of an episode are not taken. The state is the state of `env`.
 
     Attributes:
       num_repeats: at least 1.
@@ -40,7 +40,8 @@ class ActionRepeat(Wrapper[Any]):
             _, before = carry
             state, timestep = self.env.step(carry[0], action)
             timestep = timestep.replace(reward=before.reward + timestep.reward)
-            # A loop that stops at the end would run on until all lanes have stopped, and not be differentiable.
+            # A loop that stops at the end would run until all environments have stopped, and would not be
+            # differentiable.
             return jax.tree.map(lambda old, new: jnp.where(before.done, old, new), carry, (state, timestep)), None
 
         return jax.lax.scan(again, self.env.step(state, action), length=self.num_repeats - 1)[0]

@@ -1,4 +1,4 @@
-"""ClipAction: any number is an action."""
+"""ClipAction: accepts any number as an action."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from jaxenvs.wrappers.action_bounds import look_up_bounds
 
 @environment
 class ClipAction(Wrapper[Any]):
-    """Clips actions to the Box of `env`, as `gymnasium.wrappers.ClipAction` does; its own action space has no bounds.
+    """Wrapper that clips actions to the Box of `env`, as `gymnasium.wrappers.ClipAction` does.
 
-    The bounds are those that `env` has when the wrapper is made; as there, they do not follow its parameters.
-    SB3 clips by itself, and takes no action space without bounds. The state is that of `env`.
+    Its own action space has no bounds. Use it for agents that do not clip their actions. SB3 clips by itself, and takes
+    no action space without bounds. The bounds are the ones of `env` when the wrapper is created; as in Gymnasium, they
+    do not follow its parameters. The state is the state of `env`.
 
     Attributes:
       action_low, action_high: the bounds, looked up in the action space of `env` if not given.

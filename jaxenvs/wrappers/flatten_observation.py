@@ -1,4 +1,4 @@
-"""FlattenObservation: one vector in the place of dicts, tuples, images and numbers."""
+"""FlattenObservation: one vector instead of dicts, tuples, images and numbers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
 
 
 class OneHot(NamedTuple):
-    """Integers that become one-hot: of each the least, and how many there are."""
+    """Integers that become one-hot: the least value of each, and how many values it has."""
 
     starts: tuple[int, ...]
     counts: tuple[int, ...]
 
 
 class Layout(NamedTuple):
-    """What flattening needs to know of a space: of each array in it, by its path, what is one-hot; and the dtype.
+    """Data of a space that flattening needs: for each array, by its path, what is one-hot; and the dtype.
 
-    It says nothing of bounds, on which programs do not depend, and can be hashed, as a space cannot.
+    It contains no bounds, on which compiled functions do not depend, and can be hashed, unlike a space.
     """
 
     arrays: tuple[tuple[tuple[Any, ...], OneHot | None], ...]
@@ -34,14 +34,14 @@ class Layout(NamedTuple):
 
 @environment
 class FlattenObservation(Wrapper[Any]):
-    """Observes what `gymnasium.spaces.flatten` makes of observations, as `gymnasium.wrappers.FlattenObservation` does.
+    """Wrapper that flattens observations to vectors, as `gymnasium.wrappers.FlattenObservation` does.
 
-    Discrete and MultiDiscrete become one-hot, Dict and Tuple one after another, in the order of their space. The state
-    is that of `env`.
+    Use it for agents that take only vectors. Discrete and MultiDiscrete become one-hot; the parts of Dict and Tuple are
+    concatenated, in the order of their space. The state is the state of `env`.
 
     Attributes:
-      layout: looked up in the observation space of `env`. The number of members that a Discrete has is part of the
-        program, also where it is a parameter of `env`: such an environment is wrapped outside of traced code.
+      layout: looked up in the observation space of `env`. The number of members of a Discrete is part of the compiled
+        function, also where it is a parameter of `env`: wrap such an environment outside of traced code.
     """
 
     env: Environment[Any]
@@ -87,13 +87,13 @@ class FlattenObservation(Wrapper[Any]):
 
 
 def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
-    """The layout of the observations of an environment; `former` where nothing tells it.
+    """Return the layout of an environment's observations; `former` where it is unknown.
 
     Args:
-      former: that of the environment from which `env` was made.
+      former: the layout of the environment from which `env` was made.
 
     Raises:
-      ValueError: numbers of members depend on what is traced.
+      ValueError: numbers of members depend on traced values.
     """
     layouts = {
         Layout(tuple(_arrays(space)), gymnasium.spaces.flatten_space(space).dtype.str)  # type: ignore[union-attr]

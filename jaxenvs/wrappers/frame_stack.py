@@ -1,4 +1,4 @@
-"""FrameStack: the last observations, not only the last."""
+"""FrameStack: observes the last several observations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @struct
 class FrameStackState:
-    """The state of a FrameStack.
+    """State of a FrameStack.
 
     Attributes:
-      inner: that of the environment inside.
-      frames: what was observed: the next observation is that but for one frame.
+      inner: the state of the wrapped environment.
+      frames: the last observation of the wrapper: the next one differs by one frame.
     """
 
     inner: Any
@@ -32,21 +32,22 @@ class FrameStackState:
 
 @environment
 class FrameStack(Wrapper[FrameStackState]):
-    """Observes the last `stack_size` observations, oldest first, as `gymnasium.wrappers.FrameStackObservation` does.
+    """Wrapper that stacks the last `stack_size` observations, as `gymnasium.wrappers.FrameStackObservation` does.
 
-    An episode starts with copies of its first observation, or with zeros: `padding_type` "reset" or "zero". Where zero
-    is outside of the space, the padding is the bound that is nearest to it.
+    Use it where one observation does not show velocities, as in pictures. The oldest frame comes first. An episode
+    starts with copies of its first observation, or with zeros: `padding_type` "reset" or "zero". Where zero is outside
+    of the space, the padding is the bound nearest to it.
 
-    Each array of the observation gets a new first axis, so that images (height, width) become one with the frames as
-    channels, which SB3's CnnPolicy takes. With `channels_order`, as in SB3's VecFrameStack, the frames stand one after
-    another along an axis that is there: "last" makes images (height, width, stack_size * channels) of those with
-    channels, and "first" (stack_size * channels, height, width).
+    Each array of the observation gets a new first axis, so that images (height, width) become one image with the frames
+    as channels, which SB3's CnnPolicy takes. With `channels_order`, as in SB3's VecFrameStack, the frames are
+    concatenated along an existing axis: "last" turns images with channels into (height, width, stack_size * channels),
+    and "first" into (stack_size * channels, height, width).
 
     Attributes:
       stack_size: how many observations.
       padding_type: "reset" or "zero".
       channels_order: None for a new axis; "last" or "first".
-      padding: the observation of zeros, looked up when the wrapper is made: it does not follow parameters of `env`.
+      padding: the observation of zeros, looked up when the wrapper is created: it does not follow parameters of `env`.
     """
 
     env: Environment[Any]
@@ -113,10 +114,10 @@ class FrameStack(Wrapper[FrameStackState]):
 
 
 def _zeros(env: Environment[Any]) -> Any:
-    """The observation of an environment that is nearest to zero.
+    """Return the observation of an environment that is nearest to zero.
 
     Raises:
-      ValueError: what is nearest to zero depends on what is traced.
+      ValueError: it depends on traced values.
     """
     found = [create_zero_array(space) for space in possible_observation_spaces(env)]
     leaves = [jax.tree.leaves(zeros) for zeros in found]

@@ -1,4 +1,4 @@
-"""Pixels: the picture of the state as the observation."""
+"""Pixels: observes the picture of the state."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ LUMINANCE = np.array([2125, 7154, 721], np.int32)  # of red, green and blue, in 
 
 @environment
 class Pixels(Wrapper[Any]):
-    """Observes the picture that `env` draws of its state, in the place of what `env` shows.
+    """Wrapper that observes the picture that `env` draws of its state, instead of the observation of `env`.
 
-    Observation: uint8 (height, width, 3); with `grayscale` (height, width, 1). As Gymnasium's `AddRenderObservation`
-    and `GrayscaleObservation(keep_dim=True)`, but drawn in the size that is asked for and inside of compiled programs.
-    A single picture does not show how fast things move: stack some. The state is that of `env`.
+    Use it to train convolutional networks. Observation: uint8 (height, width, 3); with `grayscale` (height, width, 1).
+    This is like Gymnasium's `AddRenderObservation` and `GrayscaleObservation(keep_dim=True)`, but drawn in the given
+    size and inside compiled functions. A single picture does not show velocities: add a FrameStack. The state is the
+    state of `env`.
 
     Attributes:
       size: height and width in pixels, or one number for both.
-      grayscale: one channel, the luminance, instead of red, green and blue.
+      grayscale: whether there is one channel, the luminance, instead of red, green and blue.
     """
 
     env: Environment[Any]

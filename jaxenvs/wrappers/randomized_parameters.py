@@ -25,7 +25,7 @@ from jaxenvs.parameters import numeric_parameter
 
 @struct
 class Uniform:
-    """Every number from `low` to `high` is as likely as any other; of an integer parameter, both are included."""
+    """Uniform distribution from `low` to `high`; for an integer parameter, both are included."""
 
     low: Any
     high: Any
@@ -33,18 +33,18 @@ class Uniform:
 
 @struct
 class Sampler:
-    """What `function(key)` gives."""
+    """Distribution that draws `function(key)`."""
 
     function: Callable[[jax.Array], Any] = static()
 
 
 @struct
 class RandomizedParametersState:
-    """The state of RandomizedParameters.
+    """State of RandomizedParameters.
 
     Attributes:
-      inner: that of the environment inside.
-      parameters: those drawn for this episode, by name.
+      inner: the state of the wrapped environment.
+      parameters: the parameters drawn for this episode, by name.
     """
 
     inner: Any
@@ -53,19 +53,20 @@ class RandomizedParametersState:
 
 @environment
 class RandomizedParameters(Wrapper[RandomizedParametersState]):
-    """Draws parameters of `env` anew at each reset: domain randomisation.
+    """Wrapper that draws parameters of `env` at each reset: domain randomization.
 
     `RandomizedParameters(env, {"half_length": (0.25, 1.0), "gravity": lambda key: 9.8 + jax.random.normal(key)})`
 
-    Any numeric parameter of `env` and of the wrappers in it can be drawn. What was drawn stands in the state, and the
-    whole episode has it, its picture too. Spaces are those of `env` as it was given: where their bounds depend on a
-    parameter that is drawn, give `env` its extreme.
+    Use it to train policies that work for a range of parameters. Any numeric parameter of `env` and of the wrappers in
+    it can be drawn. The drawn values are in the state, and apply to the whole episode and to its pictures. Spaces are
+    the spaces of the given `env`: where their bounds depend on a drawn parameter, give `env` the extreme value.
+
     Source: Tobin et al. (2017), "Domain Randomization for Transferring Deep Neural Networks from Simulation to the Real
     World".
 
     Attributes:
       distributions: for each name `(low, high)`, drawn uniformly, or a function from a typed key to a value, traced.
-        Bounds are data, which `vmap` and `grad` see, functions are part of the program.
+        Bounds are data, for `vmap` and `grad`; functions are part of the compiled function.
     """
 
     env: Environment[Any]
@@ -88,10 +89,10 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         object.__setattr__(self, "distributions", distributions)
 
     def replace(self, **changes: Any) -> Self:
-        """See Environment. What is drawn cannot be replaced: replace `distributions`.
+        """Return a copy with some parameters changed. Drawn parameters cannot be replaced: replace `distributions`.
 
         Raises:
-          AttributeError: no such parameter.
+          AttributeError: there is no such parameter.
           ValueError: the parameter is drawn.
         """
         if drawn := changes.keys() & self.distributions.keys():
@@ -119,10 +120,10 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return self.env.replace(**state.parameters).render(state.inner)
 
     def _draw(self, name: str, key: jax.Array) -> jax.Array:
-        """A value of a parameter, drawn with a key.
+        """Draw a value of a parameter.
 
         Raises:
-          ValueError: what the distribution gives is no such parameter.
+          ValueError: the value of the distribution does not fit the parameter.
         """
         owner, present = numeric_parameter(self.env, name)
         distribution = self.distributions[name]
@@ -133,7 +134,8 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
             of_integers = all(
                 jnp.issubdtype(jnp.result_type(part), jnp.integer)
                 for part in (distribution.low, distribution.high, present)
-            ) and not isinstance(getattr(type(owner), name, None), float)  # the default says more than gravity=10 does
+                # Unlike gravity=10, a float default shows that it is real.
+            ) and not isinstance(getattr(type(owner), name, None), float)
             value = _uniform(key, shape, distribution, of_integers)
         if not is_real(value) or np.shape(value) != shape:
             raise ValueError(f"distributions[{name!r}] must return a number with shape {shape}, got {shown(value)}.")
@@ -141,7 +143,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
 
 
 def _distribution(name: str, given: Any) -> Uniform | Sampler:
-    """A distribution as the wrapper keeps it.
+    """Convert a distribution to the form that the wrapper keeps.
 
     Raises:
       TypeError, ValueError: it is neither (low, high) nor a function.
@@ -166,7 +168,8 @@ def _uniform(key: jax.Array, shape: tuple[int, ...], distribution: Uniform, of_i
     if of_integers:
         return jax.random.randint(key, shape, distribution.low, jnp.asarray(distribution.high) + 1)
     low, high = (jnp.asarray(bound, float) for bound in (distribution.low, distribution.high))
-    # The minimum keeps XLA from rounding the product and the sum at once, which it does or not by the number of lanes.
+    # The minimum keeps XLA from fusing product and sum into one rounding, which would depend on the number of
+    # environments.
     return low + jnp.minimum((high - low) * jax.random.uniform(key, shape), high - low)
 
 

@@ -1,4 +1,4 @@
-"""RescaleAction: actions between other bounds."""
+"""RescaleAction: takes actions between other bounds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from jaxenvs.wrappers.action_bounds import look_up_bounds
 
 @environment
 class RescaleAction(Wrapper[Any]):
-    """Takes actions from `min_action` to `max_action`, and maps them linearly onto the Box of `env`.
+    """Wrapper that takes actions from `min_action` to `max_action`, and maps them linearly to the Box of `env`.
 
-    As `gymnasium.wrappers.RescaleAction`: where an element of the Box is unbounded, the new bound must be too, and it
-    is shifted alone. The bounds of `env` are those that it has when the wrapper is made; as there, they do not follow
-    its parameters. The state is that of `env`.
+    Use it to give all actions one range, such as [-1, 1]. As in `gymnasium.wrappers.RescaleAction`, where an element of
+    the Box is unbounded, the new bound must be unbounded too, and the element is only shifted. The bounds of `env` are
+    its bounds when the wrapper is created; as in Gymnasium, they do not follow its parameters. The state is the state
+    of `env`.
 
     Attributes:
       min_action, max_action: a number, or an array with the shape of an action.
@@ -43,7 +44,7 @@ class RescaleAction(Wrapper[Any]):
             if not is_real(value):
                 raise TypeError(f"{name} must be a number or an array of numbers, got {shown(value)}.")
             if not isinstance(value, jax.Array | np.ndarray):
-                object.__setattr__(self, name, float(value))  # so that -1 and -1.0 make the same program
+                object.__setattr__(self, name, float(value))  # so that -1 and -1.0 share a compiled function
         bounds = (self.min_action, self.max_action, self.action_low, self.action_high)
         if is_new and not any(map(is_traced, bounds)):
             _require_scale(*map(np.asarray, bounds))
@@ -72,10 +73,10 @@ class RescaleAction(Wrapper[Any]):
 
 
 def _require_scale(least: np.ndarray, greatest: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """Refuse bounds that no linear map takes onto each other.
+    """Raise if no linear map takes one pair of bounds to the other.
 
     Raises:
-      ValueError: one of these ranges cannot be mapped onto the other.
+      ValueError: one of these ranges cannot be mapped to the other.
     """
     for name, new, old in (("min_action", least, low), ("max_action", greatest, high)):
         if new.shape not in ((), old.shape):

@@ -1,4 +1,4 @@
-"""StickyAction: now and then the last action again, whatever the agent wants."""
+"""StickyAction: sometimes repeats the last action instead of the agent's new one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @struct
 class StickyActionState:
-    """The state of a StickyAction.
+    """State of a StickyAction.
 
     Attributes:
-      inner: that of the environment inside.
+      inner: the state of the wrapped environment.
       key: of all draws of the episode.
-      last_action: what the environment was last given; zeros before the first step.
+      last_action: the last action that the environment took; zeros before the first step.
       elapsed_steps: uint32, the steps taken in this episode.
-      repeats_left: int32, how many steps are still to repeat the last action.
+      repeats_left: int32, how many more steps repeat the last action.
     """
 
     inner: Any
@@ -33,14 +33,15 @@ class StickyActionState:
 
 @environment
 class StickyAction(Wrapper[StickyActionState]):
-    """Repeats the last action with a probability, instead of taking the new one, as `gymnasium.wrappers.StickyAction`.
+    """Wrapper that repeats the last action with some probability, as `gymnasium.wrappers.StickyAction`.
 
-    Each step draws anew, but for those that a repetition still lasts; the first step of an episode never repeats.
+    Use it to make deterministic environments stochastic. Each step draws independently, except for steps that a
+    repetition still covers; the first step of an episode never repeats.
     Source: Machado et al. (2018), "Revisiting the Arcade Learning Environment", section 5.2.
 
     Attributes:
-      repeat_action_probability: from 0 on, below 1.
-      repeat_action_duration: for how many steps, or (least, most) of which the number is drawn.
+      repeat_action_probability: at least 0 and below 1.
+      repeat_action_duration: for how many steps to repeat; or (least, most), between which the number is drawn.
     """
 
     env: Environment[Any]
@@ -100,8 +101,8 @@ class StickyAction(Wrapper[StickyActionState]):
         return state, timestep
 
     def _draw(self, state: StickyActionState) -> tuple[jax.Array, Any]:
-        """A number from [0, 1), and a duration."""
-        # Not by splitting a key in each step, which is a hash more, and hashes are dearer than all of a CartPole.
+        """Draw a number from [0, 1), and a duration."""
+        # Splitting a key in each step would need one more hash, and a hash costs more than a whole step of CartPole.
         key = jax.random.fold_in(state.key, state.elapsed_steps)
         least, most = self._durations
         if least == most:
@@ -110,7 +111,7 @@ class StickyAction(Wrapper[StickyActionState]):
         return uniform, least + (place * (most - least + 1)).astype(jnp.int32)
 
     def _choose(self, state: StickyActionState, action: Any, uniform: Any, duration: Any) -> tuple[Any, jax.Array]:
-        """The action that is taken, and for how many steps more it is repeated."""
+        """Return the action that is taken, and for how many more steps it is repeated."""
         starts = (state.elapsed_steps > 0) & (state.repeats_left == 0) & (uniform < self.repeat_action_probability)
         repeats_left = jnp.where(starts, jnp.asarray(duration, jnp.int32), state.repeats_left)
         repeats = repeats_left > 0

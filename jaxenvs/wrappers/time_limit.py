@@ -1,4 +1,4 @@
-"""TimeLimit: stop the clock after a number of steps."""
+"""TimeLimit: truncates episodes after a number of steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, str
 
 @struct
 class TimeLimitState:
-    """The state of a TimeLimit.
+    """State of a TimeLimit.
 
     Attributes:
-      inner: that of the environment inside.
+      inner: the state of the wrapped environment.
       elapsed_steps: int32 (), the steps taken in this episode.
     """
 
@@ -27,9 +27,10 @@ class TimeLimitState:
 
 @environment
 class TimeLimit(Wrapper[TimeLimitState]):
-    """Sets `truncated` from the step `max_steps` of an episode on, as `gymnasium.wrappers.TimeLimit` does.
+    """Wrapper that sets `truncated` from step `max_steps` of an episode on, as `gymnasium.wrappers.TimeLimit` does.
 
-    A step that reaches the limit and ends the episode by itself is both truncated and terminated.
+    `jaxenvs.make` adds it to environments that are registered with a limit. A step that reaches the limit and ends the
+    episode by itself is both truncated and terminated.
 
     Attributes:
       max_steps: of an episode, at least 1.
@@ -39,7 +40,7 @@ class TimeLimit(Wrapper[TimeLimitState]):
     max_steps: int
 
     def __check_init__(self) -> None:
-        if isinstance(self.max_steps, jax.Array | np.ndarray):  # traced, or one for each lane
+        if isinstance(self.max_steps, jax.Array | np.ndarray):  # traced, or one for each environment
             if not jnp.issubdtype(self.max_steps.dtype, jnp.integer):
                 raise ValueError(f"max_steps must have an integer dtype, got {shown(self.max_steps)}.")
             if isinstance(self.max_steps, np.ndarray) and self.max_steps.size and self.max_steps.min() < 1:

@@ -1,4 +1,4 @@
-"""TransformObservation: a function of the observation."""
+"""TransformObservation: applies a function to observations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 
 class HashableSpace:
-    """A space as a static field needs it: Gymnasium's can be compared, but not hashed."""
+    """Space that can be a static field: Gymnasium's spaces can be compared, but not hashed."""
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         self.space = space
@@ -30,16 +30,16 @@ class HashableSpace:
 
 @environment
 class TransformObservation(Wrapper[Any]):
-    """Observes `func(observation)`, as `gymnasium.wrappers.TransformObservation` does.
+    """Wrapper that observes `func(observation)`, as `gymnasium.wrappers.TransformObservation` does.
 
-    The function is traced and is part of the program: programs are shared by environments with the same one, not by
-    those with two lambdas that do the same. The state is that of `env`.
+    The function is traced and is part of the compiled function: environments with the same function object share it,
+    but two lambdas that do the same do not. The state is the state of `env`.
 
     Args:
-      env: the environment inside.
+      env: the wrapped environment.
       func: from an observation of `env` to an array, or a dict or tuple of arrays.
-      observation_space: where these lie; that of `env` if not given.
-      space: the same, as it is kept; not for you.
+      observation_space: the space of the results; the space of `env` if not given.
+      space: internal form of `observation_space`; do not set it.
     """
 
     env: Environment[Any]
@@ -53,7 +53,7 @@ class TransformObservation(Wrapper[Any]):
         observation_space: gymnasium.Space[Any] | None = None,
         space: HashableSpace | None = None,
     ) -> None:
-        # A field cannot be called as the property is. Copies are made by the names of fields.
+        # A field cannot have the name of a property. Copies are created by the names of fields.
         if observation_space is not None:
             if not isinstance(observation_space, gymnasium.Space):
                 raise TypeError(
@@ -83,6 +83,6 @@ class TransformObservation(Wrapper[Any]):
         return state, self._transform(timestep)
 
     def _transform(self, timestep: TimeStep) -> TimeStep:
-        # Through `create`, so that the dtypes of what the function gives do not depend on constants in it.
+        # `create` makes the dtypes independent of constants in the function.
         observation = TimeStep.create(self.func(timestep.observation)).observation
         return timestep.replace(observation=observation)

@@ -1,4 +1,4 @@
-"""TransformReward: a function of the reward."""
+"""TransformReward: applies a function to rewards."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, sta
 
 @environment
 class TransformReward(Wrapper[Any]):
-    """Gives `func(reward)` for the reward of a step, as `gymnasium.wrappers.TransformReward` does.
+    """Wrapper that returns `func(reward)` as the reward of a step, as `gymnasium.wrappers.TransformReward` does.
 
-    The function is traced and is part of the program: programs are shared by environments with the same one, not by
-    those with two lambdas that do the same. The state is that of `env`.
+    The function is traced and is part of the compiled function: environments with the same function object share it,
+    but two lambdas that do the same do not. The state is the state of `env`.
 
     Attributes:
       func: from the reward, float (), to another.

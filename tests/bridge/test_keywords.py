@@ -166,7 +166,7 @@ def test_what_a_jax_environment_has_not_takes_gymnasiums_and_the_log_says_why(ar
     ours = make_vec_env(**arguments)
     assert type(ours) is SerialVecEnv
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "backend='serial' with Gymnasium's environment, because the JAX environment refuses the arguments: " in line
+    assert "backend='serial' with Gymnasium's environment, because the JAX one refuses the arguments: " in line
     assert reason in line
     if arguments["env_id"] in from_gymnasium():
         theirs = env_util.make_vec_env(**arguments)

@@ -269,7 +269,7 @@ def test_wrong_arguments_are_named():
 def test_what_is_no_environment_or_no_batch_of_them_is_refused():
     with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
         VectorEnv("CartPole-v1", 2)
-    with pytest.raises(TypeError, match=r"got the class CartPole: call it to make an instance"):
+    with pytest.raises(TypeError, match=r"got the class CartPole: make an instance"):
         VectorEnv(CartPole, 2)
     with pytest.raises(ValueError, match=r"env.gravity must have the leading axis num_envs = 2 .*, got shape \(\)"):
         VectorEnv(CartPole(), 2, env_axis=0)

@@ -321,4 +321,4 @@ class TestParameters:
 
 
 def _programs() -> int:
-    return sum(program._cache_size() for program in (env_module._reset, env_module._step))
+    return sum(program.compiled()._cache_size() for program in (env_module._reset, env_module._step))

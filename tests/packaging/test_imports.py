@@ -1,10 +1,14 @@
 """What an import brings along, and what it says when something is missing."""
 
+import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import bridge
 
 
 def python(code):
@@ -74,6 +78,47 @@ def test_the_algorithms_of_sb3_contrib_are_imported_when_they_are_asked_for():
         "print(before, QRDQN.__mro__[-1], 'QRDQN' in dir(bridge), hasattr(bridge, 'Nobody'))"
     )
     assert result.stdout.strip() == "False <class 'object'> True False", result.stderr
+
+
+def test_import_bridge_imports_what_a_name_needs_when_it_is_asked_for():
+    result = python(
+        "import bridge, sys\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('bridge.', 'jaxenvs.learn', 'optax'))))\n"
+        "print(bridge.checkpoint.read_metadata.__name__, bridge.PPO.__module__, hasattr(bridge, 'Nobody'))\n"
+        "print(all(hasattr(bridge, name) for name in bridge.__all__), set(bridge.__all__) <= set(dir(bridge)))"
+    )
+    assert result.stdout.splitlines() == [
+        "['bridge.configuration', 'bridge.libraries', 'bridge.originals']",
+        "read_metadata bridge.algorithms.ppo False",
+        "True True",
+    ], result.stderr
+
+
+@pytest.mark.parametrize("state", ["enable", "disable"])
+def test_the_garbage_collector_is_left_as_it_was(state):
+    imports = "import bridge; bridge.dlpack; bridge.to_jax; bridge.make_vec_env"
+    result = python(f"import gc; gc.{state}(); {imports}; print(gc.isenabled())")
+    assert result.stdout.strip() == str(state == "enable"), result.stderr
+
+
+def test_type_checkers_see_each_name_where_it_is_imported_from():
+    tree = ast.parse(Path(bridge.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == bridge._MODULES
+    assert {*seen, "configure"} == {*bridge.__all__}
+
+
+def test_methods_replaced_right_after_import_bridge_are_noticed():
+    # By a mock, which does not tell whose it is.
+    result = python(
+        "import bridge, stable_baselines3, torch\n"
+        "from unittest.mock import Mock\n"
+        "torch.nn.Linear.forward = stable_baselines3.PPO.train = bridge.JaxVecEnv.step_wait = Mock()\n"
+        "from bridge.originals import replaced\n"
+        "print(replaced(torch.nn.Linear), replaced(bridge.PPO), replaced(bridge.JaxVecEnv), replaced(bridge.A2C))"
+    )
+    assert result.stdout.strip() == "('forward',) ('train',) ('step_wait',) ()", result.stderr
 
 
 def test_without_optuna_bridge_works_but_for_tune_which_says_what_to_install():

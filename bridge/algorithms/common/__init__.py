@@ -1,1 +1,1 @@
-"""What algorithms share, file by file as in `stable_baselines3.common`."""
+"""Base classes of the algorithms, in files named as in `stable_baselines3.common`."""

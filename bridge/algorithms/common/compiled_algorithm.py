@@ -1,4 +1,4 @@
-"""What all of bridge's algorithms share: the engine, `predict`, random numbers, files and pickles."""
+"""Base class of all of bridge's algorithms: the engine, `predict`, random numbers, files and pickles."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.predicting import Predictor
+from bridge.configuration import without_dynamo
 from bridge.engine.plan import Plan, require_engine
 from bridge.engine.runtime import compile_seconds, release_freed_memory
 from bridge.engine.session import CallbackDoor, Session
@@ -37,28 +38,28 @@ from jaxenvs.files import replacing
 
 SavePath = str | Path | io.BufferedIOBase
 
-# Of a model, what belongs to this process alone: neither saved nor pickled.
+# Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
     *("_own_session", "_predictor", "_compiling", "_compiling_for", "_random_before_rollout"),
     *("_steps_begun", "_masks", "metrics"),
     *("_compiled_before", "_compiled_so_far", "_recorded_at"),
 )
 
-# SB3's messages, with verbose=1.
+# Messages that SB3 prints with verbose=1.
 MONITOR_MESSAGE = "Wrapping the env with a `Monitor` wrapper"
 DUMMY_MESSAGE = "Wrapping the env in a DummyVecEnv."
 
 
 class CompiledAlgorithm(BaseAlgorithm):
-    """Mixed into an SB3 algorithm, before it."""
+    """Base class of all of bridge's algorithms, mixed in before the SB3 class, and with its attributes and methods."""
 
     engine: str
     key: np.ndarray
-    # Whether the model trained on observations that a VecNormalize had normalised, for `evaluate` without one.
+    # Whether the model was trained on observations that a VecNormalize had normalized. `evaluate` without one reads it.
     normalized_observations: bool = False
-    # Of `train_seeds`, for `plot_results`: timesteps, episodes and episode_return, each (num_rows,).
+    # What `train_seeds` stores for `plot_results`: timesteps, episodes and episode_return, each (num_rows,).
     metrics: dict[str, np.ndarray] | None = None
-    # What SB3's `learn` has among its locals besides its arguments.
+    # Local variables of SB3's `learn` besides its arguments, which callbacks see.
     _locals_of_learn: ClassVar[dict[str, Any]] = {}
     _own_session: Session | None = None
     _predictor: Predictor | None = None
@@ -68,46 +69,52 @@ class CompiledAlgorithm(BaseAlgorithm):
     _random_before_rollout: dict[str, Any] | None = None
 
     def __init__(self, policy: Any, env: Any, *args: Any, engine: str = "auto", **kwargs: Any) -> None:
-        """
+        """Create the model, with SB3's arguments and `engine`.
+
         Args:
           policy, env, args, kwargs: SB3's. `env` may also be the id of a jaxenvs environment, an Environment or a
-            VectorEnv. In the place of SB3's own replay buffers there is a bridge.ReplayBuffer.
-          engine: "auto" compiles what it can and falls back for the rest, and logs why: first to acting by a program a
-            step and updates by another, then to SB3's own code. "xla" raises instead of falling back. "torch" compiles
-            nothing.
+            VectorEnv. Where SB3 would create one of its own replay buffers, a bridge.ReplayBuffer is created.
+          engine: "auto" compiles what it can, falls back for the rest, and logs why: it falls back first to one
+            compiled function that acts, called at every step, and another that updates, then to SB3's own code. "xla"
+            raises an error instead of falling back. "torch" compiles nothing.
         """
         self.engine = require_engine(engine)
         given, env = env, as_vec_env(env)
         if isinstance(given, str) and env is not given and kwargs.get("verbose", 0) >= 1:
-            print(f"Creating environment from the given name '{given}'")  # as SB3
+            print(f"Creating environment from the given name '{given}'")  # as SB3 does
         super().__init__(policy, env, *args, **kwargs)
 
     # --- What is compiled ---------------------------------------------------------------------------------------
 
     @property
     def _session(self) -> Session:
-        """Made when it is first asked for: SB3's `load` calls no `__init__`."""
+        """The model's session, created at first use, because SB3's `load` does not call `__init__`."""
         if self._own_session is None:
             self._own_session = Session()
         return self._own_session
 
     @property
     def plan(self) -> Plan:
-        """What of the training is compiled, and why the rest is not: `print(model.plan)`.
+        """The execution plan: which parts of training are compiled, and why the others are not.
+
+        `print(model.plan)` shows it.
 
         Raises:
           NotCompilable: with `engine="xla"`, if not everything can be compiled.
         """
-        with self._session.user_code():  # which may look at it, and change it
+        with self._session.user_code():  # user code may read the plan, and change it
             return self._current_plan(self.env)
 
     def _current_plan(self, env: VecEnv | None) -> Plan:
         return self._session.current_plan(self, env)
 
-    # --- In SB3's place ---------------------------------------------------------------------------------------------
+    # --- SB3's methods ----------------------------------------------------------------------------------------------
 
     def learn(self, *args: Any, **kwargs: Any) -> Self:
-        """SB3's; but whole iterations are one program as long as no callback and no log looks in between."""
+        """Train the model as SB3's `learn`, with the same arguments.
+
+        Whole iterations run in one compiled function as long as no callback and no log needs to see a step in between.
+        """
         arguments = inspect.signature(super().learn).bind(*args, **kwargs)  # type: ignore[safe-super]
         arguments.apply_defaults()
         shown = {"self": self, **arguments.arguments, **self._locals_of_learn}
@@ -121,7 +128,7 @@ class CompiledAlgorithm(BaseAlgorithm):
         return self
 
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
-        """The loop of SB3's `learn`."""
+        """Run the loop of SB3's `learn` until `total_timesteps`."""
         raise NotImplementedError
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
@@ -132,24 +139,30 @@ class CompiledAlgorithm(BaseAlgorithm):
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
-        """SB3's, as one program where the policy has one. Of tensors and JAX arrays, actions are such too.
+        """Return the policy's actions for an observation, and the next state, as SB3's `predict`.
+
+        It is compiled where possible. For tensors and JAX arrays, the actions have the same type and device.
 
         Args:
-          observation: SB3's; or a tensor or a JAX array, or a dict of them, on whose device the actions will be.
-          state, episode_start: SB3's, for recurrent policies alone.
-          deterministic: the most likely actions; otherwise they are drawn, from PyTorch's generator.
+          observation: one observation or a batch, as SB3 takes it; or a tensor or a JAX array, or a dict of these.
+          state, episode_start: SB3's, which only recurrent policies use.
+          deterministic: return the most likely actions instead of drawing them from PyTorch's generator.
+
+        Returns:
+          The actions, and the next state of a recurrent policy; for other policies, `state` unchanged.
 
         Raises:
-          ValueError: a tensor or a JAX array is not of the shape of the observations.
+          ValueError: a tensor or a JAX array does not have the shape of the observations.
         """
         return self._predict(observation, state, episode_start, deterministic)
 
     def _predict(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
     ) -> tuple[Any, Any]:
-        """
+        """Return the actions and the state: compiled if the policy has a translation, otherwise by SB3's code.
+
         Args:
-          further: what SB3's `predict` of this algorithm takes besides.
+          further: further arguments of this algorithm's `predict` in SB3 or sb3-contrib.
         """
         policy: Any = self.policy
         if self._predictor is None or not self._predictor.is_current(policy):
@@ -167,10 +180,13 @@ class CompiledAlgorithm(BaseAlgorithm):
     # --- Random numbers, files, pickles -------------------------------------------------------------------------
 
     def set_random_seed(self, seed: int | None = None) -> None:
-        """SB3's, and the key from which compiled programs draw.
+        """Seed everything that SB3 seeds, and the key from which compiled functions draw.
 
-        Without a seed the key follows from the state of PyTorch's generator, so that whoever has seeded that gets the
-        same run again, and nothing is drawn from anybody's generator.
+        Without a seed the key is computed from the state of PyTorch's generator, so that a script that seeds PyTorch
+        repeats its run, and nothing is drawn from any generator.
+
+        Args:
+          seed: None: see above.
         """
         super().set_random_seed(seed)
         if seed is None:
@@ -179,43 +195,52 @@ class CompiledAlgorithm(BaseAlgorithm):
 
     @property
     def random_before_rollout(self) -> dict[str, Any]:
-        """The states of random generators from which a rollout draws that begins now, for a checkpoint.
+        """The states of the random generators with which the next rollout begins, for a checkpoint.
 
-        With state-dependent exploration, SB3's loop has drawn before it calls callbacks.
+        With state-dependent exploration, SB3's loop draws random numbers before it calls callbacks. The states are
+        those from before these draws.
         """
         return self._random_before_rollout or get_random_state()
 
     def _setup_model(self) -> None:
-        key = vars(self).get("key")  # of a zip that is being loaded
-        super()._setup_model()  # type: ignore[safe-super]
+        key = vars(self).get("key")  # set if a zip is being loaded
+        with without_dynamo():
+            super()._setup_model()  # type: ignore[safe-super]
         if key is not None:
             self.key = key
 
     @classmethod
     def load(cls, path: SavePath, *args: Any, **kwargs: Any) -> Self:
-        """SB3's. Random numbers go on from where they were when the model was saved, but for a `seed` given here."""
+        """Load a model as SB3's `load`, with the same arguments.
+
+        Random numbers continue from where they were when the model was saved, unless a `seed` is passed here.
+        """
         model = super().load(path, *args, **kwargs)
         if kwargs.get("seed") is not None:
             model.set_random_seed(kwargs["seed"])
         return model
 
     def get_parameters(self) -> Any:
-        """SB3's."""
-        with self._session.user_code():
+        """Return the weights and the states of the optimizers, as SB3 does."""
+        with self._session.user_code(), without_dynamo():
             return super().get_parameters()
 
     def set_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """SB3's."""
-        with self._session.user_code():
+        """Set the weights and the states of the optimizers, as SB3 does, with the same arguments."""
+        with self._session.user_code(), without_dynamo():
             super().set_parameters(*args, **kwargs)
 
     def save(self, path: SavePath, *args: Any, **kwargs: Any) -> None:
-        """SB3's, but a file is replaced whole or not at all: a full disk or a kill leaves the one from before."""
+        """Save the model as SB3's `save`, with the same arguments.
+
+        A file is replaced as a whole or not at all: if the disk is full or the process is killed, the previous file
+        remains.
+        """
         if (normalize := self.get_vec_normalize_env()) is not None:
             self.normalized_observations = bool(normalize.norm_obs)
         if not isinstance(path, str | os.PathLike) or os.path.isdir(path):
             return super().save(path, *args, **kwargs)
-        # As SB3 names it: what looks like a suffix is one.
+        # SB3 appends ".zip" unless the name already has something that looks like a suffix.
         with replacing(path if Path(path).suffix else f"{os.fspath(path)}.zip") as unfinished:
             super().save(unfinished, *args, **kwargs)
 
@@ -230,7 +255,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     def _wrap_env(env: Any, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         env = as_vec_env(env)
         if isinstance(env, gymnasium.Env):
-            # A DummyVecEnv that takes less time, in the place where SB3 would put one, with SB3's messages.
+            # Where SB3 would use a DummyVecEnv, a SerialVecEnv does the same in less time, with SB3's messages.
             has_monitor = not monitor_wrapper or is_wrapped(env, Monitor)
             if verbose >= 1:
                 print(*([] if has_monitor else [MONITOR_MESSAGE]), DUMMY_MESSAGE, sep="\n")
@@ -241,7 +266,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     # --- Logs ---------------------------------------------------------------------------------------------------
 
     def dump_logs(self, *args: Any) -> None:
-        """Write the log, as in SB3. The first one does not count what acting took to compile as time of training."""
+        """Write the log, as SB3 does. The time that compiling took does not count as training time."""
         plan = self._session.plan
         if plan is not None and (plan.actor is not None or plan.learner is not None):
             self._record_compile_time()
@@ -250,7 +275,8 @@ class CompiledAlgorithm(BaseAlgorithm):
     def _record_compile_time(self) -> None:
         seconds, now = compile_seconds() - self._compiled_before, time.time_ns()
         if seconds > self._compiled_so_far:
-            # Not part of SB3's `time/fps`, which would tell of a slow start for minutes. Threads compile side by side.
+            # Compiling is left out of SB3's `time/fps`, which would otherwise show the slow start for minutes. Threads
+            # compile side by side, so their sum may exceed the time that has passed.
             self.start_time += min(int((seconds - self._compiled_so_far) * 1e9), now - self._recorded_at)
             self._compiled_so_far = seconds
             release_freed_memory()
@@ -259,7 +285,7 @@ class CompiledAlgorithm(BaseAlgorithm):
 
 
 def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) -> Callable[..., None]:
-    """`ours.__init__` with the parameters of an SB3 algorithm spelled out, and the keywords of our own."""
+    """Return `ours.__init__` with the signature of an SB3 algorithm's constructor, plus our own keyword arguments."""
     init = ours.__init__
 
     @functools.wraps(init)
@@ -273,8 +299,8 @@ def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) ->
 
 
 def as_vec_env(env: Any) -> Any:
-    """JAX environments where SB3 would make Gymnasium's; anything else as it is."""
+    """Return a JaxVecEnv for ids, Environments and VectorEnvs of jaxenvs; anything else unchanged."""
     if isinstance(env, str) and is_jax_id(env):
-        # On a CPU a program of whole rollouts is the faster one, also where a step by itself is not.
+        # On a CPU, compiled rollouts are faster even for environments whose single steps are not faster in JAX.
         return make_vec_env(env, backend="jax" if jax.default_backend() == "cpu" else "auto")
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env

@@ -1,4 +1,4 @@
-"""What DQN and QRDQN share: random actions by a schedule, and a target that follows by steps."""
+"""Base class of DQN and QRDQN: epsilon-greedy exploration, and a target network that is updated every few steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bridge.engine.acting import Actor
 
 
 class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
-    """Mixed into an SB3 algorithm for Discrete actions, before it."""
+    """Base class of epsilon-greedy algorithms for Discrete actions. It is mixed in before the SB3 class."""
 
     target_update_interval: int
     exploration_rate: float
@@ -48,14 +48,23 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
-        """SB3's: all actions at once are random as often as `exploration_rate` says, unless `deterministic`.
+        """Return the actions for an observation, and `state`, as SB3's `predict`: with random actions while exploring.
+
+        With probability `exploration_rate`, all actions of a batch are random: one draw from NumPy's generator decides
+        for all.
 
         Args:
-          observation, state, episode_start, deterministic: see CompiledAlgorithm.
+          observation: one observation or a batch, as SB3 takes it; or a tensor or a JAX array, or a dict of these. The
+            actions then have the same type and device.
+          state, episode_start: SB3's, which only recurrent policies use.
+          deterministic: return the actions with the largest values, without random ones.
+
+        Raises:
+          ValueError: a tensor or a JAX array does not have the shape of the observations.
         """
         if deterministic or np.random.rand() >= self.exploration_rate:  # noqa: NPY002
             return self._predict(observation, state, episode_start, deterministic)
-        # As in SB3 the network, which may be the user's code, does not run.
+        # As in SB3, the network does not run for random actions: it may be user code.
         is_batch = self.policy.is_vectorized_observation(observation)
         first = next(iter(observation.values())) if isinstance(observation, dict) else observation
         lead = (len(first),) if is_batch else ()
@@ -69,7 +78,7 @@ class EpsilonGreedyAlgorithm(CompiledOffPolicyAlgorithm):
     def _predict_by_sb3(
         self, observation: Any, state: Any, episode_start: Any, deterministic: bool, **further: Any
     ) -> tuple[Any, Any]:
-        # SB3's own would explore once more.
+        # SB3's `predict` of the algorithm would explore a second time.
         return self.policy.predict(observation, state, episode_start, deterministic, **further)
 
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What off-policy algorithms share: acting, storing and updating as compiled programs, in the place of SB3's.
+"""Base class of the off-policy algorithms: compiled acting, storing and updating instead of SB3's loops.
 
 On JAX environments all three are one compiled function, which runs until a callback needs to see a step. On any other
 environment acting is a compiled function, called in each step, and the updates that fall due together are another.
@@ -39,29 +39,29 @@ from bridge.translate.action_noise import export_noise_if_known, leave_noise_sta
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
-# So many gradient steps are one program on the host. More are several.
+# On the host, at most this many gradient steps run in one compiled function.
 MOST_TOGETHER = 128
-# Added to errors that become priorities, so that nothing is drawn never again.
+# Added to errors that become priorities, so that every transition can still be drawn.
 LEAST_PRIORITY = 1e-6
 
 
 class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPolicyAlgorithm):
-    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+    """Base class of off-policy algorithms, mixed in before the SB3 class: compiles what computes the same as SB3."""
 
-    # Where the training is between two updates: a checkpoint in between goes on from there.
+    # Where training is between two updates. A checkpoint that is saved there continues from there.
     _iteration = 0
     _step_of_iteration = 0
     _update_is_due = False
-    # How many of a rollout were taken in programs before the host goes on with it; None if it begins there.
+    # How many steps of a rollout a compiled function took before the host continues it; None if the host starts it.
     _steps_begun: int | None = None
     _episodes_before_iteration = 0
-    # Whether SB3's `train` counts an update before it samples for it, rather than all of them at its end.
+    # Whether SB3's `train` counts each update before it samples for it, rather than all updates at its end.
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = False
 
-    # --- Each algorithm's own -----------------------------------------------------------------------------------
+    # --- Overridden by each algorithm ---------------------------------------------------------------------------
 
     def _settings_now(self) -> OffPolicySettings:
-        """The settings of now, as the compiled engine takes them."""
+        """Return the current settings for compiled functions."""
         raise NotImplementedError
 
     def _shared_settings(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
 
     @property
     def _frequency(self) -> TrainFreq:
-        assert isinstance(self.train_freq, TrainFreq)  # which SB3's `_setup_model` makes of it
+        assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
         return self.train_freq
 
     def _record(self, metrics: dict[str, float], num_before: int) -> None:
@@ -98,36 +98,36 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
                 self.logger.record(f"train/{name}", np.float64(value))  # the type of SB3's means
 
     def _calls_of_interval(self) -> int:
-        """How many steps each environment took, by which DQN counts; modulo whatever it counts to."""
+        """Return how many steps each environment took, by which DQN counts; possibly modulo the interval."""
         return 0
 
     def _exploration_rates(self, progress_remaining: np.ndarray) -> np.ndarray:
-        """The share of random actions in each of the next steps, given what remained before it."""
+        """Return the share of random actions in each of the next steps, given the progress remaining before each."""
         return np.zeros(progress_remaining.shape)
 
     def _count_step(self) -> None:
-        """What SB3's `_on_step` counts and logs, but for the targets, which the program has updated."""
+        """Do what SB3's `_on_step` does, except for updating the targets, which the compiled function has done."""
 
-    # --- In one program -----------------------------------------------------------------------------------------
+    # --- In one compiled function -------------------------------------------------------------------------------
 
     def go_on_with(self, action_noise: ActionNoise | None) -> None:
-        """Let the next `learn` go on with an action noise as it is, which SB3's lets begin anew."""
+        """Let the next `learn` continue with an action noise in its present state, which SB3's `learn` would reset."""
         self._noise_to_go_on_with = action_noise
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         noise = vars(self).pop("_noise_to_go_on_with", None)
         given = super()._setup_learn(*args, **kwargs)
         if noise is not None and self.num_timesteps:
-            self.action_noise = noise  # which SB3 lets begin anew
+            self.action_noise = noise  # SB3 has reset it
         assert self.replay_buffer is not None
-        # A zip may have been saved before an update; and without what this learns from.
+        # A zip may have been saved while an update was pending, and without the replay buffer that it learns from.
         if self.num_timesteps == 0 or (self._update_is_due and not self.replay_buffer.size()):
             self._begin_iteration()
         return given
 
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         if getattr(self.train, "__func__", None) is CompiledOffPolicyAlgorithm.train:
-            self._require_weights_known()  # before anybody waits for the first update
+            self._require_weights_known()  # fail now rather than at the first update
         pace, goes_on = Pace(), True
         try:
             while goes_on and (self.num_timesteps < total_timesteps or self._step_of_iteration):
@@ -138,16 +138,16 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             if goes_on:
                 self._update_if_due()
         except Exception:
-            self._begin_iteration()  # as in SB3, what it left undone stays so; after Ctrl-C nothing is lost
+            self._begin_iteration()  # as in SB3, a failed iteration is dropped. After Ctrl-C nothing is lost
             raise
         self._begin_iteration()
 
     def _update_if_due(self) -> None:
-        """The update for which a program waits until its next step."""
+        """Run the pending update, which a compiled function otherwise runs before its next step."""
         if not self._update_is_due:
             return
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.PROGRAM:  # any more
+        if plan.mode is not Mode.PROGRAM:  # user code has changed the plan since then
             self.train(batch_size=self.batch_size, gradient_steps=self._settings_now().num_updates(self.n_envs))
             self._update_is_due = False
             return
@@ -156,13 +156,13 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._record_trained(run_steps(self, plan, 0, math.inf, is_watched=False), begun=0)
 
     def _iterate(self, door: CallbackDoor, log_interval: int | None, has_begun: bool = False) -> bool:
-        """One iteration of SB3's `learn`.
+        """Run one iteration of SB3's `learn`.
 
         Args:
-          has_begun: whether the callback has been told that its rollout starts.
+          has_begun: whether the callback's `on_rollout_start` has been called.
         """
-        self._update_if_due()  # of a program, whose place this takes
-        # A mode that changes within an iteration takes the rest of it.
+        self._update_if_due()  # left by the compiled function before
+        # If the mode has changed within an iteration, this runs only the rest of it.
         self._steps_begun = self._step_of_iteration if has_begun or self._step_of_iteration else None
         self._begin_iteration()
         assert self.env is not None
@@ -182,28 +182,28 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         return rollout.continue_training
 
     def _run_steps(self, door: CallbackDoor, log_interval: int | None, pace: Pace) -> bool:
-        """Run the compiled function until the callback needs to see a step, and show that. False if it says stop."""
+        """Run the compiled function until the callback needs to see a step, and show it. Return False to stop."""
         train_freq, num_envs, begun = self._frequency.frequency, self.n_envs, self._step_of_iteration
-        self._random_before_rollout = None  # which is of rollouts on the host
+        self._random_before_rollout = None  # it belongs to rollouts on the host
         assert train_freq > 0, host_loop.COLLECTS_NOTHING
         to_end, watched = train_freq - begun, door.sees_each_step
-        # Only a QuietCallback is told of a rollout that starts elsewhere than between two iterations.
+        # Only for a QuietCallback may a rollout start elsewhere than between two iterations.
         if begun == 0 or not watched:
             if door.sees_rollouts:
                 self._update_if_due()  # as SB3 does before a rollout starts
             door.on_rollout_start()
         plan = self._current_plan(self.env)
-        if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
+        if plan.mode is not Mode.PROGRAM:  # `on_rollout_start` has changed the plan
             return self._iterate(door, log_interval, has_begun=True)
         if watched:
             steps = to_end
         else:
             left = max(0, -(-(self._total_timesteps - self.num_timesteps) // num_envs) - to_end)
-            # The iteration that reaches the end is finished, as by SB3.
+            # The iteration that reaches the end is finished, as in SB3.
             steps = to_end + -(-left // train_freq) * train_freq
             quiet = quiet_steps(door.callback, self.num_timesteps, num_envs, shows_ends=True)
             steps = pace.next(min(steps, most_steps(num_envs), quiet + 1))
-        # A log looks at the step that ends an episode.
+        # A log is written at the step that ends an episode.
         episodes = math.inf
         if log_interval is not None and self.logger.output_formats:
             episodes = abs(log_interval) - self._episode_num % abs(log_interval)
@@ -222,15 +222,15 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         return True
 
     def _record_trained(self, ran: Ran, begun: int) -> None:
-        """Log the last update of a program, and leave its learning rate where SB3 leaves that.
+        """Log the last update of a compiled function, and set its learning rate where SB3 sets it.
 
         Args:
-          begun: how many steps of the iteration there were before the program.
+          begun: how many steps of the iteration were taken before the function ran.
         """
         self._record_compile_time()
         if ran.num_updated:
             progress = self._current_progress_remaining
-            # Before which step of the program it was.
+            # The index of the step before which the last update ran.
             last_update = ran.count - 1 - (begun + ran.count - 1) % self._frequency.frequency
             if last_update > 0:
                 num_timesteps = self.num_timesteps + last_update * self.n_envs
@@ -240,23 +240,23 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             self._record(ran.metrics, self._n_updates - ran.num_updated * self._settings_now().num_updates(self.n_envs))
 
     def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
-        """What SB3's `train` gives to `_update_learning_rate`."""
+        """Return what SB3's `train` passes to `_update_learning_rate`."""
         learner = self._current_plan(self.env).learner
         assert learner is not None
         return list(learner.optimizers.values())
 
     def _begin_iteration(self) -> None:
-        # What was drawn for one that was broken off is not to be drawn again.
+        # A new number, because an iteration that was cut short must not draw the same random numbers again.
         self._iteration += self._step_of_iteration > 0
         self._step_of_iteration, self._update_is_due = 0, False
 
     def _progress(self) -> tuple[Progress, np.ndarray | None, np.ndarray]:
-        """Where the training is, for the driver; the state of the action noise; and the key."""
+        """Return where training is, for the compiled function; the state of the action noise; and the key's data."""
         progress = Progress(
             iteration=np.int32(self._iteration),
             step=np.int32(self._step_of_iteration),
             is_due=np.bool_(self._update_is_due),
-            # Beyond what an int32 holds only the order of steps counts, and that learning has started.
+            # Capped to fit an int32: beyond that only the order of steps matters, and that learning has started.
             num_timesteps=np.int32(min(self.num_timesteps, 2**30)),
             calls=np.int32(self._calls_of_interval()),
         )
@@ -279,7 +279,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         learning_starts: int = 0,
         log_interval: int | None = None,
     ) -> RolloutReturn:
-        """SB3's, with acting as one program a step if the policy allows it."""
+        """Collect a rollout as SB3 does, with one compiled function that acts in each step if the policy allows it."""
         plan = self._current_plan(self.env)
         begun, self._steps_begun = self._steps_begun, None
         rest = replay_buffer, action_noise, learning_starts, log_interval
@@ -309,7 +309,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         return self._act(plan.actor, action_noise, n_envs)
 
     def _act(self, actor: Actor, action_noise: ActionNoise | None, n_envs: int) -> tuple[np.ndarray, np.ndarray]:
-        """Actions as environments take them, and as they are stored."""
+        """Return the actions that environments take, and the actions that are stored."""
         noise = actor.draw_noise(n_envs, 1, 1)
         last_obs: Any = self._last_obs  # None only before the first reset
         scaled, _ = actor.act(last_obs, noise if noise is None else noise[0])
@@ -330,15 +330,16 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         plan = self._session.plan
         if self._vec_normalize_env is not None or np.any(dones) or plan is None or "replay_buffer" in plan.others:
             return super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        # SB3 copies the observation first, which our buffers and its own do again, and looks at each lane.
+        # SB3 first copies the observation, which replay buffers do again, and loops over the environments.
         replay_buffer.add(self._last_obs, new_obs, buffer_action, reward, dones, infos)
         self._last_original_obs, self._last_obs = self._last_obs, new_obs
         return None
 
     def _require_weights_known(self) -> None:
-        """
+        """Check that updates use the importance weights of a buffer with priorities.
+
         Raises:
-          NotCompilable: the buffer has priorities, and updates are SB3's, which know nothing of weights.
+          NotCompilable: updates are SB3's, which ignore weights.
         """
         plan = self._current_plan(self.env)
         if plan.learner is None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
@@ -352,7 +353,7 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
             )
 
     def train(self, gradient_steps: int, batch_size: int | None = None) -> None:
-        """SB3's, as one program if the policy and its optimisers allow it."""
+        """Update the networks as SB3's `train`, in one compiled function if the policy and its optimizers allow it."""
         if batch_size is None:
             batch_size = inspect.signature(super().train).parameters["batch_size"].default
         plan, buffer = self._current_plan(self.env), self.replay_buffer
@@ -365,9 +366,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         self._update_learning_rate(self._optimizers())
         num_before = self._n_updates
         settings = self._settings_now().replace(learning_rate=plan.learner.learning_rates())
-        # Where their number depends on how long an episode was, each number would be a program of its own.
+        # Where the number of updates depends on the length of an episode, each number would be compiled separately.
         is_fixed = self.gradient_steps > 0 or self._frequency.unit is TrainFrequencyUnit.STEP
-        # Priorities are the errors of the batch before, and a buffer of the user's may look at the model.
+        # Priorities depend on the errors of the previous batch, and a user's buffer may read the model: one at a time
+        # then.
         prioritized = buffer if isinstance(buffer, PrioritizedReplayBuffer) else None
         is_ours = prioritized is None and "replay_buffer" not in plan.others
         most = MOST_TOGETHER if is_fixed and is_ours else 1

@@ -1,8 +1,12 @@
-"""What bridge.PPO and bridge.A2C share: rollouts and updates as compiled programs, in the place of SB3's own.
+"""Base class of PPO, A2C and sb3-contrib's variants of PPO: compiled rollouts and updates instead of SB3's loops.
 
-Between two programs everything is where SB3 has it: weights in the torch policy, the rollout in the rollout buffer,
-statistics in the wrappers, and moments in the optimiser as soon as anybody else's code may run (see Learner). So
-whatever looks there or changes something there, a callback, a subclass, `save`, finds and does what it would with SB3.
+    iteration:  rollout  ->  callbacks see its steps  ->  log  ->  update
+    compiled:   one function for the rollout and one for the update, or, if no callback and no log needs to see a step
+                or an update in between, one function for several iterations
+
+Between two compiled functions everything is where SB3 has it: weights in the torch policy, the rollout in the rollout
+buffer, statistics in the wrappers, and moments in the optimizer before any user code runs (see Learner). A callback, a
+subclass or `save` therefore reads current values, and what it writes there takes effect, as with SB3.
 """
 
 from __future__ import annotations
@@ -31,22 +35,25 @@ from jaxenvs.learn import OnPolicySettings
 
 
 class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
-    """Mixed into an SB3 algorithm, before it: trains it with compiled programs where these do the same as SB3."""
+    """Base class of compiled on-policy algorithms, mixed in before the SB3 class.
+
+    It trains with compiled functions where these compute the same as SB3, and with SB3's code elsewhere: see `plan`.
+    """
 
     _locals_of_learn: ClassVar[dict[str, Any]] = {"iteration": 0}
-    # Those that a compiled rollout fills and a compiled update reads.
+    # The classes of rollout buffers that a compiled rollout can fill and a compiled update can read.
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (RolloutBuffer, DictRolloutBuffer)
-    # Whether the policy can be told which actions are legal, and whether it is told now.
+    # Whether the policy supports action masks; `_masks`: whether they are used now.
     MASKS: ClassVar[bool] = False
-    # Whether callbacks are shown the locals of a rollout's end, besides those of its last step.
+    # Whether callbacks get the locals of the end of a rollout, in addition to those of its last step.
     SHOWS_ROLLOUT_END: ClassVar[bool] = True
     _masks: bool = False
     _compiling_for: Plan | None = None
 
-    # --- Each algorithm's own -----------------------------------------------------------------------------------
+    # --- Overridden by each algorithm ---------------------------------------------------------------------------
 
     def _settings(self, progress: float, learning_rate: float) -> OnPolicySettings:
-        """The settings as the compiled engine takes them, at a `_current_progress_remaining`."""
+        """Return the settings for compiled functions, at a `_current_progress_remaining`."""
         raise NotImplementedError
 
     def _shared_settings(self) -> dict[str, Any]:
@@ -61,7 +68,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         }
 
     def _steps_of_same_noise(self) -> int:
-        """For how many steps the noise of actions stays the same: 1, but with state-dependent exploration."""
+        """Return for how many steps the noise of actions stays the same: 1, except with state-dependent exploration."""
         if not self.use_sde:
             return 1
         return self.sde_sample_freq if self.sde_sample_freq > 0 else self.n_steps
@@ -70,7 +77,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         """Log the metrics of an update with these settings, as SB3's `train` does."""
         raise NotImplementedError
 
-    # --- In SB3's place -----------------------------------------------------------------------------------------
+    # --- SB3's methods ------------------------------------------------------------------------------------------
 
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         iteration, pace = 0, Pace()
@@ -96,26 +103,30 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             self.train()
 
     def _quiet_iterations(self, plan: Plan, callback: BaseCallback, total_timesteps: int, until_log: float) -> int:
-        """How many of the next iterations nobody looks into, neither a callback nor a log; 0: they do not run so."""
+        """Return how many of the next iterations can run in one compiled function; 0 if they cannot be combined.
+
+        No callback and no log needs to see a step of these iterations before their end.
+        """
         most = program.most_iterations(self, plan)
         quiet = quiet_steps(callback, self.num_timesteps, self.n_envs) // self.n_steps if most else 0
         left = -(-(total_timesteps - self.num_timesteps) // (self.n_steps * self.n_envs))
-        # The log of an iteration comes between its rollout and its update, so there is no other beside it.
+        # SB3 logs between the rollout and the update of an iteration, so a logged iteration must be the last, or run
+        # alone.
         unlogged = max(1, until_log - 1) if self.logger.output_formats else math.inf
         return int(min(quiet, left, unlogged, most))
 
     def _iterate(self, plan: Plan, door: CallbackDoor, total_timesteps: int, count: int, log_at: int | None) -> bool:
-        """Run so many iterations. False, and nothing changed, if each has to run by itself.
+        """Run `count` iterations in one compiled function. Return False, with nothing changed, if each must run alone.
 
         Args:
-          log_at: the number of the last of them, if it is logged.
+          log_at: the number of the last iteration, if it is logged.
         """
         settings = self._settings_ahead(total_timesteps, count)
         ran = program.run_iterations(self, plan, settings)
         if ran is None:
             return False
         signals = self._session.signals
-        with signals.waiting():  # else what was learnt might be there, and its steps not
+        with signals.waiting():  # otherwise a handler could find new weights but old counts of steps
             program.leave(self, plan, self.rollout_buffer, ran)
             self._record_compile_time()
             show_rollout(self, ran.chain, door, self.rollout_buffer, ran.steps, False, signals)
@@ -127,7 +138,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         return True
 
     def _settings_ahead(self, total_timesteps: int, count: int) -> list[OnPolicySettings]:
-        """The settings of the next updates, as they will be at the progress of each."""
+        """Return the settings of the next updates, at the training progress that each of them will have."""
         settings = []
         for i in range(1, count + 1):
             num_timesteps = self.num_timesteps + i * self.n_steps * self.n_envs
@@ -136,8 +147,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         return settings
 
     def _record_updates(self, all_settings: list[OnPolicySettings], all_metrics: list[dict[str, float]]) -> None:
-        """Log updates, the last of which learnt from what is in the rollout buffer."""
-        # On the host, where NaN is a number: it is what SB3 logs if the returns do not vary.
+        """Log updates, the last of which learned from what is in the rollout buffer."""
+        # Computed on the host, where NaN is allowed: SB3 logs NaN if the returns do not vary.
         buffer = self.rollout_buffer
         all_metrics[-1]["explained_variance"] = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
         for settings, metrics in zip(all_settings, all_metrics, strict=True):
@@ -146,8 +157,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """SB3's, as one program if the policy and the environments allow it."""
-        # Here, and not before callbacks have begun: what these change counts.
+        """Collect a rollout as SB3 does, in one compiled function if the policy and the environments allow it."""
+        # The plan is read here, after `on_training_start`, because callbacks may have changed what it depends on.
         plan = self._current_plan(env)
         self._compile_update(plan)
         self._random_before_rollout = None
@@ -156,7 +167,8 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run()
         if plan.mode is not Mode.PROGRAM:
             # SB3 draws the matrices of state-dependent exploration before it calls callbacks, which may save a
-            # checkpoint; what continues from there draws them again.
+            # checkpoint. A training that continues from the checkpoint draws them again, so it needs the states from
+            # before.
             self._random_before_rollout = get_random_state() if self.use_sde else None
             further = (self._masks,) if self.MASKS else ()
             with self._session.user_code():  # callbacks run in SB3's loop
@@ -167,7 +179,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             rollout_buffer.reset()
         door.on_rollout_start()
         plan = self._current_plan(env)
-        if plan.mode is not Mode.PROGRAM:  # any more, and the rollout has begun
+        if plan.mode is not Mode.PROGRAM:  # `on_rollout_start` has changed the plan
             return HostRollout(self, plan, env, door, rollout_buffer, same_noise).run(has_begun=True)
         watched, signals = door.sees_steps, self._session.signals
         ran = program.run_rollout(self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=watched)
@@ -178,30 +190,31 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         return goes_on
 
     def _compile_update(self, plan: Plan) -> None:
-        """Begin to compile the update, beside what the first rollout compiles or takes."""
-        # A buffer that SB3 has flattened has other shapes than the one that will be there; and schedules of others are
-        # asked as often as SB3 asks them.
+        """Start compiling the update in a thread, while the first rollout is compiled or collected."""
+        # Not if SB3 has flattened the buffer, whose shapes then differ from those of the next rollout. Not with user
+        # code, because custom schedules must be called exactly as often as SB3 calls them.
         is_ready = plan.learner is not None and not plan.others and not self.rollout_buffer.generator_ready
         if self._compiling_for is not plan and is_ready:
             self._compiling = compile_meanwhile(*self._update(plan, self._settings_now()))
         self._compiling_for = plan
 
     def _settings_now(self) -> OnPolicySettings:
-        # The rate is as SB3's `_update_learning_rate` left it, which callbacks may change.
+        # The learning rate that SB3's `_update_learning_rate` has set, and that callbacks may change.
         return self._settings(self._current_progress_remaining, self.policy.optimizer.param_groups[0]["lr"])
 
     def _update(self, plan: Plan, settings: OnPolicySettings) -> tuple[Any, ...]:
         return rollout_update(plan, self.rollout_buffer, settings, self.key, self._n_updates)
 
     def train(self) -> None:
-        """SB3's, as one program if the policy and its optimiser allow it."""
+        """Update the policy as SB3's `train`, in one compiled function if the policy and its optimizer allow it."""
         plan = self._current_plan(self.env)
         if plan.learner is None or not self.rollout_buffer.full:
             if self.engine == "auto" and self.device.type == "cpu":
                 keep_freed_memory()
             with self._session.user_code():  # SB3's code, and hooks in the policy
                 return super().train()
-        # The policy stays in evaluation mode: no module that is compiled has two, and switching all of them takes time.
+        # The policy stays in evaluation mode: no compiled module behaves differently in training mode, and switching
+        # takes time.
         self._update_learning_rate(self.policy.optimizer)
         if self._compiling is not None:
             wait([self._compiling])

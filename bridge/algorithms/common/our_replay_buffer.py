@@ -1,4 +1,4 @@
-"""The replay buffer of an off-policy algorithm: made, saved and loaded as bridge's, in the place of SB3's own."""
+"""Mixin that creates, saves and loads bridge's replay buffers instead of SB3's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from bridge.sb3 import SB3S_BUFFERS, NStepReplayBuffer
 
 
 class WithOurReplayBuffer(OffPolicyAlgorithm):
-    """Mixed into an SB3 algorithm, before it."""
+    """Mixin for off-policy algorithms that use bridge's replay buffers. It is placed before the SB3 class."""
 
     engine: str
 
     def _setup_model(self) -> None:
-        # Before SB3 makes one of its own; it still names the class, so that a zip says nothing of this package.
-        # A HerReplayBuffer without environments is refused, by SB3.
+        # The buffer is created before SB3 would create one. `replay_buffer_class` still names SB3's class, so that a
+        # zip does not depend on this package. SB3 refuses a HerReplayBuffer without environments, so that case is left
+        # to it.
         is_hindsight = self.replay_buffer_class is SB3sHerReplayBuffer
         knows_class = self.replay_buffer_class in SB3S_BUFFERS and (self.env is not None or not is_hindsight)
         if self.engine != "torch" and self.replay_buffer is None and knows_class:
@@ -46,12 +47,21 @@ class WithOurReplayBuffer(OffPolicyAlgorithm):
         super()._setup_model()
 
     def save_replay_buffer(self, path: SavePath) -> None:
-        """Save the replay buffer as a pickle, as SB3's does. SB3 can load it where bridge is not installed."""
+        """Save the replay buffer as a pickle, as SB3 does. SB3 can load it where bridge is not installed.
+
+        Args:
+          path: the file.
+        """
         assert self.replay_buffer is not None, "The replay buffer is not defined"
         portable.save(self.replay_buffer, path, self.verbose)
 
     def load_replay_buffer(self, path: SavePath, truncate_last_traj: bool = True) -> None:
-        """Load a replay buffer as SB3's does. One of SB3's own becomes one of bridge's that holds the same."""
+        """Load a replay buffer as SB3 does. A buffer of SB3's class becomes one of bridge's that holds the same.
+
+        Args:
+          path: the file.
+          truncate_last_traj: for a HerReplayBuffer, end the unfinished episodes, as SB3 does.
+        """
         if self.engine != "torch" and (saved := portable.load(path, self.verbose)) is not None:
             if isinstance(saved, HerReplayBuffer):
                 assert self.env is not None, "You must pass an environment at load time when using `HerReplayBuffer`"

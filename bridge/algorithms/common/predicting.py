@@ -1,4 +1,7 @@
-"""`predict`: what a policy does, as one small program, and for tensors and JAX arrays without NumPy in between."""
+"""Compiled `predict`: a policy as one small compiled function, for NumPy arrays, tensors and JAX arrays.
+
+Tensors and JAX arrays are passed on without a copy to NumPy in between.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,21 @@ from jaxenvs.compilation import is_usable, require_usable
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.interfaces import Arrays, Observation
 
-# So many calls with observations of one shape are PyTorch's. A program is worth its compilation then, which takes as
-# long as some hundred of them, and is in a thread beside as many further calls: of a fixed number, so that who seeds
-# PyTorch gets the same actions again.
+# The first 100 calls with observations of one shape run in PyTorch. After that compiling is worthwhile: it takes as
+# long as some hundred calls. It runs in a thread beside the next 100 calls. Both numbers are fixed rather than
+# measured, so that a program that seeds PyTorch gets the same actions every time.
 CALLS_BEFORE_COMPILING = 100
 
-# What makes of a batch of observations, or of tensors, what the policy sees.
+# Turns a batch of observations or tensors into the policy's input, with action masks or the recurrent state.
 See = Callable[[Any], Observation]
 
 
 class Predictor:
-    """`predict` of one policy.
+    """Implementation of `predict` for one policy: compiled after some calls, and PyTorch's code until then.
 
     Args:
-      compiles: whether by a program, where the policy has a translation.
+      policy: SB3's.
+      compiles: whether to compile, if the policy has a translation.
     """
 
     def __init__(self, policy: BasePolicy, compiles: bool) -> None:
@@ -60,8 +64,8 @@ class Predictor:
         self._is_recurrent = is_recurrent(policy)
 
     def is_current(self, policy: BasePolicy) -> bool:
-        """Whether the policy still is this one, whatever its weights are."""
-        works = self._actor is None or is_usable()  # not after a fork
+        """Return whether this predictor was made for the policy as it is now, whatever its weights are."""
+        works = self._actor is None or is_usable()  # False after a fork
         return works and policy is self._policy and self._snapshot.is_current(learns=False)
 
     def predict(
@@ -72,18 +76,21 @@ class Predictor:
         episode_start: Any = None,
         action_masks: Any = None,
     ) -> tuple[Any, Any] | None:
-        """Actions for one observation or a batch, and the state; None if SB3's own code is to give them, or an error.
+        """Return the actions for one observation or a batch, and the next state; None if SB3's code is needed.
+
+        SB3's code is needed until the function is compiled, and where it is to raise an error.
 
         Args:
-          observation: as SB3 takes it; or tensors or JAX arrays, in the place of NumPy's, and the actions are such too,
-            on the same device.
-          state, episode_start: of recurrent policies, as sb3-contrib has them.
-          action_masks: of MaskablePPO's policies.
+          observation: as SB3 takes it; or tensors or JAX arrays instead of NumPy's. The actions then have the same type
+            and device.
+          deterministic: return the most likely actions instead of drawing them.
+          state, episode_start: of recurrent policies, as in sb3-contrib.
+          action_masks: for MaskablePPO's policies.
 
         Raises:
-          ValueError: tensors or JAX arrays of another shape than the observation space's, or with NaN.
+          ValueError: tensors or JAX arrays do not have the shape of the observation space, or the policy returned NaN.
         """
-        # Each microsecond is felt here: an environment's step takes ten.
+        # Every microsecond counts here: a step of an environment takes about ten.
         if type(observation) is not np.ndarray:
             leaves = list(observation.values()) if isinstance(observation, dict) else [observation]
             for array_type in (torch.Tensor, jax.Array):
@@ -108,7 +115,7 @@ class Predictor:
         return (action if is_batch else action.squeeze(axis=0)), self._state_after(state, memory)
 
     def _seen(self, state: Any, episode_start: Any, action_masks: Any) -> See:
-        """What makes of a batch of observations what the policy sees."""
+        """Return the function that turns a batch of observations into the policy's input."""
         if action_masks is not None:
             return lambda batch: Masked(batch, np.asarray(action_masks, bool).reshape(_length(batch), -1))
         if not self._is_recurrent:
@@ -120,12 +127,12 @@ class Predictor:
             num = _length(batch)
             given = [np.zeros((layers, num, size))] * 2 if state is None else state
             memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
-            if len(memory[0]) != num:  # which a program would give to all
+            if len(memory[0]) != num:  # a compiled function would broadcast it to all
                 raise ValueError(
                     f"state must have one entry for each of the {num} environments in observation, got "
                     f"{len(memory[0])}."
                 )
-            # Of one observation also a bool, as Gymnasium's `terminated or truncated` is.
+            # For one observation `episode_start` may also be a bool, such as Gymnasium's `terminated or truncated`.
             starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
             return Recalled(batch, {"pi": memory, "vf": memory}, starts)
 
@@ -133,11 +140,15 @@ class Predictor:
 
     @staticmethod
     def _state_after(state: Any, memory: Memory | None) -> Any:
-        """The state that sb3-contrib gives; of what has no memory, the one that it got."""
+        """Return the next state as sb3-contrib does. A policy without recurrent state gets back what was passed."""
         return state if memory is None else tuple(np.array(part).swapaxes(0, 1) for part in memory["pi"])
 
     def _compile(self, observation: Any, key: tuple[Any, bool, bool], seen: See) -> bool:
-        """Whether the program for a key, shapes and what else matters, is at hand after this call, begun in time."""
+        """Return whether the compiled function for a key is ready. Start compiling it after enough calls.
+
+        Args:
+          key: the shapes of the observations, `deterministic`, and whether there are action masks.
+        """
         _, deterministic, _ = key
         self._calls[key] += 1
         if self._calls[key] <= CALLS_BEFORE_COMPILING or not self._can_act(deterministic):
@@ -146,7 +157,7 @@ class Predictor:
             batch, _ = self._batch_of(observation)
             state = torch.get_rng_state()
             self._compiling[key] = compile_meanwhile(*self._arguments(batch, deterministic, seen))
-            torch.set_rng_state(state)  # as if no noise had been drawn
+            torch.set_rng_state(state)  # the noise above is only an example
         if self._calls[key] <= 2 * CALLS_BEFORE_COMPILING:
             return False
         wait([self._compiling.pop(key)])
@@ -154,10 +165,10 @@ class Predictor:
         return True
 
     def _batch_of(self, observation: Any) -> tuple[Any, bool]:
-        """NumPy arrays with a leading axis, and whether they had it.
+        """Return NumPy arrays with a leading axis, and whether the observation had that axis.
 
         Raises:
-          ValueError: SB3's, of another shape.
+          ValueError: SB3's error, for another shape.
         """
         shape = self._flat_shape
         if shape is not None and type(observation) is np.ndarray:
@@ -172,7 +183,7 @@ class Predictor:
         return self._actor is not None and (deterministic or self._actor.network.exploration is None)
 
     def _arguments(self, batch: Arrays, deterministic: bool, seen: See) -> tuple[Any, ...]:
-        """A program and what it takes."""
+        """Return the compiled function and its arguments."""
         assert self._actor is not None
         self._actor.refresh()
         noise = None if deterministic else draw_noise(self._actor.network, (_length(batch),))
@@ -227,7 +238,7 @@ class Predictor:
 
 
 def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
-    """None where the policy has no translation, or is slower compiled."""
+    """Return the policy as compiled functions; None if it has no translation, or if it is slower compiled."""
     try:
         require_usable()
         if is_slower_compiled(policy) or keeps_changing(policy):
@@ -244,14 +255,18 @@ def _length(batch: Arrays) -> int:
 
 
 def _for_jax(tensor: torch.Tensor) -> jax.Array | np.ndarray:
-    if tensor.dtype in (torch.int64, torch.uint64):  # which `to_jax` narrows
+    if tensor.dtype in (torch.int64, torch.uint64):  # `to_jax` would narrow these to 32 bits
         return tensor.cpu().numpy()
     array: jax.Array = to_jax(tensor if is_where_jax_computes(tensor) else tensor.cpu())
     return array
 
 
 def _as_batch(observation: Any, space: Space) -> tuple[Any, bool]:
-    """Tensors or JAX arrays with a leading axis and the channels of images first, and whether they had that axis."""
+    """Return tensors or JAX arrays with a leading axis and channels first, and whether they had the leading axis.
+
+    Raises:
+      ValueError: they do not have the shape of the space.
+    """
     if isinstance(observation, dict):
         if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():
             raise ValueError(

@@ -1,1 +1,1 @@
-"""What `jaxenvs train` runs: one agent, several seeds in one program, or one agent over devices and hosts."""
+"""Training runs of `jaxenvs train`: one agent, several seeds compiled together, or one agent over devices and hosts."""

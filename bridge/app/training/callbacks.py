@@ -1,4 +1,4 @@
-"""What watches a training: progress, the episodes, checkpoints, Ctrl-C."""
+"""Callbacks of a training: progress, episodes, checkpoints, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
 from bridge.app.runs import CHECKPOINT
-from bridge.configuration import without_dynamo
 from bridge.engine.callbacks.callback_schedule import QuietCallback
 from bridge.results.reading import EPISODES, read_episodes
 
 CHECKPOINT_SECONDS = 10.0
-# Checkpoints take at most this share of the time: they are rarer where writing one takes long.
+# Checkpoints take at most this share of the time: they are less frequent if writing one takes long.
 CHECKPOINT_SHARE = 0.05
 
 
 class Stopped(Exception):
-    """Ctrl-C came, and the training stands where it can go on."""
+    """Ctrl-C came, and the training is at a point from which it can continue."""
 
 
 class Interrupt:
-    """In its context the first Ctrl-C only sets `came`, for the training to stop where it can go on; the second is
-    Python's own and leaves at once."""
+    """Context in which the first Ctrl-C only sets `came`, and the second one is Python's own, which leaves at once.
+
+    The training stops where it can be continued.
+    """
 
     def __init__(self) -> None:
         self.came = False
@@ -52,7 +53,7 @@ class Interrupt:
 
 
 class Timer:
-    """When it is time for the next checkpoint."""
+    """Timer that says when the next checkpoint is due."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + CHECKPOINT_SECONDS
@@ -63,7 +64,7 @@ class Timer:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """The context in which a checkpoint is written."""
+        """Return a context for writing a checkpoint, whose duration determines when the next one is due."""
         start = time.monotonic()
         yield
         now = time.monotonic()
@@ -71,7 +72,7 @@ class Timer:
 
 
 class Episodes(QuietCallback):
-    """The return of every episode, and the number of timesteps at which it ended."""
+    """Callback that records the return of every episode, and the number of timesteps at which it ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,20 +82,20 @@ class Episodes(QuietCallback):
     def _on_step(self) -> bool:
         for lane in np.flatnonzero(self.locals["dones"]):
             told = self.locals["infos"][lane].get("episode")
-            if told is not None:  # or a life was lost, and the game goes on
+            if told is not None:  # None if a life was lost, and the game continues
                 self.timesteps.append(self.num_timesteps)
                 self.returns.append(float(told["r"]))
         return True
 
     def write(self, folder: Path) -> None:
-        """As CSV, beside the checkpoint."""
+        """Write the episodes as CSV, next to the checkpoint."""
         with replacing(folder / EPISODES) as path, path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("timesteps", "return"))
             writer.writerows(zip(self.timesteps, self.returns))
 
     def read(self, folder: Path, until: int) -> None:
-        """Those that ended until a checkpoint was written: what came after it comes again."""
+        """Read the episodes that ended before a checkpoint was written: later ones will be repeated."""
         path = folder / EPISODES
         if not path.exists():
             return
@@ -104,9 +105,9 @@ class Episodes(QuietCallback):
 
 
 class Checkpoints(RolloutCheckpoint, QuietCallback):
-    """Write a checkpoint before a rollout now and then. After Ctrl-C, raise Stopped there.
+    """Callback that periodically writes a checkpoint before a rollout. After Ctrl-C, it raises Stopped there.
 
-    Of environments of EnvPool, which does not give its state, there is none.
+    It writes none for environments of EnvPool, whose state cannot be saved.
     """
 
     def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
@@ -122,7 +123,7 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
             raise Stopped
 
     def write_last(self) -> None:
-        """Write one when the training has ended, for it to go on to a larger budget."""
+        """Write a checkpoint at the end of the training, so that it can continue with a larger budget."""
         if not self._can_write:
             return
         with self._writing():
@@ -130,13 +131,13 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._timer.writing(), writing(self.path), without_dynamo():
+        with self._timer.writing(), writing(self.path):
             self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
             yield
 
 
 class Progress(QuietCallback):
-    """A bar of the steps taken, those before a resume included."""
+    """Callback that shows a progress bar of the steps, including those before a resume."""
 
     def __init__(self, bar: Any) -> None:
         super().__init__()
@@ -149,7 +150,7 @@ class Progress(QuietCallback):
 
 @contextlib.contextmanager
 def progress_bar(total: int, initial: int = 0) -> Iterator[Any]:
-    """A bar on stderr, where it is in nobody's way who reads what the command prints."""
+    """Yield a progress bar on stderr, so that the command's standard output stays clean."""
     bar = tqdm(total=total, initial=initial, unit="step", unit_scale=True)
     try:
         yield bar

@@ -1,4 +1,4 @@
-"""A training over the processes of several hosts: how one joins the others, and how it ends when they are gone."""
+"""A training over the processes of several hosts: how one joins the others, and how it ends without them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ import jax
 from jaxenvs.cli import UserError
 from jaxenvs.learn.devices import is_first_process
 
-# A process that sends no heartbeat for so long is lost, and JAX ends the others. JAX's own 100 are long to wait.
+# A process without a heartbeat for this time is lost, and JAX ends the others. JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
 
 
 @contextlib.contextmanager
 def joined(coordinator: str | None, num_processes: int | None, process_id: int | None) -> Iterator[None]:
-    """Return a context in which this process is one of the processes of a training. JAX must not have run yet.
+    """Return a context in which this process is one of the processes of a training.
 
-    The first process prints; the others print errors alone. If another process is lost, this one ends with JAX's error.
+    JAX must not have run yet. The first process prints; the others print only errors. If another process is lost, this
+    one ends with JAX's error.
 
     Args:
-      coordinator, num_processes, process_id: `host:port` of the first process, how many there are, and which this one
-        is; None: as JAX finds them in the environment.
+      coordinator, num_processes, process_id: `host:port` of the first process, the number of processes, and the number
+        of this one; None to let JAX find them in the environment.
 
     Raises:
       UserError: it cannot join.
@@ -39,7 +40,7 @@ def joined(coordinator: str | None, num_processes: int | None, process_id: int |
             f"This process cannot join the others: {error} Under SLURM, Open MPI, Kubernetes or on TPUs, "
             "--distributed is enough. Elsewhere, also give --coordinator HOST:PORT, --num-processes and --process-id."
         ) from error
-    # After JAX, which takes it for a sign to save at a time that it will name, and goes on.
+    # Set after JAX's own handler, which takes SIGTERM for a request to save later, and continues.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with contextlib.ExitStack() as silence:
         if not is_first_process():
@@ -47,14 +48,14 @@ def joined(coordinator: str | None, num_processes: int | None, process_id: int |
             silence.enter_context(contextlib.redirect_stdout(nowhere))
         try:
             yield
-        except SystemExit:  # after Ctrl-C, of all processes alike
+        except SystemExit:  # after Ctrl-C, which stops all processes
             raise
         except BaseException as error:
             _leave(error)
 
 
 def _leave(error: BaseException) -> None:
-    """End at once: a usual end waits for all processes, and so for those that are gone."""
+    """End the process immediately: a normal exit waits for all processes, also for lost ones."""
     status = 1
     if isinstance(error, UserError):
         print(f"jaxenvs: error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The picture of a run: what its episodes earned, over the steps taken."""
+"""The learning curve of a run: the returns of its episodes over the steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ SOLVED = "#dc2626"
 
 
 def draw_learning_curve(config: TrainingConfig, out: Path) -> None:
-    """Draw what lies in the folder of a run as learning_curve.png, with the return at which the task counts as solved.
+    """Draw the results in the folder of a run as learning_curve.png.
+
+    A line shows the return at which the task counts as solved.
 
     Raises:
-      CannotWrite: the picture.
+      CannotWrite: the picture cannot be written.
     """
-    from matplotlib.figure import Figure  # here, because it takes long to import
+    from matplotlib.figure import Figure  # imported here, because it takes long
 
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")  # none of pyplot's, which may open a window
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")  # not pyplot's, which may open a window
     seeds = f"seed {config.seed}" if config.num_seeds == 1 else f"{config.num_seeds} seeds"
     axes = plot_results(out, task_name=f"{config.env_id}, {config.algorithm}, {seeds}", ax=figure.add_subplot())
     threshold = config.world.reward_threshold

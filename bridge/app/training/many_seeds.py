@@ -1,4 +1,4 @@
-"""A training run with --seeds: many agents in one program."""
+"""A training run with --seeds: many agents in one compiled function."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ from jaxenvs.learn.devices import is_first_process, largest
 
 
 def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
-    """Train `config.num_seeds` agents side by side; write a folder seed-N for each, with the model.zip that SB3 loads,
-    and config.json, learning_curve.png and, now and then, checkpoint.npz for all.
+    """Train `config.num_seeds` agents at once, and save them.
+
+    It writes a folder seed-N for each agent, with a model.zip that SB3 can load, and for all of them config.json,
+    learning_curve.png and, periodically, checkpoint.npz.
 
     Args:
-      resume: go on from the checkpoint in `out`; without one, begin anew.
+      config: of the run.
+      out: the folder to write to.
+      resume: continue from the checkpoint in `out`; if there is none, begin anew.
 
     Returns:
-      What the evaluations of the agents came to, in a line.
+      The results of the agents' evaluations, as a line of text.
 
     Raises:
       UserError: the config is not accepted, cannot be compiled, or nothing can be written.
-      Interrupted: by Ctrl-C during training; everything was written all the same.
+      Interrupted: by Ctrl-C during training, after everything was written.
     """
     folders = folders_of_models(out, config)
     envs = [make_env(each) for _, each in folders]
@@ -68,8 +72,10 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
 
 
 def train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
-    """Train until the budget is spent or Ctrl-C comes, and write checkpoints meanwhile. Of several processes, all stop
-    and write when one of them would."""
+    """Train until the budget is spent or Ctrl-C comes, and write checkpoints meanwhile.
+
+    If there are several processes, all of them stop and write as soon as one needs to.
+    """
     if sweep.is_done:
         return
     timer = Timer()
@@ -86,7 +92,7 @@ def train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interru
 
 
 def write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
-    """Write the checkpoint. Of several processes all take part, and the first one writes."""
+    """Write the checkpoint. If there are several processes, all take part, and the first one writes."""
     arrays = sweep.to_arrays() | {CONFIG: np.array(json.dumps(config.as_json()))}
     if is_first_process():
         with replacing(path) as unfinished:
@@ -94,18 +100,18 @@ def write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
 
 
 def read_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
-    """Go on from a checkpoint.
+    """Continue from a checkpoint.
 
     Raises:
-      UserError: it cannot be read, or is of another config.
+      UserError: it cannot be read, or is one of another config.
     """
     try:
         with np.load(path) as file:
             arrays = dict(file)
-        begun = arrays.pop(CONFIG, None)  # of an earlier version there is none
+        begun = arrays.pop(CONFIG, None)  # earlier versions did not write it
         config.require_begun_as(None if begun is None else json.loads(str(begun)), path.parent / CONFIG)
         sweep.from_arrays(arrays)
     except UserError:
         raise
-    except Exception as error:  # whatever reading a damaged file ends in
+    except Exception as error:  # reading a damaged file may raise anything
         raise UserError(f"Cannot resume from {path}: {type(error).__name__}: {error}") from error

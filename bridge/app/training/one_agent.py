@@ -1,4 +1,4 @@
-"""A training run of the command line: train or go on, save, evaluate."""
+"""A training run of the command line: train or resume, save, evaluate."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ class Interrupted(Exception):
 
 
 def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
-    """Train, and write model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
-    vec_normalize.pkl into the folder `out`; and now and then checkpoint.zip, from which a run that was stopped goes on.
+    """Train one agent, save it, and evaluate it.
+
+    It writes model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
+    vec_normalize.pkl into the folder `out`; and periodically checkpoint.zip, from which a stopped run continues.
 
     Args:
-      resume: go on from the checkpoint in `out`; without one, begin anew.
+      config: of the run.
+      out: the folder to write to.
+      resume: continue from the checkpoint in `out`; if there is none, begin anew.
 
     Returns:
-      What an evaluation of the trained model came to, in a line.
+      The result of the trained model's evaluation, as a line of text.
 
     Raises:
-      UserError: the environment or the algorithm does not accept the config, or nothing can be written; or it is to
-        resume on EnvPool.
-      Interrupted: by Ctrl-C during training; everything was written all the same.
+      UserError: the environment or the algorithm does not accept the config; nothing can be written; or the run uses
+        EnvPool and cannot be resumed.
+      Interrupted: by Ctrl-C during training, after everything was written.
     """
     is_native = config.backend == "native"
     if resume and is_native:
@@ -85,10 +89,10 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
 
 
 def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
-    """Say what is trained.
+    """Print what is trained.
 
     Args:
-      num_timesteps: from where it goes on.
+      num_timesteps: the number of steps from which a resumed run continues.
     """
     last = config.seed + config.num_seeds - 1
     print(
@@ -112,7 +116,7 @@ def _learn(
 
     Raises:
       UserError: something cannot be compiled with engine="xla", or became NaN.
-      CannotWrite: into `out`.
+      CannotWrite: a file in `out` cannot be written.
     """
     remaining = config.total_timesteps - model.num_timesteps
     if remaining <= 0:
@@ -124,9 +128,9 @@ def _learn(
             model.learn(remaining, callback=callbacks, reset_num_timesteps=False)
         checkpoints.write_last()
     except Stopped:
-        pass  # a checkpoint is there
+        pass  # the checkpoint was written
     except NotCompilable as reason:
         raise UserError(str(reason)) from reason
-    except ValueError as error:  # as of weights that became NaN
+    except ValueError as error:  # for example weights that became NaN
         saved = f" The last checkpoint is in {out}." if (out / CHECKPOINT).exists() else ""
         raise UserError(f"Training stopped after {model.num_timesteps} steps: {error}{saved}") from error

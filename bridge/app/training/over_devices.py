@@ -26,25 +26,29 @@ from jaxenvs.learn.devices import is_first_process, largest
 
 
 def offer_cores(number: int) -> None:
-    """Let JAX have so many devices where it runs on a CPU, each of which is about a core. Before it runs anything."""
+    """Let JAX have this many devices on a CPU, about a core each. Call it before JAX runs anything."""
     flag = "--xla_force_host_platform_device_count"
     if number > 0 and has_run() is False and flag not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
 
 
 def train_on_devices(config: TrainingConfig, out: Path, resume: bool = False) -> str:
-    """Train one agent over `config.devices` devices; write model.zip, config.json, learning_curve.png and, now and
-    then, checkpoint.npz. Of several processes all call it, and the first one writes and evaluates.
+    """Train one agent over `config.devices` devices, and save it.
+
+    It writes model.zip, config.json, learning_curve.png and, periodically, checkpoint.npz. If there are several
+    processes, all call it, and the first one writes and evaluates.
 
     Args:
-      resume: go on from the checkpoint in `out`; without one, begin anew.
+      config: of the run.
+      out: the folder to write to.
+      resume: continue from the checkpoint in `out`; if there is none, begin anew.
 
     Returns:
-      What the evaluation of the agent came to, in a line; nothing from other processes than the first.
+      The result of the agent's evaluation, as a line of text; an empty text in processes other than the first.
 
     Raises:
       UserError: the config is not accepted, cannot be divided, or nothing can be written.
-      Interrupted: by Ctrl-C during training; everything was written all the same.
+      Interrupted: by Ctrl-C during training, after everything was written.
     """
     env = make_env(config)
     model = make_model(config, env)

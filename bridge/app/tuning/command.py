@@ -25,7 +25,7 @@ OPTIONS = "tuning.json"
 # Seconds between two heartbeats of a worker, and after which a worker without one counts as dead: longer than tracing
 # a function takes, which holds Python's lock.
 HEARTBEAT_INTERVAL, GRACE_PERIOD = 10, 60
-# A trial that kills its workers, for example with too large a network, is not started for ever.
+# A trial that kills its workers, for example with too large a network, is restarted at most this many times.
 MAX_RETRY = 3
 # When several workers create the tables of a database at once, all but one of them fail, and must try again.
 ATTEMPTS = 6

@@ -1,10 +1,10 @@
 """Search spaces: one for each algorithm of the command, which a user can replace.
 
-The ranges are those of RL Baselines3 Zoo (rl_zoo3/hyperparams_opt.py of DLR-RM/rl-baselines3-zoo). Whatever shapes a
-compiled function (sizes of rollouts, batches and networks, epochs) has fewer values between the Zoo's lowest and
-highest, because each combination is compiled once. The Zoo has no space for MaskablePPO, which has PPO's here, nor for
-CrossQ, which has SAC's without the arguments that CrossQ lacks. `log_std_init`, which the Zoo searches for SAC and TQC,
-has no effect without state-dependent exploration and is left out.
+The ranges are those of RL Baselines3 Zoo (rl_zoo3/hyperparams_opt.py of DLR-RM/rl-baselines3-zoo). Settings that shape
+a compiled function (sizes of rollouts, batches and networks, epochs) have fewer values between the Zoo's lowest and
+highest, because each combination is compiled once. The Zoo has no space for MaskablePPO, which uses PPO's here, nor for
+CrossQ, which uses SAC's without the arguments that CrossQ lacks. `log_std_init`, which the Zoo searches for SAC and
+TQC, has no effect without state-dependent exploration and is left out.
 
 docs/tuning.md describes how a space is written.
 """

@@ -42,26 +42,27 @@ def tune(
     n_eval_episodes: int = 10,
     out: Path | str | None = None,
 ) -> optuna.Study:
-    """Search hyperparameters with Optuna. A trial trains agents of several seeds in one compiled function; its value is
-    the median over the agents of the mean return of deterministic episodes.
+    """Search hyperparameters with Optuna, with trials of several seeds in one compiled function.
 
-    Trials that differ in numbers alone, such as learning rates and discounts, share a compiled function. Several
-    processes can work on one study if its storage is shared. To use all cores, call
-    `jaxenvs.learn.sweep.reserve_threads()` before JAX runs anything.
+    The value of a trial is the median over its agents of the mean return of deterministic episodes. Trials that differ
+    only in numbers, such as learning rates and discounts, share a compiled function. Several processes can work on one
+    study if its storage is shared. To use all cores, call `jaxenvs.learn.sweep.reserve_threads()` before JAX runs
+    anything.
 
     Args:
       algorithm, env_id: as for `jaxenvs train`: "ppo", "CartPole-v1".
       study: a study that maximizes, with the sampler, pruner and storage to use. If not given, a study in memory with
         Optuna's TPE sampler and median pruner.
-      n_trials: stop when so many trials have ended or were pruned, those of other processes included.
-      num_seeds: agents in a trial.
+      n_trials: stop when this many trials have ended or were pruned, including those of other processes.
+      num_seeds: the number of agents in a trial.
       seed: the seed of the first agent; the others have seed + 1, ...
       total_timesteps, num_envs, env_kwargs: of each agent, as for `jaxenvs train`.
       hyperparameters: values that all trials have and that are not searched, as for `jaxenvs train`.
       space: where to search: by name, a list of choices, a range {"low": 1e-5, "high": 0.01, "log": True}, or one of
         Optuna's distributions. If not given, the ranges of RL Baselines3 Zoo: `bridge.app.tuning.spaces`.
-      n_evaluations: evaluations of a trial, in equal distances; after each but the last it may be pruned.
-      n_eval_episodes: episodes of each agent in each evaluation.
+      n_evaluations: the number of evaluations of a trial, at equal intervals; after each but the last, it may be
+        pruned.
+      n_eval_episodes: the number of episodes of each agent in each evaluation.
       out: a folder for trials.csv, best.json, which `jaxenvs train --config` takes, and plots; or None.
 
     Returns:
@@ -115,7 +116,7 @@ def work(study: optuna.Study, objective: Objective, n_trials: int, out: Path | N
 
 
 def write(study: optuna.Study, objective: Objective, folder: Path) -> None:
-    """Write trials.csv; with one value, best.json and history.png, too; and with two, importance.png.
+    """Write trials.csv; if a trial has a value, best.json and history.png; if two have one, importance.png.
 
     Raises:
       UserError: the folder or a file cannot be written.
@@ -127,7 +128,7 @@ def write(study: optuna.Study, objective: Objective, folder: Path) -> None:
     if not num_values:
         return
     dataclasses.replace(objective.config_of(study.best_params), num_seeds=1).save(folder / "best.json")
-    from matplotlib import pyplot  # here, because it takes long to import
+    from matplotlib import pyplot  # imported here, because it takes long
     from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
 
     plots: dict[str, Callable[[optuna.Study], Any]] = {"history.png": plot_optimization_history}

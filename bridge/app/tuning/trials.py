@@ -27,7 +27,7 @@ from jaxenvs import arguments
 from jaxenvs.cli import UserError
 from jaxenvs.learn import Training
 
-LENGTHS = ("n_steps", "train_freq", "learning_starts")  # of which a training may be too short
+LENGTHS = ("n_steps", "train_freq", "learning_starts")  # for which a training may be too short
 MOST_PROGRAMS = 16  # compiled functions that are kept, with their models
 RETURNS = "returns"  # the user attribute of a trial that holds the last mean return of each seed
 
@@ -58,9 +58,10 @@ class Agents:
 
 
 class Objective:
-    """What Optuna maximizes: the median over the seeds of the mean return of deterministic episodes after training.
+    """Objective that Optuna maximizes: the median over seeds of the mean return after training.
 
-    Trials that differ in numbers alone share a compiled function. A trial whose median agent diverges is pruned.
+    The episodes are deterministic. Trials that differ only in numbers share a compiled function. A trial whose median
+    agent diverges is pruned.
 
     Attributes:
       settings: everything that all trials of a study have in common, as JSON.
@@ -76,9 +77,11 @@ class Objective:
         n_eval_episodes: int = 10,
         **run: Any,
     ) -> None:
-        """
+        """Resolve the config that trials have in common.
+
         Args:
-          run: other arguments of `TrainingConfig.resolve`. The rest are those of `bridge.tune`.
+          algorithm, env_id, hyperparameters, space, n_evaluations, n_eval_episodes: as in `bridge.tune`.
+          run: further arguments of `TrainingConfig.resolve`.
 
         Raises:
           UserError: a name or a choice is unknown, or does not fit the others.

@@ -1,1 +1,1 @@
-"""Callbacks: in which steps they look, and how they are shown the steps that a program took."""
+"""Callbacks: which steps they need to see, and how they are shown the steps that a compiled function took."""

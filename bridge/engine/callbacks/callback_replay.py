@@ -1,4 +1,16 @@
-"""Steps that a program took, shown one by one to callbacks, to the statistics of episodes and to logs, as by SB3."""
+"""Show callbacks, episode statistics and logs the steps that a compiled function took, one by one, as SB3 does.
+
+    compiled function   took n steps; their results are arrays (n, num_envs, ...) on the host
+                        environments and weights are already in the state after step n - 1
+    for each step:      num_timesteps += num_envs
+                        callback.locals = SB3's locals in this step     (if the callback reads them)
+                        callback.on_step()      False: stop; later steps are not counted, nor their episodes kept
+                        ended episodes -> ep_info_buffer, logs
+    at the end:         rewards (on-policy also values and dones) that a callback wrote into its locals take effect
+
+On-policy, `_last_obs`, `_last_episode_starts`, the recurrent state and the position of the rollout buffer are set to
+their values in each step while it is shown. The environments cannot be set back: they have taken all steps.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +39,14 @@ from jaxenvs.learn.interfaces import Arrays
 
 
 class Block:
-    """Steps that were taken in a program, and the infos of the episodes that ended in them.
+    """Steps that were taken in a compiled function, with the infos of the episodes that ended in them.
 
     Args:
       chain: the environments.
       steps: on the host.
-      final_observation: of the last of these steps, (some steps, num_envs, ...); the infos of others have none.
-      most: so many of the newest infos are made, where nobody sees the others.
+      final_observation: of the last of these steps, (some steps, num_envs, ...). The infos of the other steps have
+        none.
+      most: create only this many of the newest infos, if no callback reads the others.
     """
 
     def __init__(self, chain: Chain, steps: Steps, final_observation: Arrays = (), most: int | None = None) -> None:
@@ -52,15 +65,15 @@ class Block:
                     info["terminal_observation"] = last
         chain.infos(self.infos, ended[0], ended[1], steps.wrapper_outputs)
         self._lanes = ended[1].tolist()
-        self._tells = bool(jax.tree.leaves(steps.outputs.final_info))  # in steps in which no episode ends, too
+        self._tells = bool(jax.tree.leaves(steps.outputs.final_info))  # also in steps in which no episode ends
         self._first_of_step = np.searchsorted(ended[0], np.arange(self.num_steps + 1)).tolist()
 
     def ended(self, step: int) -> Infos:
-        """The infos of the episodes that ended in a step."""
+        """Return the infos of the episodes that ended in a step."""
         return self.infos[self._first_of_step[step] : self._first_of_step[step + 1]]
 
     def step_infos(self, step: int, only_ends: bool = False) -> Infos:
-        """The infos of all environments in a step; with `only_ends`, empty ones where no episode ended."""
+        """Return the infos of all environments in a step; with `only_ends`, empty ones where no episode ended."""
         rows = slice(self._first_of_step[step], self._first_of_step[step + 1])
         if only_ends:
             infos: Infos = [{} for _ in range(self.num_envs)]
@@ -81,17 +94,17 @@ def show_rollout(
     watched: bool,
     signals: Signals,
 ) -> bool:
-    """Count the steps of a rollout, call the callback for each and at the rollout's end, and keep the ended episodes.
+    """Count the steps of a rollout, call the callback for each and at its end, and keep the ended episodes.
 
-    Rewards, values and ends that the callback writes into its locals are what is learnt from, as in SB3.
+    Rewards, values and dones that the callback writes into its locals are used for learning, as in SB3.
 
     Args:
-      algorithm: has its observation after the rollout already.
+      algorithm: already has its observation after the rollout.
       chain: its environments.
       door: to the callback, which is called as by SB3, with SB3's locals.
       buffer: holds the rollout.
-      steps: the rest of it. More than the rollout, if nobody looks at them.
-      watched: whether the callback may look at them.
+      steps: the rest of the rollout. If the callback does not read steps, they may be more than one rollout.
+      watched: whether the callback may read steps.
       signals: released before the callback may take long.
 
     Returns:
@@ -115,7 +128,7 @@ def show_rollout(
     try:
         for step, now in enumerate(zip(*columns.values())):
             chain.show(steps.wrapper_outputs, step)
-            # As it is in SB3's loop: the step is not in the buffer yet.
+            # As in SB3's loop, the step is not in the buffer yet.
             algorithm._last_obs, algorithm._last_episode_starts = before[step], starts[step]
             if states_before is not None:
                 algorithm._last_lstm_states = states_before[step]  # type: ignore[attr-defined]
@@ -128,7 +141,7 @@ def show_rollout(
                 algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
         buffer.pos, buffer.full = block.num_steps, True
     finally:
-        # If the callback stops here, the buffer stays as full as SB3's; the environments have gone on.
+        # If the callback stops here, the buffer stays as full as SB3's would be. The environments have taken all steps.
         algorithm._last_obs, algorithm._last_episode_starts = last
         if states_before is not None:
             algorithm._last_lstm_states = states_after  # type: ignore[attr-defined]
@@ -145,8 +158,8 @@ def show_rollout(
 
 
 def _count_rollout(algorithm: OnPolicy, chain: Chain, door: CallbackDoor, steps: Steps) -> bool:
-    """`show_rollout` to a callback that does not look at steps, as SB3's progress bar."""
-    # What the model keeps of episodes is all that can be seen.
+    """Do what `show_rollout` does, for a callback that does not read steps, such as SB3's progress bar."""
+    # Only the episodes that the model keeps can be seen.
     block = Block(chain, steps, most=algorithm.ep_info_buffer.maxlen)
     for _ in range(block.num_steps):
         algorithm.num_timesteps += block.num_envs
@@ -157,7 +170,12 @@ def _count_rollout(algorithm: OnPolicy, chain: Chain, door: CallbackDoor, steps:
 
 
 def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarray, dones: np.ndarray) -> None:
-    """Let a rollout be learnt from with what a callback has written into locals: rewards that are added, and ends."""
+    """Recompute advantages and returns from what a callback has written into locals.
+
+    Args:
+      rewards: what the callback has added to the rewards.
+      dones: the flags of ended episodes.
+    """
     buffer.rewards += rewards
     buffer.episode_starts[1:] = dones[:-1]
     algorithm._last_episode_starts = np.array(dones[-1])
@@ -165,13 +183,13 @@ def _apply_written(algorithm: OnPolicy, buffer: RolloutBuffer, rewards: np.ndarr
 
 
 def _last_values(algorithm: OnPolicy, dones: np.ndarray) -> torch.Tensor:
-    """The values of the observations after a rollout."""
+    """Return the values of the observations after a rollout."""
     observation = obs_as_tensor(algorithm._last_obs, algorithm.device)
     return values_in_torch(algorithm, observation, read_memory(algorithm), dones)
 
 
 def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[str, Any]:
-    """What the locals of SB3's `collect_rollouts` are in each step of a rollout when it calls callbacks."""
+    """Return the locals of SB3's `collect_rollouts` in each step of a rollout at which it calls callbacks."""
     lead, space = steps.dones.shape, algorithm.action_space
     observations = _in_shape_of(algorithm.observation_space, buffer.observations, lead)
     actions = clipped_actions = buffer.actions.reshape(*lead, *(space.shape or ()))
@@ -207,14 +225,14 @@ def _columns(algorithm: OnPolicy, buffer: RolloutBuffer, steps: Steps) -> dict[s
 
 
 def _in_shape_of(space: Space, observations: Any, lead: tuple[int, ...]) -> Any:
-    """Observations as environments give them: the buffer has one axis more if they are Discrete."""
+    """Return observations as environments return them. For Discrete observations the buffer has one axis more."""
     if isinstance(space, spaces.Dict):
         return {name: _in_shape_of(space[name], part, lead) for name, part in observations.items()}
     return observations.reshape(*lead, *(space.shape or ()))
 
 
 def _rows(column: Any) -> Sequence[Any]:
-    """The steps of an array, a tensor or a dict of these. All at once, which is several times as fast."""
+    """Return the steps of an array, a tensor or a dict of these: all at once, which is several times as fast."""
     if isinstance(column, dict):
         return [dict(zip(column, row)) for row in zip(*map(_rows, column.values()))]
     return column.unbind() if isinstance(column, torch.Tensor) else list(column)
@@ -223,18 +241,19 @@ def _rows(column: Any) -> Sequence[Any]:
 def show_steps(
     algorithm: OffPolicy, door: CallbackDoor, log_interval: int | None, ran: Ran, watched: bool, signals: Signals
 ) -> bool:
-    """Count steps of an off-policy program, call the callback for each, and keep and log the episodes that ended.
+    """Count the steps of a compiled off-policy function, call the callback for each, and keep and log ended episodes.
 
     Args:
-      ran: what the program gave.
-      watched: whether the callback may look at each step; else at the last one, at most.
+      ran: what the function returned.
+      watched: whether the callback may read each step; otherwise at most the last one.
       signals: released before the callback may take long.
 
     Returns:
-      False as soon as the callback says so.
+      False as soon as the callback does.
     """
     steps, taken, before, num_envs = ran.steps, ran.taken, ran.before, algorithm.n_envs
-    # (steps, num_envs, ...) of all steps where each is looked at; else of the last alone, whose infos may be looked at.
+    # (steps, num_envs, ...): of all steps if the callback reads each; else of the last one only, whose infos it may
+    # read.
     lead = slice(None) if watched else None
     final = jax.tree.map(lambda leaf: np.asarray(leaf)[lead], taken.final_observation)
     block, after = Block(ran.chain, steps, final), algorithm._last_obs
@@ -242,7 +261,7 @@ def show_steps(
     shown["replay_buffer"] = algorithm.replay_buffer
     shown.update(train_freq=algorithm._frequency, action_noise=algorithm.action_noise, log_interval=log_interval)
     shown.update(learning_starts=algorithm.learning_starts, continue_training=True)
-    shows_ends = has_shown_ends = door.sees_steps  # those of the program before, too
+    shows_ends = has_shown_ends = door.sees_steps  # also the ends that the previous call has shown
     outputs, count, goes_on, train_freq = steps.outputs, block.num_steps, True, algorithm._frequency.frequency
     rewards = np.array(outputs.reward)
     for step in range(count):
@@ -278,7 +297,7 @@ def show_steps(
             algorithm._update_info_buffer(ended, np.ones(len(ended), bool))
         algorithm._update_current_progress_remaining(algorithm.num_timesteps, algorithm._total_timesteps)
         if shows_ends and (watched or step == count - 1):
-            algorithm._on_step()  # which the program has left for after the callback
+            algorithm._on_step()  # the compiled function has left it until after the callback
         else:
             algorithm._count_step()
         for _ in ended:
@@ -286,12 +305,12 @@ def show_steps(
             if log_interval is not None and algorithm._episode_num % log_interval == 0:
                 algorithm.dump_logs()
     if not np.array_equal(rewards, outputs.reward, equal_nan=True):
-        algorithm.replay_buffer.replace_rewards(rewards)  # as SB3 stores what a callback has written into its locals
+        algorithm.replay_buffer.replace_rewards(rewards)  # SB3 stores what a callback has written into its locals
     return goes_on
 
 
 def _seen(algorithm: OffPolicy, taken: Taken) -> dict[str, Any]:
-    """The locals of SB3's `collect_rollouts` that tell of one step."""
+    """Return the locals of SB3's `collect_rollouts` that describe one step."""
     space = algorithm.action_space
     is_discrete = isinstance(space, spaces.Discrete)
     buffer_actions = np.array(taken.action, np.int64 if is_discrete else np.float32)

@@ -1,4 +1,14 @@
-"""When callbacks look, at which steps and whether as rollouts begin and end; and how long programs may run."""
+"""When callbacks read locals (at which steps, at starts and ends of rollouts), and how long compiled functions may run.
+
+    EvalCallback(eval_freq=4): step   1   2   3   4   5   6   7   8   9   ...
+      reads locals at                             #               #
+      quiet_steps before the step     3               3               3
+      calls of the compiled function  [- 4 steps -]   [- 4 steps -]   [- ...
+
+`quiet_steps` returns for how many of the next steps a callback reads nothing. An off-policy function may then take
+these steps and one more, because the callback is shown the last one. `on_step` is called for all of them, afterwards.
+An on-policy function runs as many whole iterations as fit into the quiet steps.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +31,33 @@ from stable_baselines3.common.callbacks import (
 from bridge.contrib import contrib_class
 from bridge.originals import has_own_methods
 
-# Of SB3's callbacks, those that do nothing but at steps that one can tell; MaskablePPO's of evaluations besides.
+# SB3's callbacks that act only at steps that can be computed ahead. MaskablePPO's callback of evaluations is one too.
 ACT_AT_STEPS = (EvalCallback, CheckpointCallback, EveryNTimesteps, LogEveryNTimesteps)
 MASKABLE_EVALUATION = ("common.maskable.callbacks", "MaskableEvalCallback")
 
 
 class QuietCallback(BaseCallback):
-    """A callback that says when it looks, so that a program of an off-policy training can run until then.
+    """Callback that announces when it next needs to see a step, so that off-policy training runs compiled until then.
 
-    `on_step` is called for every step, as ever. Locals are there where an episode ended, `dones` and `infos` alone, and
-    all of SB3's in the step that `quiet_steps` tells. `on_rollout_start` is called where programs begin, between two
-    steps. PPO and A2C show it every step, as any callback.
+    Use it as a base class for callbacks that need few steps. `on_step` is still called at every step. `self.locals`
+    holds only `dones` and `infos` at the steps where an episode ends, and all of SB3's locals at the announced step.
+    `on_rollout_start` is called when a compiled function starts, between two steps. PPO and A2C show it every step, as
+    any callback.
     """
 
     def quiet_steps(self, num_timesteps: int, num_envs: int) -> int:
-        """For how many of the next steps it does not look. If not overridden, never but where episodes end.
+        """Return for how many of the next steps it needs no locals. If not overridden, it needs only the ends of
+        episodes.
 
         Args:
-          num_timesteps: so many there were, of all environments together.
+          num_timesteps: how many steps all environments together have taken.
+          num_envs: how many environments there are.
         """
         return sys.maxsize
 
 
 def looks_at_steps(callback: BaseCallback) -> bool:
-    """Whether a callback may look at locals. Any may, but SB3's progress bar and its stand-in for no callback."""
+    """Return whether a callback may read locals: all except SB3's progress bar and its stand-in for no callback."""
     if has_own_methods(callback):
         return True
     if type(callback) is CallbackList:
@@ -55,7 +68,7 @@ def looks_at_steps(callback: BaseCallback) -> bool:
 
 
 def looks_at_rollouts(callback: BaseCallback) -> bool:
-    """Whether a callback does something as rollouts begin or end."""
+    """Return whether a callback does something when rollouts begin or end."""
     if type(callback) is CallbackList:
         return any(looks_at_rollouts(part) for part in callback.callbacks)
     names = ("on_rollout_start", "on_rollout_end", "_on_rollout_start", "_on_rollout_end")
@@ -65,7 +78,7 @@ def looks_at_rollouts(callback: BaseCallback) -> bool:
 
 
 def looks_at_each_step(callback: BaseCallback) -> bool:
-    """Whether a callback may look at locals in every step, rather than in those that `quiet_steps` tells."""
+    """Return whether a callback may read locals in every step, rather than in those that `quiet_steps` announces."""
     if has_own_methods(callback):
         return True
     if type(callback) is CallbackList:
@@ -75,13 +88,13 @@ def looks_at_each_step(callback: BaseCallback) -> bool:
 
 
 def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows_ends: bool = False) -> int:
-    """For how many of the next steps a callback neither looks at locals nor does anything.
+    """Return for how many of the next steps a callback neither reads locals nor does anything.
 
-    Known are SB3's own: by exact type, because subclasses may do anything.
+    Only SB3's own callbacks are known, by exact type, because subclasses may do anything.
 
     Args:
-      num_timesteps: so many there were, of all environments together.
-      shows_ends: whether it gets what a QuietCallback wants to see.
+      num_timesteps: how many steps all environments together have taken.
+      shows_ends: whether a QuietCallback is shown the ends of episodes, which it needs.
     """
     if not looks_at_steps(callback):
         return sys.maxsize
@@ -103,26 +116,27 @@ def quiet_steps(callback: BaseCallback, num_timesteps: int, num_envs: int, shows
     return 0
 
 
-# So long a Ctrl-C waits, or a progress bar, at most. Coming back to the host takes some milliseconds off-policy.
+# The longest time that a Ctrl-C or a progress bar should wait. Returning to the host takes some milliseconds
+# off-policy.
 SECONDS = 0.2
 
 
 class Pace:
-    """Counts of iterations that take about as long as a program may run: 1 at first, as nobody knows how long that is.
+    """Number of iterations per call that takes about SECONDS. It starts at 1, because the duration is not known yet.
 
-    How a training is cut into programs changes none of its numbers.
+    However training is split into calls, its results are the same.
     """
 
     def __init__(self) -> None:
         self._count = 1
 
     def next(self, most: int) -> int:
-        """How many iterations to run next, of `most`."""
+        """Return how many iterations to run next, at most `most`."""
         return min(self._count, most)
 
     @contextmanager
     def running(self, count: int) -> Iterator[None]:
-        """While a program runs with so many iterations."""
+        """Measure how long a compiled function takes for a number of iterations."""
         start = time.perf_counter()
         yield
         seconds = time.perf_counter() - start

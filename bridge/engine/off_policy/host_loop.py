@@ -1,4 +1,7 @@
-"""Collecting for an off-policy algorithm in environments on the host: SB3's loop, without what nobody looks at."""
+"""Collecting for an off-policy algorithm in environments on the host: SB3's loop, with a compiled policy.
+
+Locals that no callback reads are left out.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ def collect_rollouts(
     log_interval: int | None = None,
     begun: int | None = None,
 ) -> RolloutReturn:
-    """SB3's `collect_rollouts`. Locals are updated only in steps that the callback may look at.
+    """Collect a rollout as SB3's `collect_rollouts`. Locals are updated only in steps that the callback may read.
 
     Args:
       algorithm: its `_sample_action` acts.
       plan: of this rollout.
-      door: to the callback.
       env, train_freq, replay_buffer, action_noise, learning_starts, log_interval: SB3's.
-      begun: how many steps of the rollout there were, if the callback has been told that it starts.
+      door: to the callback.
+      begun: how many steps of the rollout have been taken, if `on_rollout_start` has been called; else None.
     """
     num_envs = env.num_envs
     assert train_freq.frequency > 0, COLLECTS_NOTHING
@@ -73,8 +76,8 @@ def collect_rollouts(
         continue_training = door.on_step(shown if may_look else None)
         if not continue_training:
             return RolloutReturn(num_steps * num_envs, num_episodes, continue_training=False)
-        ended = np.asarray(dones).nonzero()[0].tolist()  # SB3 takes a list too
-        # StepInfos have `episode` at ends alone, and are made when they are read.
+        ended = np.asarray(dones).nonzero()[0].tolist()  # SB3 accepts a list too
+        # StepInfos have `episode` only where an episode ended, and are created when they are read.
         if ended or calls_hook or type(infos) is not StepInfos:
             algorithm._update_info_buffer(infos, dones)
         algorithm._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)

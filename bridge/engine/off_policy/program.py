@@ -1,4 +1,16 @@
-"""Programs of off-policy algorithms on JAX environments: steps and updates, by jaxenvs.learn's driver."""
+"""Compiled off-policy training on JAX environments: steps and updates in one function, by jaxenvs.learn's driver.
+
+    host                                     compiled function (driver.run)
+    weights and moments, as vectors  ---->   until a limit is reached:
+    environments and wrappers        ---->     update, if one is due
+    replay store, which is donated   ---->     act, step all environments, store the transitions
+    progress, action noise, key      ---->     keep what callbacks and logs will be shown of the step
+    everything is written back, and  <----
+    callbacks are shown the steps
+
+The limits are a number of steps (until a callback needs to see one) and a number of ended episodes (until a log is
+due). Results are bitwise identical however training is split into calls.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +40,11 @@ from jaxenvs.learn.off_policy.iteration import ExplorationState, Iteration
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import require_goals
 
-# A program has room for what the host needs of so many steps, and of so many of all environments together.
+# A call can keep what the host needs of at most this many steps of each environment, and of all together.
 MOST_STEPS, MOST_OF_ALL = 4096, 65_536
 
-# Steps; as somebody sees them; and, where that is the last alone, the observation before it, unless it is the first.
+# The steps; what callbacks see of them; and, if that is the last step only, the observation before it, unless it is the
+# first step.
 Kept = tuple[Steps, Taken, Any]
 
 
@@ -51,15 +64,17 @@ def _train(
     action_noise: Lanes,
     key_data: jax.Array,
 ) -> tuple[driver.Run, End, Kept]:
-    """
+    """Run the driver: the updates that are due, and steps, in turns.
+
     Args:
       policy: without weights.
       optimizers: by the names of parameters.
-      most: for how many steps there is room.
-      is_watched: whether every step is kept, for somebody who looks at each.
+      most: how many steps can be kept.
+      is_watched: whether every step is kept, for a callback that sees each.
 
     Returns:
-      The run, without what was kept and where the environments are, which follow, in turn.
+      The run, without what was kept and without the environments; then the final state of the environments; then what
+        was kept.
     """
     inner = environments.stepping()
 
@@ -86,13 +101,13 @@ def _train(
 
 @dataclasses.dataclass(frozen=True)
 class KeepSteps:
-    """What the host needs of steps: every one's Steps, and every one or the last one as callbacks see it."""
+    """Rule for what is kept of steps: the Steps of each, and of each or only the last what callbacks see."""
 
     most: int
     is_watched: bool
 
     def empty(self, given: Any) -> Kept:
-        """See driver.Keep."""
+        """Return what is kept before the first step, from the shapes of what a step returns."""
         action, (steps, *seen) = given
         taken = Taken(action, *seen)
         if self.is_watched:
@@ -100,7 +115,7 @@ class KeepSteps:
         return zeros(steps, self.most), zeros(taken), zeros(taken.observation)
 
     def put(self, kept: Kept, count: jax.Array, given: Any) -> Kept:
-        """See driver.Keep."""
+        """Return what is kept after the step with the number `count`."""
         action, (steps, *seen) = given
         taken, all_steps = Taken(action, *seen), put(kept[0], count, steps)
         if self.is_watched:
@@ -110,9 +125,10 @@ class KeepSteps:
 
 @functools.cache
 def program(mesh: Mesh | None) -> Callable[..., Any]:
-    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs.
+    """Return the compiled function, jitted once per process.
 
-    The store is donated: a copy of a million rows would take longer than an update.
+    JAX keeps the code for each structure of arguments, so models of one shape share it. The store is donated: copying a
+    million rows would take longer than an update.
     """
 
     def train(
@@ -132,8 +148,8 @@ def program(mesh: Mesh | None) -> Callable[..., Any]:
 
 
 def _specs(mesh: Mesh, environments: Environments, is_watched: bool) -> tuple[driver.Run, Any, Any]:
-    """How what the program gives is divided."""
-    lanes: Any  # in the places of arrays
+    """Return how the results of the compiled function are divided over devices."""
+    lanes: Any  # they stand for arrays
     same: Any
     (lanes, same), many = layouts(mesh), layout_behind(mesh)
     exploration = ExplorationState(CollectorState((), ()), lanes, lanes)
@@ -143,31 +159,31 @@ def _specs(mesh: Mesh, environments: Environments, is_watched: bool) -> tuple[dr
 
 
 def most_steps(num_envs: int) -> int:
-    """How many steps one program has room for."""
+    """Return how many steps of each environment one call can take."""
     return max(1, min(MOST_STEPS, MOST_OF_ALL // num_envs))
 
 
 def run_steps(
     algorithm: OffPolicy, plan: Plan, steps: int, episodes: float, is_watched: bool, is_seen: bool = False
 ) -> Ran:
-    """Run the program, and leave what it gave where SB3 has it.
+    """Run the compiled function, and write its results back to where SB3 has them.
 
     Args:
-      steps: at most so many of each environment. With 0, only the update that is due.
-      episodes: stop as soon as so many have ended.
-      is_watched: whether somebody looks at each step. `steps` are at most those of one iteration then.
-      is_seen: whether somebody looks at the last step. What `_on_step` does after each that is looked at is the
-        caller's, once it was looked at.
+      steps: take at most this many steps of each environment. With 0, run only the update that is due.
+      episodes: stop as soon as this many episodes have ended.
+      is_watched: whether a callback sees each step. Then `steps` is at most the length of one iteration.
+      is_seen: whether a callback sees the last step. After each step that a callback sees, the caller does what
+        `_on_step` does, once the callback has seen it.
 
     Raises:
-      ValueError: parameters became NaN. Those from before are kept, as are the environments and all counts; the replay
-        buffer also holds the steps that were taken.
+      ValueError: parameters became NaN. The previous parameters are kept, as are the environments and all counts; the
+        replay buffer also holds the steps that were taken.
     """
     chain, learner, buffer, settings = plan.chain, plan.learner, algorithm.replay_buffer, algorithm._settings_now()
     assert chain is not None
     assert learner is not None
     before, num_envs, mesh = algorithm._last_obs, algorithm.n_envs, plan.mesh
-    bound = committed if mesh is None else (lambda tree: tree)  # what is divided is where it is to be
+    bound = committed if mesh is None else (lambda tree: tree)  # arrays that are divided over devices are in place
     most = settings.train_freq if is_watched else most_steps(num_envs)
     static_part = plan.network, tuple(learner.exported.items()), most, is_watched
     rates = schedules(algorithm, steps, most)
@@ -175,7 +191,7 @@ def run_steps(
     environments = Environments.of(chain, before)
     environments = dataclasses.replace(environments, env_state=bound(environments.env_state))
     progress, action_noise, key = algorithm._progress()
-    # Last, because whatever fails from here on has to give it back.
+    # Last, because whatever fails from here on must return the store to the buffer.
     left = int(-(-max(algorithm._total_timesteps - algorithm.num_timesteps, 0) // num_envs))
     replay = bound(buffer.lend(before, left + settings.train_freq, mesh))
     episodes = min(episodes, buffer.episodes_left(replay), 2**31 - 1)
@@ -204,7 +220,7 @@ def run_steps(
     all_steps = jax.tree.map(lambda leaf: leaf[:count], all_steps)
     _write_back(algorithm, plan, run, host, end, all_steps)
     if settings.hindsight is not None and host.progress.is_due:
-        buffer.require_whole_episode()  # as SB3, before an update
+        buffer.require_whole_episode()  # as SB3 does before an update
     if is_watched:
         taken = jax.tree.map(lambda leaf: leaf[:count], taken)
     observation, final_observation = (as_given(before, each) for each in (taken.observation, taken.final_observation))
@@ -250,12 +266,13 @@ def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.
 
 
 def schedules(algorithm: OffPolicy, steps: int, most: int) -> driver.Rates:
-    """The learning rate of an update before each of the next steps, and the share of random actions in it, (most,).
+    """Return the learning rate and the share of random actions for each of the next steps, each (most,).
 
-    Both are SB3's schedules, which may be any function of the progress.
+    The learning rate is that of an update before the step. Both are SB3's schedules, which may be any function of the
+    progress.
     """
     total, num_envs = algorithm._total_timesteps, algorithm.n_envs
-    # As SB3 has it: from the step before, which is 1 where there was none.
+    # As in SB3, the progress before a step is what the previous step left: 1 before the first.
     progress = 1 - (algorithm.num_timesteps + num_envs * np.arange(max(steps, 1))) / total
     now = algorithm._current_progress_remaining
     learning_rate, exploration_rate = np.zeros(most, np.float32), np.zeros(most, np.float32)

@@ -1,1 +1,1 @@
-"""Programs of PPO and A2C: collecting rollouts, updating, and whole iterations of both."""
+"""Compiled functions of PPO and A2C: collecting rollouts, updating, and whole iterations of both."""

@@ -25,22 +25,23 @@ from bridge.vec_env.actions import as_sb3_gives
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.interfaces import Arrays, Observation
 
-# Last observations of truncated episodes are valued by so many at once.
+# The last observations of truncated episodes are evaluated in batches of at most this many.
 MOST_ROWS = 256
 
 
 class HostRollout:
-    """One rollout in environments on the host: what `OnPolicyAlgorithm.collect_rollouts` does, by compiled functions.
+    """Rollout in environments on the host: what `OnPolicyAlgorithm.collect_rollouts` does, with compiled functions.
 
-    The calls of user code are SB3's, in the same order, and the rollout buffer ends the same. Values and probabilities
-    are computed in each step only if user code may run in it, else for all steps at once.
+    The calls of user code are SB3's, in the same order, and the rollout buffer ends with the same contents. Values and
+    log-probabilities are computed in each step only if user code may run in it, otherwise for all steps at once.
 
     Args:
-      plan: its actor acts, as long as it still is the policy, which is compared after each step in which user code may
+      algorithm: the model.
+      plan: its actor acts, as long as it still is the policy. This is checked after each step in which user code may
         run. If it is not, PyTorch's policy acts in the rest of the rollout.
       env, door: called as by SB3.
       buffer: is overwritten.
-      sde_sample_freq: for how many steps the noise stays.
+      sde_sample_freq: for how many steps the noise stays the same.
     """
 
     def __init__(
@@ -63,28 +64,28 @@ class HostRollout:
         self._truncated: list[tuple[int, int, Any, Any]] = []
 
     def run(self, has_begun: bool = False) -> bool:
-        """Collect it.
+        """Collect the rollout.
 
         Args:
-          has_begun: whether the callback has been told that the rollout starts.
+          has_begun: whether the callback's `on_rollout_start` has been called.
 
         Returns:
-          False as soon as the callback says stop.
+          False as soon as the callback stops training.
 
         Raises:
-          ValueError: what the policy computes is NaN. Environments are where they were when it did.
+          ValueError: the policy returned NaN. The environments are where they were at that step.
         """
         algorithm, plan, num_envs = self._algorithm, self._plan, self._env.num_envs
         if algorithm.policy.training:
             algorithm.policy.set_training_mode(False)
         self._buffer.reset()
         if algorithm.use_sde:
-            # For `predict`, whose noise is PyTorch's, to have the present deviation.
+            # So that `predict`, which draws noise in PyTorch, uses the present standard deviation.
             algorithm.policy.reset_noise(num_envs)
         if not has_begun:
             self._door.on_rollout_start()
         self._watched = self._door.sees_steps
-        # Whether user code may run in each step, and change what acts.
+        # Whether user code may run in each step, and change the policy.
         self._syncs = self._watched or plan.environments is not None or not BETWEEN_ROLLOUTS.issuperset(plan.others)
         self._memory: Any = read_memory(algorithm)
         self._actor: JudgingActor | None = None
@@ -116,7 +117,7 @@ class HostRollout:
         if self._watched:
             if not isinstance(algorithm.action_space, spaces.Box):
                 actions = np.array(actions, clipped_actions.dtype)
-            actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # for writing
+            actions, values, log_probs = np.array(actions), np.array(values), np.array(log_probs)  # writable copies
             taken = {"actions": actions, "values": values, "log_probs": log_probs, "clipped_actions": clipped_actions}
             came = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos, "n_steps": step}
             shown = self._locals(observation, taken, came)
@@ -134,7 +135,7 @@ class HostRollout:
         return True
 
     def _seen(self, observation: Arrays) -> Observation:
-        """What the policy is given: the observation with action masks, or with what a recurrent policy remembers."""
+        """Return the policy's input: the observation, with action masks or the recurrent state if there are any."""
         algorithm = self._algorithm
         if algorithm._masks:
             masks = np.stack(self._env.env_method("action_masks"))
@@ -145,8 +146,11 @@ class HostRollout:
         return observation
 
     def _act(self, seen: Observation, step: int) -> Any:
-        """Actions, the actions that environments take, and where they are computed now values, probabilities and the
-        next recurrent state."""
+        """Return actions, and the actions that environments take, followed by what else is computed in this step.
+
+        These are values and log-probabilities, unless they are computed for all steps at once, and the next state of a
+        recurrent policy.
+        """
         if self._actor is not None:
             act = self._actor.act_and_judge if self._syncs else self._actor.act
             return act(seen, self._noise[step])
@@ -155,7 +159,7 @@ class HostRollout:
         return _act_in_torch(self._algorithm, seen)
 
     def _locals(self, observation: Any, taken: dict[str, Any], came: dict[str, Any]) -> dict[str, Any]:
-        """SB3's locals when it calls the callback."""
+        """Return SB3's locals when it calls the callback."""
         algorithm, shown = self._algorithm, self._shown
         shown.update(came, actions=taken["actions"])
         if not algorithm.MASKS:
@@ -169,18 +173,18 @@ class HostRollout:
         return shown
 
     def _end_episodes(self, step: int, ended: list[int], infos: Infos, dones: Any) -> None:
-        # StepInfos have `episode` at ends alone, and are made when they are read.
+        # StepInfos have `episode` only where an episode ended, and are created when they are read.
         if ended or self._calls_hook or type(infos) is not StepInfos:
             self._algorithm._update_info_buffer(infos, dones)
         for index in ended:
             if infos[index].get("TimeLimit.truncated", False) and infos[index].get("terminal_observation") is not None:
-                # A copy: environments may use the memory again before the rollout ends.
+                # A copy, because environments may reuse the memory before the rollout ends.
                 last = jax.tree.map(np.array, infos[index]["terminal_observation"])
                 memory = jax.tree.map(operator.itemgetter(index), self._memory)
                 self._truncated.append((step, index, last, memory))
 
     def _store(self, step: int, observation: Any, seen: Any, actions: Any, rewards: Any) -> None:
-        """What SB3's `buffer.add` does, but for values and probabilities."""
+        """Do what SB3's `buffer.add` does, except for values and log-probabilities."""
         buffer: Any = self._buffer
         if isinstance(observation, dict):
             for name, part in observation.items():
@@ -195,7 +199,10 @@ class HostRollout:
         buffer.pos = step + 1
 
     def _look_again(self) -> None:
-        """Anything may have changed, and what was acted and valued so far is the policy's from before."""
+        """Update what depends on the policy after user code, which may have changed it.
+
+        Everything that was acted and evaluated so far belongs to the policy from before.
+        """
         self._add_last_values()
         if self._actor is not None and not self._plan.acts_as_planned(self._algorithm.policy):
             self._actor = None
@@ -225,9 +232,9 @@ class HostRollout:
         self._door.on_rollout_end(end)
 
     def _add_last_values(self) -> None:
-        """Add the discounted values of last observations to the rewards of steps and environments, and forget these.
+        """Add the discounted values of the last observations of truncated episodes to the rewards, and forget these.
 
-        By PyTorch: there are few, and a function would be compiled for each number of them.
+        PyTorch computes them: there are few, and a function would be compiled for each number of them.
         """
         algorithm, truncated = self._algorithm, self._truncated
         for first in range(0, len(truncated), MOST_ROWS):
@@ -255,11 +262,11 @@ def _act_in_torch(algorithm: OnPolicy, observation: Any) -> Any:
 
 
 def values_in_torch(algorithm: OnPolicy, observation: Any, memory: Memory | None, starts: np.ndarray) -> torch.Tensor:
-    """Those of PyTorch's policy.
+    """Return the values that PyTorch's policy computes.
 
     Args:
       observation: tensors.
-      memory, starts: what is remembered, and where episodes begin, of a recurrent policy.
+      memory, starts: of a recurrent policy, its state and where episodes begin.
     """
     further: tuple[Any, ...] = ()
     if memory is not None:

@@ -1,4 +1,4 @@
-"""Programs of PPO and A2C on JAX environments: a rollout, or iterations that nobody looks into."""
+"""Compiled functions of PPO and A2C on JAX environments: one rollout, or several whole iterations."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from jaxenvs.learn.learner_state import POLICY
 from jaxenvs.learn.loop import Limits, Loop, run, zeros
 from jaxenvs.learn.on_policy import loop as on_policy
 
-# A program has room for what the host needs of so many iterations, and of so many steps of all environments together.
+# A call can keep what the host needs of at most this many iterations, and of at most this many steps of all
+# environments together.
 MOST_ITERATIONS, MOST_STEPS = 100, 16_384
 
 
 @struct
 class Collecting:
-    """What both programs take.
+    """Arguments that both compiled functions share.
 
     Attributes:
       network: the policy, without weights.
       sde_sample_freq: for how many steps the noise of actions stays the same.
-      keeps_final_observation: whether somebody looks at the last observations of episodes.
-      axis_name: of the devices over which lanes are divided, inside of such a program.
-      gamma, buffer_gamma, gae_lambda: as SB3 has them: its buffer keeps numbers of its own, which callbacks may change.
-      key: its data.
+      keeps_final_observation: whether user code may read the last observations of episodes.
+      axis_name: the axis of the devices over which environments are divided, inside a function for several devices.
+      gamma, buffer_gamma, gae_lambda: as in SB3, whose buffer has its own copies, which callbacks may change.
+      key: the data of a key.
     """
 
     network: ExportedPolicy = static()
@@ -72,7 +73,7 @@ class Collecting:
         n_steps: int,
         keeps_final_observation: bool = False,
     ) -> Collecting:
-        """That of a model, into a buffer."""
+        """Return the arguments for a model and a rollout buffer."""
         memory = read_memory(algorithm)
         recalled = None if memory is None else (memory, np.asarray(algorithm._last_episode_starts, bool))
         environments = Environments.of(chain, algorithm._last_obs, algorithm._masks, recalled)
@@ -80,19 +81,19 @@ class Collecting:
         return cls(*static_part, algorithm.gamma, buffer.gamma, buffer.gae_lambda, environments, algorithm.key)
 
     def layout(self, lanes: Any, same: Any) -> Collecting:
-        """See Divisible."""
+        """Return how arrays are divided over devices: `lanes` for arrays with an axis of environments, else `same`."""
         numbers = dict.fromkeys(("gamma", "buffer_gamma", "gae_lambda", "key"), same)
         return dataclasses.replace(self, environments=self.environments.layout(lanes, same), **numbers)
 
     def of_one_device(self, mesh: Mesh) -> Collecting:
-        """See Divisible."""
+        """Return the part of one device, inside a function that is compiled for the devices of a mesh."""
         environments = self.environments.of_one_device(mesh)
         return dataclasses.replace(self, environments=environments, axis_name=mesh.axis_names[0])
 
     def rollout(
         self, params: jax.Array, start: CollectorState, key: jax.Array
     ) -> tuple[CollectorState, Rollout, Steps]:
-        """A rollout, in traced code."""
+        """Collect a rollout, in traced code."""
         return collect(
             self.network,
             params,
@@ -109,14 +110,14 @@ class Collecting:
 
 @dataclasses.dataclass
 class Collected:
-    """What took place in a program, and nowhere else yet.
+    """Results of a compiled function that have not been written back yet.
 
     Attributes:
-      chain: the environments; end: where they are.
-      key: the next one, as data.
+      chain: the environments; end: their final state.
+      key: the data of the next key.
       rollout: the last one.
-      steps: of all rollouts, one after the other.
-      learner: parameters and moments after the updates, if there were any; metrics: of each of these, but for the
+      steps: the steps of all rollouts, one after the other.
+      learner: parameters and moments after the updates, if there were any; metrics: of each update, except for the
         explained variance.
     """
 
@@ -145,7 +146,7 @@ def _iterations(
     learner: LearnerState,
     collecting: Collecting,
 ) -> tuple[End, Any]:
-    """So many iterations, each with settings of its own. Besides, whether there was no NaN in each."""
+    """Run `count` iterations, each with its settings. The results include whether each was free of NaN."""
     of_each = transformations(optimizers, numbers)
     dtype = learner.params[POLICY].dtype
     most = jax.tree.leaves(settings)[0].shape[0]
@@ -154,11 +155,11 @@ def _iterations(
 
     def iterate(carry: Any, number: jax.Array, _: None) -> Any:
         now = jax.tree.map(lambda leaf: leaf[number].astype(dtype), settings)
-        # The keys of one iteration are those of a rollout and of an update that are programs each.
+        # An iteration uses the same keys as a rollout and an update that are compiled separately.
         state, rollout, steps, metrics = on_policy.iterate(
             now, network, of_each, collecting.rollout, on_policy.in_turn, *carry[0]
         )
-        metrics.pop("explained_variance")  # computed on the host, where NaN is a number
+        metrics.pop("explained_variance")  # computed on the host, where NaN is allowed
         is_sound = ~(jnp.isnan(rollout.log_prob).any() | jnp.isnan(state[0].params[POLICY]).any())
         return (state, rollout), (steps, metrics, all_of(is_sound, collecting.axis_name))
 
@@ -170,7 +171,10 @@ def _iterations(
 
 @functools.cache
 def _programs(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Jitted once for the process: JAX keeps a program for each structure, so models of one shape share theirs."""
+    """Return the two compiled functions, of a rollout and of iterations, jitted once per process.
+
+    JAX keeps the code for each structure of arguments, so models of one shape share it.
+    """
 
     def rollout(params: jax.Array, collecting: Collecting) -> tuple[End, Any]:
         end, same, many, _ = _specs(mesh, collecting)
@@ -186,7 +190,7 @@ def _programs(mesh: Mesh | None) -> tuple[Callable[..., Any], Callable[..., Any]
 
 
 def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
-    """How results are divided: where environments end, what all have, steps, and steps of iterations."""
+    """Return how results are divided over devices: final states, equal parts, steps, and steps of iterations."""
     if mesh is None:
         return (None,) * 4
     lanes, same = layouts(mesh)
@@ -197,14 +201,16 @@ def _specs(mesh: Mesh | None, collecting: Collecting) -> tuple[Any, ...]:
 def run_rollout(
     algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, n_steps: int, keeps_final_observation: bool
 ) -> Collected:
-    """Run the program of one rollout. Nothing changes: one that was interrupted, or that fails, did not take place.
+    """Run the compiled function of one rollout, without changing anything.
+
+    If it fails or is interrupted, it has no effect.
 
     Args:
-      buffer: what it is for, whose discounts count.
-      keeps_final_observation: whether somebody looks at the last observations of episodes.
+      buffer: the buffer for the rollout, whose discounts are used.
+      keeps_final_observation: whether user code may read the last observations of episodes.
 
     Raises:
-      ValueError: what the policy computed is NaN, at which Stable-Baselines3 fails too.
+      ValueError: the policy returned NaN, at which Stable-Baselines3 fails too.
     """
     chain = plan.chain
     assert chain is not None
@@ -221,13 +227,13 @@ def run_rollout(
 
 
 def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
-    """How many iterations one program can run: 0 if none can follow another there."""
+    """Return how many iterations one compiled function can run; 0 if iterations cannot be combined."""
     chain, learner, buffer = plan.chain, plan.learner, algorithm.rollout_buffer
     if plan.mode is not Mode.PROGRAM or plan.others or learner is None or chain is None or not chain.goes_on:
         return 0
     if buffer.buffer_size != algorithm.n_steps or is_large(learner, buffer, algorithm):
         return 0
-    # The rollout buffer cuts numbers where wrappers give floats for a space of integers.
+    # If wrappers return floats for a space of integers, SB3's rollout buffer truncates them.
     given = jax.tree.leaves(chain.observation_structure())
     space: Any = algorithm.observation_space
     spaces = [space[name] for name in sorted(space)] if hasattr(space, "spaces") else [space]
@@ -237,18 +243,18 @@ def most_iterations(algorithm: OnPolicy, plan: Plan) -> int:
 
 
 def room(n_steps: int, num_envs: int) -> int:
-    """For how many iterations with rollouts of this size a program has room."""
+    """Return how many iterations with rollouts of this size one call can run."""
     return max(1, min(MOST_ITERATIONS, MOST_STEPS // (n_steps * num_envs)))
 
 
 def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySettings]) -> Collected | None:
-    """Run the program of iterations. Nothing changes.
+    """Run the compiled function of several iterations, without changing anything.
 
     Args:
       settings: of each iteration.
 
     Returns:
-      None if something became NaN: iteration by iteration, it shows what and when.
+      None if something became NaN. Running iteration by iteration then shows what and when.
     """
     chain, learner, count, n_steps = plan.chain, plan.learner, len(settings), algorithm.n_steps
     assert chain is not None
@@ -272,14 +278,14 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
 
 
 def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected) -> None:
-    """Leave what a program gave in the policy, the rollout buffer, the environments and the model.
+    """Write the results of a compiled function back to the policy, the rollout buffer, the environments and the model.
 
     Raises:
-      ValueError: weights became NaN, or the buffer is of another size. Nothing changed.
+      ValueError: weights became NaN, or the buffer has another size. Nothing has changed.
     """
     n_steps, dones = len(ran.rollout.reward), ran.steps.dones
     for _ in range(len(dones) // n_steps if algorithm.use_sde else 0):
-        # For `predict`, whose noise is PyTorch's, to have the present deviation.
+        # So that `predict`, which draws noise in PyTorch, uses the present standard deviation.
         algorithm.policy.reset_noise(algorithm.n_envs)
     if algorithm.policy.training:
         algorithm.policy.set_training_mode(False)

@@ -1,9 +1,12 @@
-"""Whether the code of environments may reach the model that learns from them: self-play, resets by value.
+"""Search for references from environments to the model that learns from them, as self-play and resets by value have.
 
-Environments are stepped between updates, whose results may be in vectors meanwhile. One that reads the model's networks
-would read old weights, and what it writes into them would be lost. So an environment in this process is followed
-through everything that its objects hold and that its functions name. Where that leads to a network, an algorithm or a
-callback, or where looking ends, the environment is user code.
+    env -> attributes, items, cells, globals that its functions name, ... -> a network, algorithm or callback?
+                                                                             yes: the environment is user code
+
+Environments are stepped between updates, whose results may be in vectors meanwhile. An environment that reads the
+model's networks would read old weights, and what it writes into them would be lost. So an environment in this process
+is followed through everything that its objects hold and that its functions name. If that leads to a network, an
+algorithm or a callback, or to something that cannot be followed, the environment is treated as user code.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from bridge.libraries import INSTALLED, is_library
 from bridge.originals import has_own_methods
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 
-# More references than this are not looked at.
+# The search stops after this many references.
 MOST_REFERENCES = 100_000
-# Packages of environments and what they compute with, which know of no model.
+# Packages of environments and of what they compute with. None of them holds a model.
 BESIDE_LIBRARIES = frozenset(
     (
         *("ale_py", "Box2D", "cv2", "glfw", "mujoco", "OpenGL", "PIL", "pygame", "pybullet", "envpool", "minatar"),
@@ -50,16 +53,16 @@ BESIDE_LIBRARIES = frozenset(
         *("requests", "rich", "tensorboard", "tqdm", "yaml", "zmq"),
     )
 )
-# By these, code can find anything.
+# With these, code can reach any object.
 ANYTHING = frozenset(("eval", "exec", "globals", "__import__", "compile", "locals", "breakpoint"))
 FINDERS = frozenset(("gc", "inspect", "sys", "importlib", "ctypes", "builtins", "__main__"))
-# Hold no Python object, or nothing that leads to a model.
+# Types that hold no Python object, or nothing that leads to a model.
 PLAIN = frozenset((bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(...)))
 CONTAINERS = (list, tuple, dict, set, frozenset)
 NUMPYS = (np.dtype, np.generic, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 OTHERS = (io.IOBase, logging.Logger, multiprocessing.process.BaseProcess, gymnasium.Space)
 CLOSED = (*NUMPYS, *OTHERS)
-# Compiled functions are called with arrays alone, and other processes have copies.
+# Not followed: compiled functions get only arrays, and other processes have copies.
 ELSEWHERE = (JaxVecEnv, WorkerVecEnv, ProcessVecEnv, SubprocVecEnv)
 MODELS = (BaseAlgorithm, BaseCallback, torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 
@@ -75,12 +78,12 @@ def why_reached(env: VecEnv | None, algorithm: object) -> str | None:
 
 
 class _Walk:
-    """Follows references, breadth first."""
+    """Breadth-first search through references."""
 
     def __init__(self, algorithm: object) -> None:
         self._models = {id(algorithm), id(vars(algorithm))}
         self._seen: set[int] = set()
-        self._kept: list[object] = []  # so that no id is that of another object
+        self._kept: list[object] = []  # keeps objects alive, so that no id is reused
         self._next: collections.deque[tuple[object, str]] = collections.deque()
         self._count = 0
 
@@ -99,7 +102,7 @@ class _Walk:
 
     def _add(self, thing: object, name: str) -> None:
         self._count += 1
-        # Of exactly these: somebody's subclass of a number may hold anything.
+        # By exact type: a user's subclass of a number may hold anything.
         if type(thing) in PLAIN or id(thing) in self._seen:
             return
         if isinstance(thing, CLOSED) and is_trusted(module_of(type(thing))):
@@ -110,7 +113,7 @@ class _Walk:
 
     def _add_all(self, items: Iterable[tuple[object, object]], prefix: str) -> None:
         for key, value in list(items):
-            # Names are made where they may be told alone: tables have thousands of numbers.
+            # Names are only made where they may be reported: tables have thousands of numbers.
             if type(key) not in PLAIN:
                 self._add(key, f"a key of {prefix}")
             if type(value) not in PLAIN:
@@ -135,7 +138,8 @@ class _Walk:
         if isinstance(thing, type):
             self._visit_class(thing)
         elif isinstance(thing, types.BuiltinFunctionType | types.MethodWrapperType):
-            if not isinstance(thing.__self__, types.ModuleType):  # a method of a list or of what else C makes
+            # a method of a list or of another object implemented in C
+            if not isinstance(thing.__self__, types.ModuleType):
                 self._add(thing.__self__, name)
         elif isinstance(thing, weakref.ReferenceType):
             self._add(thing(), name)
@@ -151,7 +155,9 @@ class _Walk:
         return None
 
     def _visit_object(self, thing: object, name: str, referents: Iterable[object]) -> None:
-        """What an object holds: attributes and referents, which are items, slots, cells, and what C's objects have."""
+        """Visit what an object holds: attributes and referents, which are items, slots, cells, and the contents of C
+        objects.
+        """
         if type(thing) not in CONTAINERS:
             self._add(type(thing), type(thing).__name__)
         attributes = getattr(thing, "__dict__", None)
@@ -165,14 +171,14 @@ class _Walk:
         for each in cls.__mro__:
             is_ours = not is_trusted(module_of(each))
             for name, value in vars(each).items():
-                # Into a library's class somebody may have put a model, or a method of their own.
+                # User code may have put a model, or a method, into a library's class.
                 if is_ours or isinstance(value, MODELS) or id(value) in self._models or is_function_of_others(value):
                     self._add(value, f"{cls.__name__}.{name}")
 
     def _visit_function(self, function: types.FunctionType) -> str | None:
         name = function.__qualname__
         for cell in function.__closure__ or ():
-            if cell != types.CellType():  # one that is empty is of a name that is yet to be given
+            if cell != types.CellType():  # an empty cell belongs to a name without a value yet
                 self._add(cell.cell_contents, name)
         if is_trusted(module_of(function)):
             return None
@@ -196,7 +202,10 @@ class _Walk:
         return None
 
     def _add_named(self, thing: object, code: types.CodeType, name: str) -> None:
-        """Of a module of another package, what the code names alone: nobody's model is in all that it imports."""
+        """Add an object that code names. From an installed module, add only what the code names in it.
+
+        Such a module imports much else, which does not lead to the user's model.
+        """
         self._add(thing, name)
         if not isinstance(thing, types.ModuleType) or not is_installed(thing.__name__):
             return
@@ -218,7 +227,7 @@ class _Walk:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function, and of those inside of it."""
+    """Yield the code of a function, and of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -227,7 +236,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(maxsize=4096)
 def _globals(code: types.CodeType) -> tuple[str, ...]:
-    """The names of globals that code reads."""
+    """Return the names of globals that code reads."""
     return tuple(
         dict.fromkeys(
             str(each.argval) for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")
@@ -237,43 +246,43 @@ def _globals(code: types.CodeType) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _imports(code: types.CodeType, package: str) -> tuple[str, ...]:
-    """The names of the modules that code imports."""
+    """Return the names of the modules that code imports."""
     found, level = [], 0
     instructions = list(dis.get_instructions(code))
     for at, each in enumerate(instructions):
         if each.opname != "IMPORT_NAME":
             continue
-        # What is pushed before: the level, which is how many dots there are, and the names to import.
+        # The two instructions before push the level, which is the number of dots, and the names to import.
         level = instructions[at - 2].argval
         dots = "." * level if isinstance(level, int) else ""
         module = importlib.util.resolve_name(f"{dots}{each.argval or ''}", package or None) if dots else each.argval
         found.append(module)
-        for name in instructions[at - 1].argval or ():  # which may be modules too
+        for name in instructions[at - 1].argval or ():  # they may be modules too
             if f"{module}.{name}" in sys.modules:
                 found.append(f"{module}.{name}")
     return tuple(found)
 
 
 def module_of(thing: object) -> str:
-    """The name of the module of a class or a function; of what C makes and has none, a built-in one."""
+    """Return the name of the module of a class or a function; "builtins" for C objects without one."""
     module = getattr(thing, "__module__", None)
     return module if isinstance(module, str) else "builtins"
 
 
 def is_function_of_others(value: object) -> bool:
-    """Whether a value in a library's class is a function that does not come from a library."""
+    """Return whether a value in a library's class is a function that does not come from a library."""
     return isinstance(value, types.FunctionType) and not is_trusted(module_of(value))
 
 
 @functools.lru_cache(maxsize=4096)
 def is_trusted(module: str) -> bool:
-    """Whether a module is of a library that knows of no model."""
+    """Return whether a module belongs to a library that holds no model."""
     root = module.partition(".")[0]
     return module == "builtins" or is_library(root) or root in BESIDE_LIBRARIES
 
 
 @functools.lru_cache(maxsize=4096)
 def is_installed(module: str) -> bool:
-    """Whether a module is in a package that was installed, rather than in files of the user's."""
+    """Return whether a module is in an installed package, rather than in the user's files."""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return file.startswith(INSTALLED)

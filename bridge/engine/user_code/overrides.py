@@ -1,6 +1,6 @@
-"""Whose code runs while a model trains: programs stand in for ours and SB3's alone, and anybody else's is called.
+"""User code in a training: compiled functions replace only the code of bridge and SB3, and all other code is called.
 
-What is known is listed; all else is somebody's own, and may look at anything and change anything.
+What is known is listed. Everything else is user code, which may read anything and change anything.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from bridge.wrappers.chain import is_compiled
 
 Class = TypeVar("Class", bound=type)
 
-# bridge's algorithms, exactly: a subclass of one may do anything.
+# bridge's algorithms themselves. A subclass of one may do anything.
 _ALGORITHMS: set[type] = set()
 
-# What no loop of collecting and learning calls, but who sets up, saves, loads or uses a model.
+# Methods that no loop of collecting and learning calls, only code that sets up, saves, loads or uses a model.
 BESIDE_TRAINING = frozenset(
     (
         *("__init__", "learn", "plan", "save", "load", "get_parameters", "set_parameters", "set_random_seed"),
@@ -46,14 +46,14 @@ BESIDE_TRAINING = frozenset(
         *("_create_aliases", "_wrap_env", "_get_policy_from_name", "_excluded_save_params", "_get_torch_save_params"),
     )
 )
-# Of what PPO and A2C call, what runs between rollouts alone.
+# Names that PPO and A2C use only between rollouts.
 BETWEEN_ROLLOUTS = frozenset(
     (
         *("train", "dump_logs", "logger", "_update_learning_rate", "_update_current_progress_remaining"),
         *("lr_schedule", "clip_range", "clip_range_vf", "collect_rollouts"),
     )
 )
-# Of what every object has, what takes part in whatever is done with one.
+# Special methods that take part in every access to an object.
 _ACCESS = ("__getattribute__", "__setattr__", "__delattr__")
 
 FORMATS = (HumanOutputFormat, JSONOutputFormat, CSVOutputFormat, TensorBoardOutputFormat)
@@ -62,31 +62,33 @@ HOST_WRAPPERS = (VecVideoRecorder,)
 SCHEDULES = tuple(
     getattr(utils, name) for name in ("FloatSchedule", "LinearSchedule", "ConstantSchedule") if hasattr(utils, name)
 )
-CONSTANT = getattr(utils, "ConstantSchedule", None)  # of later versions of SB3
+CONSTANT = getattr(utils, "ConstantSchedule", None)  # in later versions of SB3
 NUMBERS = (int, float, str, type(None))
 MATHEMATICS = (math, np, *(abs, bool, float, int, len, max, min, pow, round, sum))
-# Instructions that write outside of a function, or bring something in that its globals do not name.
+# Instructions that write outside of a function, or that use something its globals do not name.
 _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 _IMPORTS = ("IMPORT_NAME", "LOAD_BUILD_CLASS")
 
 
 def compiled(cls: Class) -> Class:
-    """Make a class of ours known, and the methods that it has now: a decorator."""
+    """Register one of bridge's classes with its present methods. A class decorator."""
     _ALGORITHMS.add(cls)
     remember(cls)
-    remember_packages("sb3_contrib")  # where it is one of those that are imported late
+    # Including what was imported for it: modules of bridge and sb3-contrib are imported late.
+    remember_packages("stable_baselines3", "sb3_contrib", "bridge")
     return cls
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a class is one of those, exactly, and has the methods that it came with."""
+    """Return whether a class is one of bridge's algorithms itself, with its original methods."""
     return cls in _ALGORITHMS and not set(replaced(cls)) - BESIDE_TRAINING
 
 
 def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
-    """Names of all that a training calls and that is neither ours nor SB3's: methods, the logger, schedules and so on.
+    """Return the names of all user code that a training calls (neither bridge's nor SB3's): methods, logger,
+    schedules...
 
-    Three kinds of the user's code are not among them, because others look after them: callbacks (`callback_schedule`),
+    Three kinds of user code are not included, because other modules handle them: callbacks (`callback_schedule`),
     environments, which may reach the model (`Plan.environments`), and networks (`Snapshot`).
     """
     names = [*_own_methods(algorithm)]
@@ -109,9 +111,9 @@ def of_others(algorithm: object, env: VecEnv | None) -> tuple[str, ...]:
 
 
 def _own_methods(algorithm: object) -> list[str]:
-    """Names of methods of an algorithm that somebody has put in the place of ours: in a subclass, the model, a class.
+    """Return the names of methods that user code has put in place of bridge's: in a subclass, the model or a class.
 
-    All are looked for each time: somebody may put one there at any time.
+    All are checked each time, because user code may replace one at any time.
     """
     cls = type(algorithm)
     ours = next(each for each in cls.__mro__ if each in _ALGORITHMS)
@@ -123,7 +125,7 @@ def _own_methods(algorithm: object) -> list[str]:
     names = {
         name
         for each in cls.__mro__
-        if each not in ours.__mro__  # those behind it too: a mixin may stand between ours and SB3's
+        if each not in ours.__mro__  # also classes after it: a mixin may be between bridge's class and SB3's
         for name, value in vars(each).items()
         if (hasattr(ours, name) and (callable(value) or hasattr(type(value), "__get__")))
         or getattr(value, "fset", None) is not None
@@ -133,13 +135,13 @@ def _own_methods(algorithm: object) -> list[str]:
 
 
 def replaced_in_sb3(algorithm: object) -> list[str]:
-    """Names of methods of SB3's algorithm, in whose place ours runs, that somebody has replaced in SB3's class."""
+    """Return the names of methods that bridge's class overrides, and that user code has replaced in SB3's class."""
     cls = type(algorithm)
     return [name for name in replaced(cls) if name not in BESIDE_TRAINING and is_shadowed(cls, name)]
 
 
 def inner_environments(env: VecEnv | None) -> Iterable[VecEnv | None]:
-    """The environments of a model, the outermost wrapper first."""
+    """Yield the environments of a model, the outermost wrapper first."""
     while isinstance(env, VecEnvWrapper):
         yield env
         env = env.venv
@@ -155,7 +157,7 @@ def _is_known_logger(logger: object) -> bool:
 
 
 def _is_known_schedule(schedule: object) -> bool:
-    """Whether it makes no difference how often, and for which progress, a schedule is asked."""
+    """Return whether it makes no difference how often, and for which progress, a schedule is called."""
     while type(schedule) in SCHEDULES:
         schedule = vars(schedule).get("value_schedule")
     if schedule is None or isinstance(schedule, int | float):
@@ -164,14 +166,14 @@ def _is_known_schedule(schedule: object) -> bool:
 
 
 def is_constant(schedule: object) -> bool:
-    """Whether a schedule is SB3's of a number."""
+    """Return whether a schedule is SB3's schedule of a number."""
     return type(schedule) in SCHEDULES and type(vars(schedule).get("value_schedule", schedule)) is CONSTANT
 
 
 def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
-    """Whether a function reads numbers and mathematics alone, and writes to nothing outside of it.
+    """Return whether a function reads only numbers and mathematics, and writes to nothing outside of it.
 
-    What it reads is looked up each time: a global may hold something else by now.
+    What it reads is looked up each time, because a global may hold something else by now.
     """
     code = function.__code__
     read = _names_read(code)
@@ -181,7 +183,7 @@ def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
     values = [namespace[name] if name in namespace else getattr(builtins, name, None) for name in read]
     try:
         values += [cell.cell_contents for cell in function.__closure__ or ()]
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # a variable without a value yet
         return False
     values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if any(each is np for each in values) and any(_is_no_mathematics(vars(np).get(name)) for name in code.co_names):
@@ -190,7 +192,7 @@ def _is_function_of_its_arguments(function: types.FunctionType) -> bool:
 
 
 def _is_no_mathematics(value: object) -> bool:
-    """Whether something of NumPy's may use files, as `np.load` and much in its modules do."""
+    """Return whether something in NumPy may use files, as `np.load` and much in its submodules do."""
     return isinstance(value, types.ModuleType) or is_outside(value)
 
 

@@ -1,4 +1,10 @@
-"""Python's signal handlers while a model trains."""
+"""Python's signal handlers while a model trains.
+
+    compiled function runs          | results are written back | callbacks, next function, ...
+               Ctrl-C: handler waits .......................... | handler runs
+
+A handler that ran in between would see a half-finished training, and an exception in it would lose the results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class StandIn:
-    """Stands in the place of one signal handler. User code that saves it, and sets it again later, has that handler.
+    """Replacement for one signal handler. If user code saves it and sets it again later, the original handler works.
 
     Attributes:
       handler: the user's, or Python's own for Ctrl-C.
@@ -26,11 +32,12 @@ class StandIn:
 
 
 class Signals:
-    """Calls signal handlers as user code, and never between a compiled function and the keeping of its results.
+    """Handling of signals that calls handlers as user code, but never before a compiled function's results are stored.
 
-    Python calls handlers as soon as a call has returned, before its result is kept: what was donated to a compiled
-    function would be lost, and the steps that it took would not be counted. So handlers wait until `waiting` ends. That
-    goes for Ctrl-C, and for SIGTERM, SIGUSR1 or SIGALRM, with which clusters announce that a job is to end.
+    Python runs handlers as soon as a call has returned, before its result is stored. An exception there would lose the
+    arrays that were donated to a compiled function, and the steps that it took would not be counted. So handlers wait
+    until `waiting` ends. This holds for Ctrl-C, and for SIGTERM, SIGUSR1 or SIGALRM, with which clusters announce that
+    a job is to end.
 
     Args:
       user_code: the context in which user code runs.
@@ -44,7 +51,7 @@ class Signals:
 
     @contextmanager
     def taken_over(self) -> Iterator[None]:
-        """Stand in the place of all handlers that are Python functions, and give them back afterwards."""
+        """Replace all handlers that are Python functions, and restore them afterwards."""
         if threading.current_thread() is not threading.main_thread():  # only the main thread has handlers
             yield
             return
@@ -58,7 +65,7 @@ class Signals:
             if self._depth == 0:
                 for number, stand_in in self._stand_ins.items():
                     now: object = signal.getsignal(number)
-                    if now is stand_in:  # else user code has set another one meanwhile
+                    if now is stand_in:  # otherwise user code has set another one meanwhile
                         signal.signal(number, stand_in.handler)
                 self._stand_ins.clear()
 
@@ -73,12 +80,12 @@ class Signals:
         self._is_scanned = True
 
     def forget(self) -> None:
-        """User code has run, which may have set other handlers."""
+        """Note that user code has run, which may have set other handlers."""
         self._is_scanned = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let handlers wait until this ends, or `release`."""
+        """Make handlers wait until this context ends, or `release` is called."""
         with self.taken_over():
             was, self._waits = self._waits, True
             try:
@@ -89,11 +96,11 @@ class Signals:
                     self._call(*self._pending.pop(0))
 
     def release(self) -> None:
-        """From here on, handlers are called at once; those that wait already wait until `waiting` ends."""
+        """Call handlers at once from here on. Those that wait already wait until `waiting` ends."""
         self._waits = False
 
     def handle(self, handler: Handler, number: int, frame: FrameType | None) -> None:
-        """Call a handler, now or as soon as it need not wait."""
+        """Call a handler now, or later if it has to wait."""
         if self._waits:
             self._pending.append((handler, number, frame))
         else:

@@ -1,7 +1,7 @@
-"""What runs in an actor of a RayVecEnv: a Worker, whose rows go along with its answers.
+"""The actor's side of a RayVecEnv: a Worker, which sends its rows along with its answers.
 
-It is sent to the actor as it is, and so are functions that it calls: a node needs Ray, NumPy, Gymnasium, and what the
-environments import, but not this package, nor JAX or PyTorch.
+Its code, and the functions that it calls, are sent to the actor by value: a node needs Ray, NumPy, Gymnasium, and the
+environments' imports, but not this package, JAX or PyTorch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from bridge.host_env.processes.worker_main import ANSWER, PRIVATE, RESET, STEP, Worker
 
-# What an actor answers: ANSWER or RAISED, the payload, and the rows of the StepMemory that it has written.
+# An actor's answer: ANSWER or RAISED, the payload, and the rows of the StepMemory that it has written.
 Answered = tuple[int, bytes, dict[Any, np.ndarray]]
 
 
 class ActorMain:
-    """The lanes of an actor. Calls come one after another, in order."""
+    """The environments of an actor. Calls run one after another, in order."""
 
     def __init__(self) -> None:
         self._worker = Worker(PRIVATE)
@@ -26,7 +26,8 @@ class ActorMain:
         """Carry out a command of a Worker.
 
         Args:
-          actions: of a STEP, its lanes'.
+          kind, slot, payload: the command.
+          actions: for a STEP, the actions of the actor's environments.
         """
         worker = self._worker
         if actions is not None:

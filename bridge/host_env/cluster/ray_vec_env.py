@@ -1,4 +1,4 @@
-"""RayVecEnv: Gymnasium environments in the actors of a Ray cluster, as a Stable-Baselines3 VecEnv."""
+"""RayVecEnv: a Stable-Baselines3 VecEnv of Gymnasium environments in the actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from bridge.host_env.processes.worker_main import PRIVATE
 from bridge.host_env.processes.worker_vec_env import WorkerVecEnv
 from jaxenvs.arguments import instance, number, positive_int, shown
 
-# What an actor must not have, or it would be started again, outlive us, or take its calls in another order.
+# Options that would let Ray restart an actor, keep it alive after this process, or reorder its calls; or that have
+# another argument.
 OURS = ("num_cpus", "max_restarts", "max_task_retries", "max_concurrency", "concurrency_groups", "lifetime", "name")
 
 
 class RayVecEnv(WorkerVecEnv):
-    """Gymnasium environments on many machines: in actors of Ray, some in each.
+    """Vectorized environment whose Gymnasium environments run in Ray actors on many machines, some in each actor.
 
-    A step is one call of each actor: the actions of its lanes there, one batch of observations, rewards and flags back,
-    and infos if there is something in them. That takes milliseconds, so it pays for environments that take some ten,
-    and for more of them than one machine has cores for; ProcessVecEnv is faster elsewhere.
+    A step is one call of each actor: it sends the actions of the actor's environments, and returns one batch of
+    observations, rewards and flags, and the infos that are not empty. That takes milliseconds, so use it if a step
+    takes some ten milliseconds, and if there are more environments than one machine has cores for; else ProcessVecEnv
+    is faster.
 
-    What is returned, and what becomes of faults, is as WorkerVecEnv says. An actor dies with its process, or with its
-    node; one that is started again may be so on another node, once there is one with room for it.
+    Results, and what happens when an environment raises or an actor dies, are as in WorkerVecEnv. An actor dies with
+    its process or with its node; it may be restarted on another node, when one has free resources.
     """
 
     def __init__(
@@ -38,23 +40,27 @@ class RayVecEnv(WorkerVecEnv):
         step_timeout: float | None = None,
         on_worker_death: str = "raise",
     ) -> None:
-        """
+        """Start the actors, and make the environments in them.
+
         Args:
-          env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do. Modules
-            that they name must be on the nodes.
-          envs_per_actor: how many environments, one after another, an actor steps.
+          env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work. Modules
+            that they refer to must be installed on the nodes.
+          envs_per_actor: the number of environments that an actor steps, one after another.
           num_cpus: the cores that Ray reserves for an actor; 0 for environments that only wait.
-          address: of the cluster, for `ray.init`: "auto" for the one that this machine is of; None for that, or if
-            there is none, one on this machine alone. Of no meaning if `ray.init` was called before.
-          actor_options: further ones of Ray's `ActorClass.options`, as `resources`, `runtime_env`,
+          address: of the cluster, for `ray.init`: "auto" for the cluster of this machine; None for the same, or if
+            there is none, a cluster of this machine alone. It has no effect if `ray.init` was called before.
+          actor_options: further options of Ray's `ActorClass.options`, such as `resources`, `runtime_env`,
             `scheduling_strategy`.
-          step_timeout, on_worker_death: as of WorkerVecEnv. An actor that is started again has to find a node with
-            room, within the time that a `step_timeout` gives that; without one it waits as long as it takes.
+          step_timeout: seconds that a step, with the resets in it, may take, as in WorkerVecEnv. An actor that takes
+            longer is killed, and counts as dead. Restarting one, which includes finding a node with free resources, may
+            take 60 s, or `step_timeout` if it is longer; without it, any time.
+          on_worker_death: "raise" for a WorkerDied that closes this VecEnv; "restart" to start an actor that died
+            again, with new episodes in its environments.
 
         Raises:
           ImportError: Ray is not installed.
           ConnectionError: there is no cluster at `address`.
-          ValueError: an argument, or a space of the environments, is not what it must be.
+          ValueError: an argument, or a space of the environments, is invalid.
           WorkerError: an environment cannot be made.
         """
         size = positive_int("envs_per_actor", envs_per_actor)

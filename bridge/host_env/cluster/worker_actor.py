@@ -1,4 +1,4 @@
-"""A worker of a RayVecEnv as its parent has it: an actor of Ray's, somewhere on the cluster."""
+"""The parent's side of a worker of a RayVecEnv: an actor on the Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle
 from bridge.host_env.processes.worker_main import START, STEP
 
-# An actor that has not begun after so long is told of, as it may wait for a node that never comes.
+# A warning is logged if an actor has not begun after this time, as it may wait for a node that never comes.
 SECONDS_UNTIL_TOLD = 10.0
 
 log = logging.getLogger("bridge")
 
 
 def import_ray() -> Any:
-    """Ray, which is an extra.
+    """Import and return Ray, an optional dependency.
 
     Raises:
-      ImportError: it is not installed.
+      ImportError: Ray is not installed.
     """
     try:
         return importlib.import_module("ray")
@@ -38,16 +38,18 @@ def import_ray() -> Any:
 
 
 class WorkerActor(WorkerHandle):
-    """An actor with some lanes.
+    """An actor with some of the environments.
 
-    Ray itself is to start nothing again and to repeat no call: an environment that was stepped twice, or one that
-    began anew and is stepped on, would make a transition that never was.
+    Ray itself must not restart actors or repeat calls: an environment that is stepped twice, or that has begun anew and
+    is stepped further, would yield a transition that never happened.
     """
 
     def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
-        """
+        """Start an actor, and make its environments.
+
         Args:
-          env_fns: a pickled list of functions.
+          lanes: the indices of the actor's environments.
+          env_fns: a pickled list of functions that make the environments.
           options: of Ray's `ActorClass.options`.
         """
         self._ray = import_ray()
@@ -62,7 +64,7 @@ class WorkerActor(WorkerHandle):
         self._is_told, self._has_begun = False, False
         with _sent_as_they_are(self._ray):
             self._actor = self._ray.remote(actor_main.ActorMain).options(**self._options).remote()
-        # Ray has told its actors where this process finds modules.
+        # The path is empty because Ray has already sent this process's module path to its actors.
         self.send(START, payload=pickle.dumps(([], self.lanes[0], self._env_fns, again)))
 
     def share(self, memory: StepMemory) -> None:
@@ -74,7 +76,7 @@ class WorkerActor(WorkerHandle):
         if kind == STEP:
             assert self._memory is not None
             own = self._memory.actions[self.lanes.start : self.lanes.stop]
-        # The answer to the command before, if nobody fetched it, is of no interest any more.
+        # If the answer to the previous command was not fetched, it is not needed any more.
         self._answer = self._actor.do.remote(kind, slot, payload, own)
 
     def receive(self, deadline: Deadline | None = None) -> bytes:
@@ -85,11 +87,12 @@ class WorkerActor(WorkerHandle):
             assert deadline is not None
             self.end()
             raise self._died(f"did not {deadline.what}") from None
-        except errors.RayTaskError as error:  # of our own code, not of an environment's
+        except errors.RayTaskError as error:  # raised by this package's code, not by an environment
             raise WorkerError(f"The actor of {self.lanes_in_words} failed:\n\n{error}", self.lanes) from None
-        except errors.RayError as error:  # also of one that cannot be reached now, and of answers that went with a node
+        except errors.RayError as error:
+            # Also for an actor that is temporarily unreachable, and for answers that were lost with a node.
             self.end()
-            what, _, _ = str(error).partition("Some common causes")  # Ray's advice, much longer than what it knows
+            what, _, _ = str(error).partition("Some common causes")  # without Ray's long advice
             raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None
         self._has_begun = True
         if rows:
@@ -99,7 +102,7 @@ class WorkerActor(WorkerHandle):
         return self._answered(kind, payload)
 
     def _get(self, deadline: Deadline | None) -> Any:
-        """The last answer.
+        """Return the last answer.
 
         Raises:
           ray.exceptions.GetTimeoutError: the deadline passed.
@@ -133,7 +136,7 @@ class WorkerActor(WorkerHandle):
 
 @contextlib.contextmanager
 def _sent_as_they_are(ray: Any) -> Iterator[None]:
-    """Let Ray send what runs in an actor, rather than its name, for which a node would import this package."""
+    """Let Ray send the code of an actor by value; by name, a node would have to import this package."""
     modules = actor_main, worker_main
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)

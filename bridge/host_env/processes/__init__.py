@@ -1,1 +1,1 @@
-"""Gymnasium environments in workers: what the parent does, what runs in a worker, the memory between; processes."""
+"""Gymnasium environments in workers: the parent's side, the worker's side, and the memory they share; processes."""

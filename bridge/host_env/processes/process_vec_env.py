@@ -1,21 +1,22 @@
-"""ProcessVecEnv: Gymnasium environments in processes of their own, as a Stable-Baselines3 VecEnv.
+"""ProcessVecEnv: a Stable-Baselines3 VecEnv of Gymnasium environments in separate processes.
 
-Gymnasium's AsyncVectorEnv is not underneath, because what is wanted here cannot be had from it (1.4):
+It is not built on Gymnasium's AsyncVectorEnv, which (in Gymnasium 1.4) lacks what is needed here:
 
-* it starts one process for each environment, so that cheap ones cannot share one;
-* it makes the first environment in the parent too, which a library that may be loaded once, or a licence, forbids;
-* it waits for each pipe in turn without a look at the processes, which it cannot start again one by one, and all it
-  says of one that was killed is EOFError or that a pipe is broken; nor does it say which lane raised, but in its log;
-* every step pickles actions, rewards, flags and infos for each environment, and merges the infos in Python, only for
-  them to be taken apart again for SB3;
-* its processes import the main module again under `spawn` and `forkserver`, and with it, here, JAX and PyTorch; under
-  `fork` they hang sooner or later, since JAX has threads whose locks a child inherits without the threads.
+* It starts one process for each environment, so cheap environments cannot share one.
+* It also makes the first environment in the parent, which fails if a library may be loaded only once, or a licence used
+  only once.
+* It waits for one pipe after the other without checking the processes, and cannot restart a single one. For a killed
+  process, it only reports EOFError or a broken pipe; which environment raised is only in its log.
+* Every step pickles actions, rewards, flags and infos for each environment, and merges the infos in Python, although
+  SB3 needs them separately.
+* Under `spawn` and `forkserver`, its processes import the main module again, and with it JAX and PyTorch. Under `fork`,
+  they hang sooner or later, because a child inherits the locks of JAX's threads, but not the threads.
 
-So a worker is a fresh interpreter that runs `worker_main.py` as a script: whatever threads the parent has, without
-the main module, and so without the `if __name__ == "__main__"` that scripts else need. It is in a process group of its
-own: Ctrl-C does not reach it, and what its environments have started can be ended with it. The shared memory has no
-name, and the workers read a socket of which the parent alone has the other end: however the parent ends, they find it
-closed and end too, and nothing is left.
+So a worker is a fresh interpreter that runs `worker_main.py` as a script. It does not depend on the parent's threads
+and does not import the main module, so scripts do not need `if __name__ == "__main__"`. It has a separate process
+group: Ctrl-C does not reach it, and the processes that its environments started can be ended with it. The shared memory
+has no name, and the workers read a socket whose other end only the parent has: however the parent ends, they find it
+closed and end too, and nothing is left over.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ IS_POSIX = os.name == "posix"
 
 
 class ProcessVecEnv(WorkerVecEnv):
-    """Gymnasium environments in other processes, one each, or some; on Linux and macOS.
+    """Vectorized environment whose Gymnasium environments run in other processes, one or several in each.
 
-    Observations, rewards and flags are in shared memory; infos are sent where there is something in them. What is
-    returned, and what becomes of faults, is as WorkerVecEnv says.
+    Use it for environments that take longer than waking a process, on Linux and macOS. Observations, rewards and flags
+    are in shared memory; infos are sent only if they are not empty. Results, and what happens when an environment
+    raises or a process dies, are as in WorkerVecEnv.
     """
 
     def __init__(
@@ -50,16 +52,21 @@ class ProcessVecEnv(WorkerVecEnv):
         step_timeout: float | None = None,
         on_worker_death: str = "raise",
     ) -> None:
-        """
+        """Start the processes, and make the environments in them.
+
         Args:
-          env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do.
-          envs_per_process: how many environments, one after another, a process steps. More than 1 pays for those that
-            take less time than waking a process does.
-          step_timeout, on_worker_death: as of WorkerVecEnv.
+          env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work.
+          envs_per_process: the number of environments that a process steps, one after another. More than 1 is faster if
+            a step takes less time than waking a process.
+          step_timeout: seconds that a step, with the resets in it, may take. A process that takes longer is killed, and
+            counts as dead. `reset` and restarting a process may take 60 s, or `step_timeout` if it is longer. Without
+            it there is no limit.
+          on_worker_death: "raise" for a WorkerDied that closes this VecEnv; "restart" to start a process that died
+            again, with new episodes in its environments.
 
         Raises:
           OSError: this system is not POSIX.
-          ValueError: an argument, or a space of the environments, is not what it must be.
+          ValueError: an argument, or a space of the environments, is invalid.
           WorkerError: an environment cannot be made.
         """
         if not IS_POSIX:
@@ -73,5 +80,5 @@ class ProcessVecEnv(WorkerVecEnv):
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """The processes, in the order of their lanes; none once this is closed."""
+        """The processes, in the order of their environments; none after `close`."""
         return [worker.process for worker in self._workers if isinstance(worker, WorkerProcess)]

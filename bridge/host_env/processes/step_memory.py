@@ -1,4 +1,4 @@
-"""StepMemory: the arrays through which a WorkerVecEnv and its workers hand each other a step."""
+"""StepMemory: the arrays through which a WorkerVecEnv and its workers exchange a step."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from bridge.host_env.processes.worker_main import shared_arrays
 
-# Where observations are: in one of two slots those before a step, in the other those after it; and the terminal ones.
+# Where observations are: one of two slots has those before a step, the other those after it; then the terminal ones.
 PLACES = (0, 1, "terminal")
 
 
 class StepMemory:
-    """Arrays with the leading axis `num_envs`, of which each worker writes the rows of its lanes.
+    """Arrays with the leading axis `num_envs`, in which each worker writes the rows of its environments.
 
     Attributes:
-      arrays: all of them, by the names that workers have for them, too.
+      arrays: all arrays, by the names that workers use too.
       actions, rewards, terminated, truncated: of a step.
-      observations: by their place and by their keys, those of `obs_space_info`.
-      layout: pickled, what a worker must know to find them.
+      observations: by place, and then by the keys of `obs_space_info`.
+      layout: a pickled description that workers need to find the arrays.
     """
 
     def __init__(
         self, file: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        """
+        """Allocate the arrays.
+
         Args:
-          file: the descriptor of the file whose memory it is, shared with the workers; or PRIVATE.
-          observation_space, action_space: of one lane.
+          file: the descriptor of the file whose memory is shared with the workers, or PRIVATE.
+          num_envs: the number of environments.
+          observation_space, action_space: the spaces of one environment.
 
         Raises:
-          ValueError: Stable-Baselines3 has no such actions, or observations are no numbers of a fixed shape.
+          ValueError: Stable-Baselines3 does not support these actions, or observations are not numbers of a fixed
+            shape.
         """
         if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ValueError(
@@ -61,12 +64,12 @@ class StepMemory:
             arrays[name] for name in ("rewards", "terminated", "truncated", "actions")
         )
         self.observations = {place: {key: arrays[place, key] for key in keys} for place in PLACES}
-        # SB3 draws binary actions as floats.
+        # SB3 samples binary actions as floats.
         self._casting: Any = "unsafe" if isinstance(action_space, spaces.MultiBinary) else "same_kind"
         self.layout = pickle.dumps((fields, keys))
 
     def write_actions(self, actions: Any) -> None:
-        """Write the actions of all lanes to where their workers read them.
+        """Write the actions of all environments to where their workers read them.
 
         Raises:
           ValueError, TypeError: they have another shape, or a dtype that does not fit. Nothing was written.
@@ -77,14 +80,15 @@ class StepMemory:
         np.copyto(self.actions, actions, casting=self._casting)
 
     def copy_observations(self, place: int | str, at: slice | int) -> VecEnvObs:
-        """Observations of some lanes, or of one, as SB3 has them."""
+        """Return observations of some environments, or of one, as SB3 expects them."""
         arrays = self.observations[place]
         return dict_to_obs(self._observation_space, {key: array[at].copy() for key, array in arrays.items()})
 
     def truncate(self, lanes: range, slot: int) -> None:
-        """Write that a step cut off the episodes of some lanes where they were, without having taken place.
+        """Write a step that did not take place: the episodes of some environments are truncated where they were.
 
         Args:
+          lanes: the indices of the environments.
           slot: where their last observations are.
         """
         own = slice(lanes.start, lanes.stop)
@@ -93,9 +97,10 @@ class StepMemory:
             array[own] = self.observations[slot][key][own]
 
     def truncate_ended_step(self, lanes: range, slot: int) -> None:
-        """Cut off the episodes of some lanes that go on after a step which has taken place.
+        """Truncate the episodes of some environments that continue after a step that took place.
 
         Args:
+          lanes: the indices of the environments.
           slot: where the observations of that step are.
         """
         for lane in lanes:
@@ -106,7 +111,7 @@ class StepMemory:
 
 
 def anonymous_file() -> IO[bytes]:
-    """A file without a name, in memory where the system has such files: it is gone with the last who has it."""
+    """Return a file without a name, in memory if possible, that disappears when no process has it open."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("ProcessVecEnv"), "r+b")
     return tempfile.TemporaryFile()

@@ -1,4 +1,4 @@
-"""A worker of a WorkerVecEnv as its parent has it: what is said to it, how it may fail, and one that is a process."""
+"""The parent's side of a worker of a WorkerVecEnv: commands, answers and failures; and a worker that is a process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_main import ANSWER, SHARE, START, Channel
 
-# How often one looks whether a worker that says nothing still runs. One that died closes its socket at once, unless a
-# process that its environment started has that too.
+# How often a silent worker is checked for still running. A worker that dies closes its socket at once, unless a process
+# that its environment started holds the socket too.
 SECONDS_BETWEEN_LOOKS = 0.5
-# What a process may take to end after it closed its socket.
+# Time that a process has to end after it closed its socket.
 SECONDS_TO_END = 1.0
 
 
 class WorkerError(RuntimeError):
-    """An environment in another process raised; the message has its traceback.
+    """An environment in another process raised an error; the message contains its traceback.
 
     Attributes:
-      lanes: whose environment it was.
-      attribute_error: the message of what it raised, if that was an AttributeError.
+      lanes: the indices of the worker's environments, or of the one that raised.
+      attribute_error: the message of the environment's error, if it was an AttributeError.
     """
 
     def __init__(self, message: str, lanes: Sequence[int], attribute_error: str | None = None) -> None:
@@ -44,8 +44,8 @@ class WorkerDied(WorkerError):
     """A process with environments was killed, ended, or took longer than `step_timeout`.
 
     Attributes:
-      exit_code: as subprocess has it: of a process that a signal killed, minus its number. None of an actor, which may
-        have gone with its node.
+      exit_code: as in subprocess: for a process that a signal killed, minus the signal's number. None for a Ray actor,
+        which may have gone with its node.
     """
 
     def __init__(self, message: str, lanes: Sequence[int], exit_code: int | None) -> None:
@@ -54,11 +54,11 @@ class WorkerDied(WorkerError):
 
 
 class Deadline(NamedTuple):
-    """When a worker must have answered.
+    """The time until which a worker must have answered.
 
     Attributes:
-      at: by `time.monotonic`.
-      what: what else it did not do, in words.
+      at: as `time.monotonic` measures it.
+      what: what the worker did not do in time, for the error message.
     """
 
     at: float
@@ -70,17 +70,19 @@ class Deadline(NamedTuple):
 
 
 class WorkerHandle(ABC):
-    """Some lanes that are elsewhere, and the way to them. Commands are answered in order.
+    """The parent's side of a worker, which has some of the environments. Commands are answered in order.
 
     Attributes:
-      lanes: which.
-      new_infos: if it was started again since the last step, what its environments told as they were reset.
+      lanes: the indices of its environments.
+      new_infos: if the worker was restarted since the last step, the infos of its environments' resets.
     """
 
     def __init__(self, lanes: range, env_fns: bytes) -> None:
-        """
+        """Start the worker, and let it make its environments.
+
         Args:
-          env_fns: a pickled list of functions.
+          lanes: the indices of the worker's environments.
+          env_fns: a pickled list of functions that make the environments.
         """
         self.lanes = lanes
         self.new_infos: list[dict[str, Any]] | None = None
@@ -90,7 +92,7 @@ class WorkerHandle(ABC):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started it; one that was forked from that has but the same open files."""
+        """True if this process started the worker. A process forked from it only shares the open files."""
         return self._parent == os.getpid()
 
     @property
@@ -100,42 +102,45 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def start(self, again: bool = True) -> None:
-        """Start it, and tell it to make its environments, the first time or again."""
+        """Start the worker, and send the command to make its environments, the first time or again."""
 
     @abstractmethod
     def send(self, kind: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Give a command. That nobody is there any more, `receive` says."""
+        """Send a command. If the worker has gone, `receive` raises, and not this method."""
 
     def share(self, memory: StepMemory) -> None:
-        """Give the command to step through this memory."""
+        """Send the command to exchange steps through this memory."""
         self.send(SHARE, payload=memory.layout)
 
     @abstractmethod
     def receive(self, deadline: Deadline | None = None) -> bytes:
-        """The answer to the last command.
+        """Return the answer to the last command.
 
         Raises:
-          WorkerDied: it ended, or the deadline passed; then it was killed.
+          WorkerDied: the worker ended, or the deadline passed, and the worker was killed.
           WorkerError: an environment raised.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Tell it to close its environments and end. Does not wait."""
+        """Send the command to close the environments and end. Does not wait."""
 
     @abstractmethod
     def end(self, deadline: float = 0.0) -> int | None:
-        """Wait for its end, and kill it at the deadline, by `time.monotonic`.
+        """Wait for the worker's end, and kill it at the deadline.
+
+        Args:
+          deadline: as `time.monotonic` measures it.
 
         Returns:
-          Its exit code, if it has one.
+          The exit code, if there is one.
         """
 
     def _answered(self, kind: int, payload: bytes) -> bytes:
-        """What came with an ANSWER.
+        """Return the payload of an ANSWER.
 
         Raises:
-          WorkerError: it was none, but what an environment raised.
+          WorkerError: the message is not an ANSWER, but the error of an environment.
         """
         if kind == ANSWER:
             return payload
@@ -145,18 +150,20 @@ class WorkerHandle(ABC):
 
 
 class WorkerProcess(WorkerHandle):
-    """A process with some lanes.
+    """A process with some of the environments.
 
     Attributes:
       process: the process.
     """
 
     def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
-        """
+        """Start the process, and let it make its environments.
+
         Args:
-          env_fns: a pickled list of functions.
+          lanes: the indices of the worker's environments.
+          env_fns: a pickled list of functions that make the environments.
           memory: the descriptor of the file whose memory is shared.
-          step_timeout: seconds.
+          step_timeout: seconds that a step may take; None for no limit.
         """
         self._memory, self._step_timeout = memory, step_timeout
         super().__init__(lanes, env_fns)
@@ -170,7 +177,7 @@ class WorkerProcess(WorkerHandle):
                 pass_fds=(theirs.fileno(), self._memory),
                 process_group=0,
             )
-        # The system's own timeout: Python's would cost another system call for each message.
+        # The system's own timeout, because Python's would cost another system call for each message.
         seconds = max(0.001, min(SECONDS_BETWEEN_LOOKS, self._step_timeout or SECONDS_BETWEEN_LOOKS))
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6)))
         self._channel = Channel(ours)
@@ -195,18 +202,18 @@ class WorkerProcess(WorkerHandle):
                 continue
             except (EOFError, OSError):
                 raise self._died() from None
-            if sequence == self._sequence:  # else to a command that Ctrl-C kept somebody from waiting for
+            if sequence == self._sequence:  # else it answers a command that Ctrl-C interrupted
                 return self._answered(kind, payload)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it has gone
+        with contextlib.suppress(OSError):  # the worker has gone
             self._channel.socket.shutdown(socket.SHUT_WR)
 
     def end(self, deadline: float = 0.0) -> int:
-        """As declared; what its environments have started is killed, too."""
+        """Wait for the worker's end or kill it, and kill the processes that its environments started."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, of those that ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: macOS, for ended processes
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         self._channel.socket.close()
@@ -220,7 +227,7 @@ class WorkerProcess(WorkerHandle):
 
 
 def shut_down(workers: list[WorkerHandle], seconds: float) -> None:
-    """Let workers close their environments and end; kill those that take longer. There are none afterwards."""
+    """Let workers close their environments and end; kill workers that take longer. Empties the list."""
     if not all(worker.is_ours for worker in workers):
         return
     for worker in workers:

@@ -1,8 +1,8 @@
-"""What runs in a worker of a ProcessVecEnv: the loop over its environments, and the answers to its parent.
+"""The worker's side of a ProcessVecEnv: the loop over its environments, and the answers to its parent.
 
-A worker runs this file as a script and imports neither `bridge` nor what that imports, JAX and PyTorch, unless its
-environments do: it starts in a third of a second and takes 40 MB, where importing those takes seconds and hundreds of
-MB. `SerialVecEnv` runs the same loop, and the actors of a RayVecEnv have the same Worker.
+A worker runs this file as a script. It imports neither `bridge` nor JAX and PyTorch, which `bridge` imports, unless its
+environments do: it starts in a third of a second and takes 40 MB, where those imports take seconds and hundreds of MB.
+`SerialVecEnv` runs the same loop, and the actors of a RayVecEnv have the same Worker.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-# Of every message, both ways: what it is, which command it is or answers, the slot of the observations, and how many
-# bytes follow. Most steps are one such header there and one back.
+# The header of every message, both ways: its kind, the number of the command that it is or answers, the slot of the
+# observations, and how many bytes follow. Most steps are one header there and one back.
 HEADER = struct.Struct("<BBBQ")
 START, SHARE, RESET, STEP, CALL = range(5)
 ANSWER, RAISED = range(2)
 
-# A worker whose parent has gone gets so long to finish its step and to close its environments.
+# Time that a worker has to finish its step and close its environments after its parent has gone.
 SECONDS_TO_CLOSE = 2.0
 
-# In the place of a file: memory of this process alone. Rows that nobody writes to take none.
+# Stands for a file: memory of this process alone. Rows that are never written take no memory.
 PRIVATE = -1
 
-# Values of an info that nobody can write into.
+# Types of values in an info that cannot be modified.
 IMMUTABLE = {type(None), bool, int, float, str, bytes, np.bool_, np.float32, np.float64, np.int32, np.int64}
 
-# Arrays with the leading axis of the lanes: one under the key None, or those of a Dict or Tuple by their keys.
+# Arrays with the leading axis of the environments: one under the key None, or the parts of a Dict or Tuple by key.
 Observations = Mapping[Any, np.ndarray]
 
 
 class Told(NamedTuple):
-    """What environments told in a step, by lane.
+    """The infos and last observations of a step, by environment.
 
     Attributes:
-      infos: those that are not empty.
+      infos: the infos that are not empty.
       terminal: the last observations of episodes that ended.
-      begun: what was told as the next episodes began, where that was not nothing.
+      begun: the infos with which next episodes began, if they are not empty.
     """
 
     infos: dict[int, dict[str, Any]]
@@ -58,11 +58,11 @@ class Told(NamedTuple):
 
 
 class Lanes:
-    """Gymnasium environments, stepped one after another into arrays of the caller's.
+    """Gymnasium environments that are stepped one after another, into arrays of the caller.
 
     Attributes:
       envs: the environments.
-      failed: the lane whose environment raised, after it did.
+      failed: the index of the environment that raised, after it did.
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
@@ -71,17 +71,13 @@ class Lanes:
 
     @property
     def monitored(self) -> bool:
-        """Whether all environments write `episode` into their infos, by SB3's Monitor."""
+        """True if all environments are in SB3's Monitor, which writes `episode` into their infos."""
         return all(is_wrapped(env, "stable_baselines3.common.monitor", "Monitor") for env in self.envs)
 
     def reset(
         self, seeds: Iterable[int | None], options: Iterable[dict[str, Any] | None], observations: Observations
     ) -> list[dict[str, Any]]:
-        """Begin an episode in every lane.
-
-        Returns:
-          What the environments tell.
-        """
+        """Begin an episode in every environment, and return the infos."""
         plain, infos = observations.get(None), []
         lane = 0
         try:
@@ -102,11 +98,11 @@ class Lanes:
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> Told:
-        """Step every lane, and begin the next episode where one ended.
+        """Step every environment, and begin the next episode where one ended.
 
         Args:
-          actions: one for each lane.
-          observations, rewards, terminated, truncated: are written to.
+          actions: one for each environment.
+          observations, rewards, terminated, truncated: arrays to write into.
         """
         plain = observations.get(None)
         told = Told({}, {}, {})
@@ -120,7 +116,7 @@ class Lanes:
                     told.infos[lane] = _own(info)
                 if is_terminated or is_truncated:
                     terminated[lane], truncated[lane] = is_terminated, is_truncated
-                    # Before the reset, which may write into the same memory.
+                    # Copied before the reset, which may overwrite the same memory.
                     is_array = type(observation) is np.ndarray
                     told.terminal[lane] = observation.copy() if is_array else copy.deepcopy(observation)
                     observation, info = env.reset()
@@ -134,11 +130,7 @@ class Lanes:
 
 
 def _write(observations: Observations, plain: np.ndarray | None, lane: int, observation: Any) -> None:
-    """Write an observation into the row of its lane.
-
-    Args:
-      plain: the one array of observations, if it is one.
-    """
+    """Write an observation into row `lane` of the arrays, of which `plain` is the only one, if there is only one."""
     if plain is not None:
         plain[lane] = observation
     else:
@@ -147,12 +139,12 @@ def _write(observations: Observations, plain: np.ndarray | None, lane: int, obse
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
-    """A copy: environments may go on writing into theirs. `copy.deepcopy` of plain numbers takes much longer."""
+    """Return a copy, as environments may modify theirs. For plain numbers `copy.deepcopy` takes much longer."""
     return {key: value if type(value) in IMMUTABLE else copy.deepcopy(value) for key, value in info.items()}
 
 
 def is_wrapped(env: Any, module: str, name: str) -> bool:
-    """Whether one of an environment's wrappers is of the class of this name or one derived from it."""
+    """Return whether one of an environment's wrappers is of the named class or a subclass of it."""
     while isinstance(env, gymnasium.Wrapper):
         if is_a(env, module, name):
             return True
@@ -161,12 +153,12 @@ def is_wrapped(env: Any, module: str, name: str) -> bool:
 
 
 def is_a(value: Any, module: str, name: str) -> bool:
-    """`isinstance` by the name of a class, so that nobody imports it where it is not used."""
+    """Return whether a value is of the named class or a subclass of it, without importing the class."""
     return any((cls.__module__, cls.__qualname__) == (module, name) for cls in type(value).__mro__)
 
 
 def set_attribute(env: Any, name: str, value: Any) -> None:
-    """Set an attribute of the outermost wrapper, as SB3 does; a parameter of a JAX environment where it has effect."""
+    """Set an attribute of the outermost wrapper, as SB3 does; a JAX environment's parameter where it takes effect."""
     inner = env.unwrapped
     is_parameter = is_a(inner, "jaxenvs.gym.env", "GymnasiumEnv") and inner.is_parameter(name)
     setattr(inner if is_parameter else env, name, value)
@@ -176,17 +168,17 @@ def set_attribute(env: Any, name: str, value: Any) -> None:
 
 
 class Channel:
-    """Messages through a socket. A read that is interrupted loses nothing of a message."""
+    """Messages through a socket. An interrupted read loses no part of a message."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._buffer = bytearray()
 
     def send(self, kind: int, sequence: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Send a message, and read meanwhile: the other side may be sending too, and read only when it is done.
+        """Send a message, and read meanwhile: the other side may be sending too, and read only after that.
 
         Raises:
-          BrokenPipeError: the other side has gone, or sends nothing any more.
+          BrokenPipeError: the other side has gone, or has stopped sending.
         """
         rest = memoryview(HEADER.pack(kind, sequence, slot, len(payload)) + payload)
         while True:
@@ -210,11 +202,11 @@ class Channel:
             self._buffer += chunk
 
     def receive(self) -> tuple[int, int, int, bytes]:
-        """The next message: kind, sequence, slot, payload.
+        """Return the next message: kind, sequence, slot, payload.
 
         Raises:
           EOFError: the other side has gone.
-          BlockingIOError: the socket has a timeout, and it passed.
+          BlockingIOError: the socket's timeout passed.
         """
         buffer = self._buffer
         needed = HEADER.size
@@ -233,16 +225,16 @@ class Channel:
 
 
 def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
-    """Arrays in the memory of a file, one after another: the same for all processes that have it.
+    """Return arrays in the memory of a file, one after another: the same for all processes that have the file.
 
     Args:
-      file: its descriptor; or PRIVATE.
-      fields: dtype and shape of each, by any name.
+      file: the file's descriptor, or PRIVATE.
+      fields: dtype and shape of each array, by name.
     """
     offsets, size = [], 0
     for dtype, shape in fields.values():
         offsets.append(size)
-        size += -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 64) * 64  # none shares a cache line
+        size += -(-np.dtype(dtype).itemsize * int(np.prod(shape)) // 64) * 64  # no two share a cache line
     if file != PRIVATE:
         os.ftruncate(file, size)
     memory = mmap.mmap(file, size)
@@ -253,10 +245,10 @@ def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) 
 
 
 def dumps(value: Any) -> bytes:
-    """`value` pickled; by cloudpickle, which takes longer, only if it must be."""
+    """Return `value` pickled, with cloudpickle only if pickle fails, because cloudpickle takes longer."""
     try:
         return pickle.dumps(value)
-    except Exception:  # what it raises depends on the object
+    except Exception:  # the type depends on the object
         import cloudpickle
 
         pickled: bytes = cloudpickle.dumps(value)
@@ -274,16 +266,17 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 class Worker:
-    """Some lanes of a WorkerVecEnv, and the commands that its parent has for them.
+    """Some environments of a WorkerVecEnv, and the commands that their parent sends.
 
     Attributes:
-      lanes: their environments; none before the first command.
-      first: the number of the first lane among all.
+      lanes: the environments; none before the first command.
+      first: the index of the first of them among all environments.
       arrays: their rows of the StepMemory, by its names.
     """
 
     def __init__(self, memory: int) -> None:
-        """
+        """Prepare to make environments at the first command.
+
         Args:
           memory: the descriptor of the file whose memory is shared; PRIVATE if none is.
         """
@@ -293,20 +286,20 @@ class Worker:
         self.arrays: dict[Any, np.ndarray] = {}
 
     def answer(self, kind: int, slot: int, payload: bytes) -> tuple[int, bytes]:
-        """Carry out a command; ANSWER and the answer, or RAISED and what an environment raised."""
+        """Carry out a command; return ANSWER and the answer, or RAISED and the error of an environment."""
         try:
             return ANSWER, self.do(kind, slot, payload)
         except Exception as error:
             return RAISED, self.raised(error)
 
     def raised(self, error: Exception) -> bytes:
-        """What there is to tell of an error of the environment that failed."""
+        """Return the pickled description of an error of the environment that failed."""
         text = "".join(traceback.format_exception(error))
         attribute_error = str(error) if isinstance(error, AttributeError) else None
         return pickle.dumps((self.first + self.lanes.failed, attribute_error, text))
 
     def do(self, kind: int, slot: int, payload: bytes) -> bytes:
-        """Carry out a command; the answer."""
+        """Carry out a command, and return the answer."""
         if kind == STEP:
             told = self.lanes.step(list(self._actions.copy()), self._observations[slot], *self._outcome)
             for lane, observation in told.terminal.items():
@@ -328,10 +321,10 @@ class Worker:
         return self._start(*pickle.loads(payload))
 
     def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
-        """Make the environments; by the `again` of a factory that has one, if there was a process with them before.
+        """Make the environments; if a previous process had them, with a factory's `again` where it has one.
 
         Args:
-          path: where what the factories need is found; nothing in it leaves `sys.path` as it is.
+          path: `sys.path` for the modules that the factories need; empty to leave `sys.path` as it is.
         """
         sys.path[:] = path or sys.path  # before the factories are unpickled
         self.first, envs = first, []
@@ -356,7 +349,7 @@ class Worker:
 
 
 def serve(worker: Worker, channel: Channel) -> None:
-    """Do what a parent says until it has closed its end."""
+    """Carry out the commands of a parent until it has closed its end."""
     while True:
         try:
             kind, sequence, slot, payload = channel.receive()
@@ -370,7 +363,8 @@ def serve(worker: Worker, channel: Channel) -> None:
 
 
 def _end_with_parent(end: int) -> None:
-    # A parent that closes a worker closes one direction only, which this does not report: both are when it has died.
+    # A parent that closes a worker closes one direction only, which this poll does not report; a dead parent closes
+    # both.
     gone = select.poll()
     gone.register(end, 0)
     gone.poll()
@@ -379,13 +373,13 @@ def _end_with_parent(end: int) -> None:
 
 
 def main(end: int, memory: int) -> None:
-    """Be a worker until the parent has gone.
+    """Run a worker until the parent has gone.
 
     Args:
       end: the descriptor of the worker's end of a socket pair.
-      memory: that of the file whose memory is shared.
+      memory: the descriptor of the file whose memory is shared.
     """
-    for descriptor in (end, memory):  # not for processes that environments start
+    for descriptor in (end, memory):  # so that processes that environments start do not inherit them
         os.set_inheritable(descriptor, False)
     threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
     worker = Worker(memory)

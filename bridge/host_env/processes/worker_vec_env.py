@@ -1,4 +1,4 @@
-"""WorkerVecEnv: Gymnasium environments in workers elsewhere, as a Stable-Baselines3 VecEnv, whatever a worker is."""
+"""WorkerVecEnv: a Stable-Baselines3 VecEnv of Gymnasium environments in workers of any kind."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ from bridge.host_env.processes.worker_main import CALL, RESET, STEP, Told, dumps
 from bridge.vec_env.argument_checks import lanes_of
 from jaxenvs.arguments import number, one_of, positive_int
 
-# Environments that are closed by `close` may take so long, before their workers are killed; after a fault, so long.
+# Seconds that workers have to close their environments before they are killed: in `close`, and after a fault.
 SECONDS_TO_CLOSE = 30.0
 SECONDS_AFTER_A_FAULT = 2.0
-# A worker that dies so many times in a row before its new episodes have begun is given up.
+# A worker that dies this many times in a row before its new episodes have begun is not restarted any more.
 MOST_STARTS = 10
-# With a `step_timeout`, what `reset` may take, and starting a worker again with all attempts, unless that is more.
+# With a `step_timeout`, the seconds for `reset`, and for all attempts to restart a worker, unless `step_timeout` is
+# longer.
 SECONDS_TO_BEGIN = 60.0
 
 log = logging.getLogger("bridge")
 
 
 class WorkerVecEnv(VecEnv):
-    """Gymnasium environments in workers, some in each: ProcessVecEnv, RayVecEnv.
+    """Base class of vectorized environments whose Gymnasium environments run in workers: ProcessVecEnv, RayVecEnv.
 
-    What `reset` and `step` return is as SerialVecEnv says, and what their environments do with the same seeds too. The
-    infos have `episode` as by a Monitor.
+    `reset` and `step` return the same as SerialVecEnv, and environments with the same seeds do the same. Infos have
+    `episode`, as if each environment were in a Monitor.
 
-    An environment that raises, in a step or a reset, is a WorkerError with its traceback and lane; a worker that is
-    killed or ends, at whatever time, one with its lanes, a WorkerDied. Either way the other workers are shut down, and
-    this VecEnv is closed. With `on_worker_death="restart"` a worker that died is started again: its lanes begin new
-    episodes, unseeded and with the attributes that their factories give them (the `again` of a factory, if it has one),
-    and in the next step the old ones are truncated: their last observation is the terminal one, that step's reward
-    is 0. It is logged, too.
+    If an environment raises in a step or a reset, a WorkerError with its traceback and index is raised. If a worker is
+    killed or ends at any time, a WorkerDied with the indices of its environments is raised. Then the other workers are
+    shut down, and this VecEnv is closed. With `on_worker_death="restart"`, a worker that died is restarted, and a
+    warning is logged: its environments begin new episodes, unseeded and with the attributes that their factories set
+    (by a factory's `again`, if it has one). In the next step, the previous episodes are truncated, with their last
+    observation as the terminal one and a reward of 0.
 
     Attributes:
-      restarts: how many workers were started again.
+      restarts: the number of times that workers were restarted.
     """
 
     def __init__(
@@ -61,18 +62,19 @@ class WorkerVecEnv(VecEnv):
         step_timeout: float | None,
         on_worker_death: str,
     ) -> None:
-        """
+        """Start the workers, and make the environments in them.
+
         Args:
-          env_fns: functions that make the environments; sent by cloudpickle, so lambdas and closures will do.
-          envs_per_worker: how many environments, one after another, a worker steps.
+          env_fns: functions that make the environments; cloudpickle sends them, so lambdas and closures work.
+          envs_per_worker: the number of environments that a worker steps, one after another.
           memory: the descriptor of the file whose memory is shared with the workers; PRIVATE if none is.
-          step_timeout: seconds that a step, and the resets in it, may take. A worker that takes longer is killed, and
-            that is a death as others are. `reset` and starting a worker again may then take a minute, or `step_timeout`
-            if that is longer. Without it all may take for ever, as `env_method` may always.
+          step_timeout: seconds that a step, with the resets in it, may take. A worker that takes longer is killed, and
+            counts as dead. `reset` and restarting a worker may take 60 s, or `step_timeout` if it is longer. Without it
+            there is no limit; `env_method` never has one.
           on_worker_death: "raise" or "restart".
 
         Raises:
-          ValueError: an argument, or a space of the environments, is not what it must be.
+          ValueError: an argument, or a space of the environments, is invalid.
           WorkerError: an environment cannot be made.
         """
         num_envs = positive_int("the number of env_fns", len(env_fns))
@@ -97,8 +99,8 @@ class WorkerVecEnv(VecEnv):
                 worker.share(self._memory)
             for worker in self._workers:
                 worker.receive()
-            # Where the last observations are; the next come into the other. Then the step under way: what workers told
-            # of it, those that have not ended it, and when they must have.
+            # The slot of the last observations; the next ones are written into the other. Then the step under way: its
+            # infos, the workers that have not finished it, and their deadline.
             self._slot = 0
             self._told: Told | None = None
             self._pending: list[WorkerHandle] = []
@@ -112,20 +114,21 @@ class WorkerVecEnv(VecEnv):
 
     @abstractmethod
     def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerHandle:
-        """Start a worker with these lanes, whose environments a pickled list of functions makes. Does not wait."""
+        """Start a worker for these environments, which a pickled list of functions makes. Does not wait."""
 
     @property
     def num_workers(self) -> int:
-        """How many there are; none once this is closed."""
+        """The number of workers; 0 after `close`."""
         return len(self._workers)
 
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:
-        """Begin an episode in every lane. A step under way is forgotten.
+        """Begin an episode in every environment. The result of a step under way is discarded.
 
         Raises:
-          WorkerError: an environment raised, or a worker died; see above.
+          WorkerError: an environment raised.
+          WorkerDied: a worker died and was not restarted.
         """
         workers = self._open()
         begin = [
@@ -147,10 +150,11 @@ class WorkerVecEnv(VecEnv):
         return self._memory.copy_observations(self._slot, slice(None))
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Start a step of all lanes, and return at once.
+        """Start a step of all environments, and return immediately.
 
         Raises:
-          ValueError, TypeError: the actions have another shape, or a dtype that does not fit. Nothing was stepped.
+          ValueError, TypeError: the actions have another shape, or a dtype that does not fit. No environment was
+            stepped.
         """
         self._require_state()
         self._memory.write_actions(actions)
@@ -161,10 +165,11 @@ class WorkerVecEnv(VecEnv):
                 worker.send(STEP, 1 - self._slot)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
+        """Return observations, rewards float32 (num_envs,), dones bool (num_envs,), and infos of the step.
 
         Raises:
-          WorkerError: an environment raised, or a worker died; see above.
+          WorkerError: an environment raised.
+          WorkerDied: a worker died and was not restarted.
         """
         self._open()
         if self._told is None:
@@ -172,7 +177,7 @@ class WorkerVecEnv(VecEnv):
         self._collect()
         told, self._told, self._slot = self._told, None, 1 - self._slot
         memory = self._memory
-        # Copies: infos are made when they are read, and the next step may have begun by then.
+        # Copied, because the infos are made when they are read, and the next step may have begun by then.
         terminated, truncated = memory.terminated.copy(), memory.truncated.copy()
         for lane in (terminated | truncated).nonzero()[0].tolist():
             told.terminal[lane] = memory.copy_observations("terminal", lane)
@@ -186,34 +191,34 @@ class WorkerVecEnv(VecEnv):
     # --- Attributes ---------------------------------------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of the environment of each lane, or of one of its wrappers.
+        """Return an attribute of each environment, or of one of its wrappers.
 
         Raises:
           AttributeError: there is no such attribute.
-          WorkerError: it raised something else; nothing is shut down. Or its worker died.
+          WorkerError: the environment raised another error, and nothing is shut down; or its worker died.
         """
         return self._call(indices, "get_attr", attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute as SerialVecEnv does. A worker that is started again has the former one."""
+        """Set an attribute as SerialVecEnv does. A restarted worker has the value that the factory sets."""
         self._call(indices, "set_attr", attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method. Errors are as of `get_attr`."""
+        """Call a method of each environment, with the errors of `get_attr`."""
         return self._call(indices, "env_method", method_name, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """As SB3's, and always True for Monitor, whose `episode` every info of an ended episode has."""
+        """Return SB3's result, but always True for Monitor, because the infos of ended episodes have its `episode`."""
         if issubclass(wrapper_class, Monitor):
             return [True for _ in lanes_of(indices, self.num_envs)]
         return self._call(indices, "env_is_wrapped", wrapper_class.__module__, wrapper_class.__qualname__)
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A picture of each lane."""
+        """Return a picture of each environment."""
         if self.render_mode != "rgb_array":
             warnings.warn(f"get_images needs render_mode 'rgb_array', got {self.render_mode!r}.", stacklevel=2)
             return [None for _ in range(self.num_envs)]
@@ -235,11 +240,11 @@ class WorkerVecEnv(VecEnv):
             raise RuntimeError("Call reset() first: the environments have no state.")
 
     def _deadline(self, what: str, at_least: float = 0.0) -> Deadline | None:
-        """When something that begins now must have been done; none without a `step_timeout`."""
+        """Return the deadline of an operation that begins now; None without a `step_timeout`."""
         return None if self._step_timeout is None else Deadline.within(max(at_least, self._step_timeout), what)
 
     def _collect(self) -> None:
-        """Wait for the workers that have not ended the step under way."""
+        """Wait for the workers that have not finished the step under way."""
         while self._told is not None and self._pending:
             worker = self._pending[0]
             payload = b""
@@ -257,14 +262,15 @@ class WorkerVecEnv(VecEnv):
     def _receive(
         self, worker: WorkerHandle, slot: int, begin: bytes | None = None, deadline: Deadline | None = None
     ) -> bytes:
-        """The answer to a command for the environments, or from a worker that was started again, to a reset.
+        """Return the answer to a command for the environments; from a restarted worker, the answer to a reset.
 
         Args:
-          slot: where the first observations of one that is started again belong.
-          begin: the reset then; unseeded if not given.
+          slot: the slot of a restarted worker's first observations.
+          begin: the arguments of a restarted worker's reset; unseeded if not given.
+          deadline: the time until which the worker must answer, if there is one.
 
         Raises:
-          WorkerError: an environment raised, or a worker died and is not to be started again. All are shut down.
+          WorkerError: an environment raised, or a worker died and is not restarted. All workers are shut down.
         """
         try:
             try:
@@ -296,7 +302,7 @@ class WorkerVecEnv(VecEnv):
                 error = next_error
                 if deadline is not None and time.monotonic() > deadline.at:
                     break
-            except BaseException:  # half started; whoever asks it next finds it dead
+            except BaseException:  # half started: the next command to it will find it dead
                 worker.end()
                 raise
         raise error
@@ -306,9 +312,9 @@ class WorkerVecEnv(VecEnv):
         worker.new_infos = None
 
     def _call(self, indices: VecEnvIndices, name: str, *arguments: Any) -> list[Any]:
-        """Something for each lane."""
+        """Return a result for each environment."""
         self._open()
-        self._collect()  # a worker answers in order
+        self._collect()  # as a worker answers in order
         lanes = lanes_of(indices, self.num_envs)
         asked: dict[WorkerHandle, list[int]] = {}
         for lane in lanes:

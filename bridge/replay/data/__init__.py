@@ -1,1 +1,1 @@
-"""What is made of a replay store: slices, priorities, files, offline data."""
+"""Uses of a stored replay: slices, priorities, files, offline data."""

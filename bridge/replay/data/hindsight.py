@@ -1,4 +1,4 @@
-"""HerReplayBuffer: SB3's, as a ring that programs can have; samples are those of SB3's from the same seed."""
+"""HerReplayBuffer: SB3's, as a ring that compiled functions can use, with the same samples from the same seed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from jaxenvs.learn.off_policy.store.hindsight import Episodes, require_goal_spac
 
 
 class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
-    """SB3's HerReplayBuffer with observations stored once, whose samples take a time that does not grow with its size.
+    """Replay buffer with hindsight goals (HER) that stores observations once.
 
-    What it draws, from NumPy's global generator, is what SB3's draws from the same seed: transitions of whole episodes
-    alone, most of them with goals that the episode achieved, and the reward that the environments give for these.
+    Use it for environments with goals and sparse rewards. It samples what SB3's HerReplayBuffer samples from the same
+    seed of NumPy's global generator, in a time that does not grow with its size: only transitions of complete episodes,
+    most of them with a goal that the episode achieved, and the reward that the environments compute for it.
     """
 
     is_known = True
@@ -51,19 +52,20 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         goal_selection_strategy: GoalSelectionStrategy | str = "future",
         copy_info_dict: bool = False,
     ) -> None:
-        """
+        """Allocate the arrays.
+
         Args:
-          buffer_size: how many transitions, of all environments together.
+          buffer_size: the number of transitions, of all environments together.
           observation_space: with `observation`, `achieved_goal` and `desired_goal`.
-          action_space: of `env`.
-          env: whose `compute_reward` is asked.
-          device, n_envs, optimize_memory_usage, handle_timeout_termination: as of ReplayBuffer.
-          n_sampled_goal: transitions with other goals for each as it was.
+          action_space: of the environments.
+          env: the environments, whose `compute_reward` is called.
+          device, n_envs, optimize_memory_usage, handle_timeout_termination: as in ReplayBuffer.
+          n_sampled_goal: the number of transitions with new goals for each one with its own.
           goal_selection_strategy: "future", "final" or "episode", or SB3's enumeration of them.
-          copy_info_dict: whether `compute_reward` is given the infos of the steps.
+          copy_info_dict: whether `compute_reward` receives the infos of the steps.
 
         Raises:
-          TypeError: observations do not tell of goals.
+          TypeError: observations do not contain goals.
           ValueError: an argument is out of its range.
         """
         require_goal_space(observation_space)
@@ -89,7 +91,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     @property
     def hindsight(self) -> Hindsight:
-        """The same, as `jaxenvs.learn` takes it. Of SB3's two numbers `her_ratio` counts, which somebody may change."""
+        """The settings as `jaxenvs.learn` takes them, from `her_ratio`, which your code may change."""
         return Hindsight(self._num_sampled, self.goal_selection_strategy.name.lower())
 
     @property
@@ -99,7 +101,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     # --- Storing --------------------------------------------------------------------------------------------------
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """See RingReplayBuffer."""
+        """Store one step of every environment; arguments as in RingReplayBuffer."""
         row = self.take_ring().position % self.buffer_size
         super().add(obs, next_obs, action, reward, done, infos)
         if self.copy_info_dict:
@@ -109,10 +111,10 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     def add_rollout(
         self, observations: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, final_observations: Any
     ) -> None:
-        """See RingReplayBuffer.
+        """Store a whole rollout; arguments as in RingReplayBuffer.
 
         Raises:
-          ValueError: infos are stored, and there are none.
+          ValueError: `copy_info_dict` is True, and a rollout has no infos.
         """
         if self.copy_info_dict:
             raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
@@ -123,7 +125,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             self._write((row + step) % self.buffer_size, ended)
 
     def _write(self, row: int, done: np.ndarray) -> None:
-        """What Episodes.add does, in place."""
+        """Do in place what Episodes.add does."""
         episodes = self._episodes
         lost = ((episodes.first == row) & (episodes.count > 0)).nonzero()[0]
         if len(lost):
@@ -135,7 +137,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             self._end(done.nonzero()[0], row + 1)
 
     def _end(self, lanes: np.ndarray, row: int) -> None:
-        """The episodes of some lanes end before a row."""
+        """End the episodes of some environments before a row."""
         episodes = self._episodes
         length = (row - episodes.begin[lanes]) % self.buffer_size
         whole = lanes[length > 0]
@@ -146,7 +148,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         episodes.begin[lanes] = row % self.buffer_size
 
     def truncate_last_trajectory(self) -> None:
-        """As SB3's: the episodes that still run end with their newest step, and can be drawn."""
+        """End running episodes with their newest step, as SB3 does, so that they can be sampled."""
         ring, handles = self.take_ring(), self.handle_timeout_termination
         lanes = (self._episodes.begin != ring.position % self.buffer_size).nonzero()[0]
         if not len(lanes):
@@ -161,14 +163,15 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self._end(lanes, ring.position)
 
     def reset(self) -> None:
-        """Forget all that is stored."""
+        """Delete all that is stored."""
         super().reset()
         self._begin()
 
     # --- Drawing --------------------------------------------------------------------------------------------------
 
     def require_whole_episode(self) -> None:
-        """
+        """Raise unless an episode has ended.
+
         Raises:
           RuntimeError: no episode has ended yet.
         """
@@ -181,10 +184,11 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             )
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Draw transitions of whole episodes, with replacement: first those as they were, then those with other goals.
+        """Sample transitions of complete episodes, with replacement: first with their own goals, then with new ones.
 
         Args:
-          env: normalises observations and rewards.
+          batch_size: the number of transitions.
+          env: normalizes observations and rewards.
 
         Raises:
           RuntimeError: no episode has ended yet.
@@ -219,10 +223,11 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         )
 
     def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and lanes, uniformly: of all slots of whole episodes, in the order of rows, that of a random number."""
+        """Sample rows and environments uniformly from the slots of complete episodes, numbered row by row as in SB3."""
         episodes, size = self._episodes, self.buffer_size
         number = np.random.randint(0, episodes.count.sum(), size=batch_size)  # noqa: NPY002
-        # Between two rows in which a lane's whole episodes begin or end, each row has the same lanes.
+        # Between two rows in which complete episodes of an environment begin or end, all rows have the same
+        # environments.
         first, end = episodes.first, episodes.first + episodes.count
         edges = np.unique(np.concatenate([[0, size], first, end % size]))
         from_first = (edges[:-1, None] - first) % size
@@ -232,7 +237,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         piece = np.searchsorted(ends, number, side="right")
         number = number - (ends - width * np.diff(edges))[piece]
         rows = edges[piece] + number // width[piece]
-        # The lanes of each piece, first those that are in it.
+        # The environments of each piece, those that are in it first.
         lanes = np.argsort(~lanes_in, axis=1, kind="stable")[piece, number % width[piece]]
         return rows, lanes
 
@@ -255,7 +260,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     # --- Lending to programs --------------------------------------------------------------------------------------
 
     def why_not_lent(self) -> str | None:
-        """See RingReplayBuffer."""
+        """Return why the data cannot move to the device for compiled functions; None if it can."""
         if self.copy_info_dict:
             return "copy_info_dict is True"
         if not math.isclose(self.her_ratio, 1 - 1 / (self._num_sampled + 1)):
@@ -263,13 +268,13 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         return super().why_not_lent()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the environments, for which `set_env` is asked afterwards, as SB3's."""
+        """Return all but the environments, which `set_env` sets after loading, as in SB3."""
         state = super().__getstate__()
         state.pop("env")
         return state
 
     def take_ring(self) -> Ring:
-        """See RingReplayBuffer."""
+        """Return what is stored, in memory, with the index of episodes; see RingReplayBuffer."""
         if self._lent is not None:
             lent = self._lent.episodes
             assert lent is not None
@@ -281,12 +286,15 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         return super().take_ring()
 
     def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
-        """See RingReplayBuffer. Not to several devices: where episodes are is known of all lanes together."""
+        """Return what is stored as compiled functions take it, on one device; see RingReplayBuffer.
+
+        It cannot be divided among devices, because the index of episodes covers all environments.
+        """
         assert mesh is None
         replay = super().lend(observation, num_steps)
         if replay.episodes is None:
             mine = self._episodes
-            oldest = -mine.extent[mine.first, np.arange(self.n_envs)]  # which is not kept up here
+            oldest = -mine.extent[mine.first, np.arange(self.n_envs)]  # the ring on the host does not keep it
             arrays = mine.extent[: replay.capacity], mine.begin, mine.first, mine.count, oldest
             self._lent = replay = dataclasses.replace(replay, episodes=Episodes(*map(jnp.array, arrays)))
         return replay
@@ -295,7 +303,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     @classmethod
     def from_sb3(cls, buffer: SB3sHerReplayBuffer) -> Self:
-        """A buffer that holds what one of SB3's holds, row by row."""
+        """Return a buffer with the content of SB3's HerReplayBuffer, row by row."""
         made = cls(
             buffer.buffer_size * buffer.n_envs,
             buffer.observation_space,
@@ -326,14 +334,14 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         mine.extent[:] = np.where(whole & (age == 0), -buffer.ep_length, age)
         mine.begin[:] = buffer._current_ep_start
         mine.count[:] = whole.sum(0)
-        # The first of those that come after one that is not: from the row that is written next on, in a circle.
+        # The first complete slot after one that is not, searched in a circle from the row that is written next.
         following = (buffer.pos + row[:, 0]) % buffer.buffer_size
         mine.first[:] = np.where(mine.count > 0, following[whole[following].argmax(0)], 0)
         return made
 
     @property
     def ep_length(self) -> np.ndarray:  # type: ignore[override]
-        """(buffer_size, n_envs), the length of each slot's episode, 0 of one that is not stored whole. Read-only."""
+        """Length of each slot's episode, (buffer_size, n_envs); 0 if it is not stored completely. Read-only."""
         self.take_ring()
         mine, row = self._episodes, np.arange(self.buffer_size)[:, None]
         whole = (row - mine.first) % self.buffer_size < mine.count
@@ -343,7 +351,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     @property
     def ep_start(self) -> np.ndarray:  # type: ignore[override]
-        """(buffer_size, n_envs), the row in which the episode of each slot begins. Read-only."""
+        """Row in which each slot's episode begins, (buffer_size, n_envs). Read-only."""
         self.take_ring()
         row = np.arange(self.buffer_size)[:, None]
         start: np.ndarray = (row - np.maximum(self._episodes.extent, 0)) % self.buffer_size
@@ -352,7 +360,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
 
     @property
     def _current_ep_start(self) -> np.ndarray:
-        """(n_envs,), the row in which the episode that runs begins: not a copy."""
+        """Row in which each environment's running episode begins, (n_envs,). Not a copy."""
         self.take_ring()
         begin: np.ndarray = self._episodes.begin
         return begin
@@ -362,5 +370,5 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self._current_ep_start[...] = rows
 
     def _compute_episode_length(self, env_idx: int) -> None:
-        """Let the episode of an environment end with the newest row, as SB3's does after it has stored that."""
+        """End an environment's episode with the newest row, as SB3 does after storing it."""
         self._end(np.array([env_idx]), self.take_ring().position)

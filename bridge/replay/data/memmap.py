@@ -1,12 +1,12 @@
-"""A ring in memory-mapped files, consistent whenever its process is killed.
+"""A ring in memory-mapped files, which stay consistent whenever the process is killed.
 
-What a flush has written stays what it was until the next one. Observations, actions and rewards are written into the
-files as they come, over the oldest rows; so, before the cursor enters rows that the last flush counts as stored, a
-reservation is on the disk that says how far it may go: what was reserved is not stored when the folder is opened
-again. Tags are in memory, and in their file as of the last flush. Final observations overwrite those of rows that were
-reserved before; when they need more room they move into a new file, and the old one stays until the flush. The tags of
-the newest row, which may yet change, stand in the state file with the cursor; it and the reservation are replaced as a
-whole.
+What a flush has written remains valid until the next flush. Observations, actions and rewards are written into the
+files as they come, over the oldest rows. So before the cursor enters rows that the last flush counts as stored, a
+reservation on disk says how far it may go: reserved rows do not count as stored when the folder is opened again. Tags
+are in memory, and in their file as of the last flush. Final observations overwrite those of rows that were reserved
+before; when they need more room, they move to a new file, and the old one stays until the flush. The tags of the newest
+row, which may still change, are in the state file with the cursor. The state file and the reservation are replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from jaxenvs.learn.off_policy.store import replay_tags
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where nobody is kept from opening a folder twice
+except ImportError:
+    # Windows has no fcntl, so nothing prevents opening a folder twice there.
     fcntl = None  # type: ignore[assignment]
 
 STATE, RESERVED, LOCK = "state.npz", "reserved.json", "lock"
-# What a lock says, so that a folder in which a buffer was begun, and no more, is known.
+# The content of a lock file, which identifies a folder in which a buffer was begun but never flushed.
 BEGUN = b"bridge.ReplayBuffer\n"
-# What grows has its number of rows in its name, so that the old file stays while a new one is written.
+# Files that grow have their number of rows in their name, so that the old file stays while a new one is written.
 GROWING = ("tag", "end_observation")
-# A reservation goes this share of the rows further than needed: so much may a kill cost beyond what was overwritten.
+# A reservation exceeds what is needed by this fraction of the rows, which a kill may cost beyond the overwritten ones.
 RESERVED_SHARE = 64
 
 
 class MemoryMapped:
-    """The files of a ring, in a folder of their own."""
+    """The files of a ring, in a separate folder."""
 
     def __init__(self, path: str | os.PathLike[str], layout: dict[str, Any]) -> None:
-        """
+        """Lock the folder, and read its state.
+
         Args:
-          path: the folder, which is made if there is none.
-          layout: what is stored, by names of columns: a folder of another layout is refused.
+          path: the folder, which is created if it does not exist.
+          layout: a description of the columns, by name: a folder with another layout is refused.
 
         Raises:
           ValueError: the folder is open elsewhere, or holds something else.
@@ -64,20 +66,20 @@ class MemoryMapped:
 
     @property
     def num_ends(self) -> int | None:
-        """How many rows the side ring in the folder has; None if the folder is empty."""
+        """The number of rows of the side ring in the folder; None if the folder is empty."""
         return None if self._state is None else int(self._state["counts"][4])
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A memory-mapped array: of what the folder holds while it is being opened, else of zeros.
+        """Return a memory-mapped array: with the content of the folder while it is being opened, else with zeros.
 
         Raises:
-          OSError: the disk is full. What was there is still there.
+          OSError: the disk is full. The existing files are unchanged.
         """
         file, size = self._file(name, shape[0]), math.prod(shape) * np.dtype(dtype).itemsize
         if self._state is None:
             try:
                 with open(file, "wb") as new:
-                    # Now, and not as a signal that ends the process when a page finds no room.
+                    # Reserved now, because a page without room on disk would later end the process by a signal.
                     if hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(new.fileno(), 0, size)
                     else:
@@ -90,7 +92,7 @@ class MemoryMapped:
         return np.asarray(self._maps[file])
 
     def begin(self, ring: Ring) -> None:
-        """Give a new ring what the folder holds of it besides arrays; or an empty folder its first state."""
+        """Restore the rest of a ring's content from the folder, or write the first state into an empty folder."""
         if self._state is None:
             self.flush(ring)
             return
@@ -110,11 +112,11 @@ class MemoryMapped:
         slots = replay_tags.is_end(flat).nonzero()[0]
         ring.end_slot[replay_tags.end_row(flat[slots])] = slots
         if ring.size < self._flushed_size:
-            self.flush(ring)  # what was reserved is gone for good
+            self.flush(ring)  # so that reserved rows are dropped for good
         self._remove_old()
 
     def reserve(self, ring: Ring, rows: int) -> None:
-        """Put on the disk how far the cursor may go, where it goes beyond what was put there."""
+        """Write to disk how far the cursor may go, if `rows` more rows go beyond the last reservation."""
         self._written = needed = min(self._written + rows, ring.capacity)
         if needed > max(self._reserved, ring.capacity - self._flushed_size):
             reserved = min(needed + ring.capacity // RESERVED_SHARE, ring.capacity)
@@ -127,13 +129,13 @@ class MemoryMapped:
         self._is_edited = True
 
     def flush(self, ring: Ring) -> None:
-        """Put all that is stored on the disk."""
+        """Write all that is stored to disk."""
         ring.count_ages()
         for mapped in self._maps.values():
             mapped.flush()
         num_ends = len(ring.end_slot)
         is_new = num_ends != self._flushed_ends
-        # One row more than was written: the tags of what was the newest row may have changed.
+        # One row more than was written, because the tags of the previously newest row may have changed.
         changed = ring.capacity if is_new or self._is_edited else min(self._written + 1, ring.capacity)
         with open(self._file("tag", num_ends), "wb" if is_new else "r+b") as tags:
             for start, stop in _pieces((ring.position - changed) % ring.capacity, changed, ring.capacity):
@@ -152,14 +154,14 @@ class MemoryMapped:
         self._remove_old()
 
     def close(self) -> None:
-        """Let others open the folder."""
+        """Let other processes open the folder."""
         self._maps.clear()
         if fcntl is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # which a process that was forked has open, too
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process has the file open, too
         self._lock.close()
 
     def discard(self) -> None:
-        """Close after a ring could not be made, and leave nothing of a folder that was empty."""
+        """Close after a ring could not be made, and remove all files if the folder was empty."""
         made = list(self._maps)
         self.close()
         if not (self.path / STATE).exists():
@@ -183,7 +185,7 @@ class MemoryMapped:
         return state
 
     def _stored(self) -> Any:
-        """The state file; None where there is none."""
+        """Return the content of the state file; None if it does not exist."""
         state: dict[str, Any] = {}
         if not (self.path / STATE).exists():
             return None
@@ -196,7 +198,7 @@ class MemoryMapped:
         return state
 
     def _require_ours(self) -> None:
-        """Raise a ValueError where the folder holds anything that no replay buffer has written."""
+        """Raise a ValueError if the folder holds a file that no replay buffer has written."""
         state = self._stored()
         layout = {*self._layout, *(json.loads(str(state["layout"])) if state else ())}
         columns = layout - {"capacity", "num_envs"} | {"reward"}
@@ -207,7 +209,7 @@ class MemoryMapped:
         ]
         names = sorted(os.listdir(self.path))
         strange = [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)]
-        # Columns without the state file are somebody else's, unless a buffer was begun here.
+        # Columns without a state file belong to something else, unless a buffer was begun here.
         lock = self.path / LOCK
         if not strange and not state and not (lock.exists() and lock.read_bytes() == BEGUN):
             strange = names
@@ -218,12 +220,12 @@ class MemoryMapped:
             )
 
     def _name_by_place(self, name: str, state: Any) -> str:
-        """What version 0.2.0 called a part of the last observation: by its place in the space of that time."""
+        """Return version 0.2.0's name for a part of the last observation: its position in the space of that time."""
         names = [each for each in json.loads(str(state["layout"])) if each.startswith("observation")]
         return f"last_observation.{names.index(name.removeprefix('last_'))}"
 
     def _remove_old(self) -> None:
-        """Remove what the state does not name: what has grown since, and what the end of a process left unfinished."""
+        """Remove files that the state does not name: outgrown ones, and unfinished ones of a process that ended."""
         for file in self.path.glob("*.bin"):
             if file.name.startswith(GROWING) and not file.name.endswith(f".{self._flushed_ends}.bin"):
                 self._maps.pop(file, None)
@@ -235,27 +237,27 @@ class MemoryMapped:
     def _replacing(self, name: str) -> Iterator[Path]:
         with replacing(self.path / name) as file:
             yield file
-        if hasattr(os, "O_DIRECTORY"):  # the name is on the disk when its folder is
+        if hasattr(os, "O_DIRECTORY"):  # the file's name is on disk once its folder is
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             os.fsync(folder)
             os.close(folder)
 
 
 def _named(last_observation: Any) -> dict[str, Any]:
-    """The parts of the last observation by their names in the state file."""
+    """Return the parts of the last observation by their names in the state file."""
     if isinstance(last_observation, dict):
         return {f"last_observation.{name}": leaf for name, leaf in last_observation.items()}
     return {"last_observation": last_observation}
 
 
 def _pieces(start: int, count: int, capacity: int) -> list[tuple[int, int]]:
-    """So many rows from one on, around the end of the ring, as (start, stop)."""
+    """Return `count` rows from `start` on, around the end of the ring, as pairs of (start, stop)."""
     pieces = [(start, min(start + count, capacity)), (0, start + count - capacity)]
     return [(first, last) for first, last in pieces if first < last]
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The file whose lock says that the folder is in use. The system lifts it when the process ends."""
+    """Return the file whose lock marks the folder as in use. The system releases it when the process ends."""
     file = open(path / LOCK, "ab")  # noqa: SIM115
     try:
         if fcntl is not None:

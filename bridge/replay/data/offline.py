@@ -1,4 +1,4 @@
-"""Replay buffers of data that was collected before: episodes, flat arrays, Minari's datasets."""
+"""Replay buffers of offline data: episodes, flat arrays, Minari's datasets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Buffer = TypeVar("Buffer", bound="ReplayBuffer")
 
 
 def from_sb3(cls: type[Buffer], buffer: buffers.ReplayBuffer) -> Buffer:
-    """See ReplayBuffer.from_sb3."""
+    """Return a buffer with the content of one of SB3's buffers: see ReplayBuffer.from_sb3."""
     settings = {name: getattr(buffer, name) for name in ("n_steps", "gamma") if hasattr(buffer, name)}
     made = cls(
         buffer.buffer_size * buffer.n_envs,
@@ -32,10 +32,10 @@ def from_sb3(cls: type[Buffer], buffer: buffers.ReplayBuffer) -> Buffer:
         handle_timeout_termination=buffer.handle_timeout_termination,
         **settings,
     )
-    # The oldest first; and no piece so large that its copies fill the memory.
+    # The oldest first, in pieces whose copies fit in memory.
     rows = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
     if buffer.optimize_memory_usage and buffer.full:
-        rows = rows[1:]  # whose observation was overwritten by the newest next one
+        rows = rows[1:]  # its observation was overwritten by the newest next observation
     for piece in np.array_split(rows, -(-len(rows) // 4096)) if len(rows) else ():
         before = columns.at(buffer.observations, piece)
         if buffer.optimize_memory_usage:
@@ -43,7 +43,8 @@ def from_sb3(cls: type[Buffer], buffer: buffers.ReplayBuffer) -> Buffer:
         else:
             after = columns.at(buffer.next_observations, piece)
         ended, timeout = buffer.dones[piece].astype(bool), buffer.timeouts[piece].astype(bool)
-        left = np.zeros_like(ended)  # episodes that something else than their end ended, as a reset by hand
+        # Episodes without an end, for example because the environment was reset by hand.
+        left = np.zeros_like(ended)
         for now, following in pairs(before, after):
             differs = columns.differs(now[1:], following[:-1])
             left[:-1] |= differs.any(axis=tuple(range(2, differs.ndim))) & ~ended[:-1]
@@ -59,7 +60,7 @@ def from_episodes(
     buffer_size: int | None,
     settings: Any,
 ) -> Buffer:
-    """See ReplayBuffer.from_episodes."""
+    """Return a buffer that holds episodes: see ReplayBuffer.from_episodes."""
     if buffer_size is None:
         episodes = list(episodes)
         buffer_size = sum(len(_field(episode, "actions")) for episode in episodes)
@@ -101,7 +102,7 @@ def from_arrays(
     buffer_size: int | None,
     settings: dict[str, Any],
 ) -> Buffer:
-    """See ReplayBuffer.from_arrays."""
+    """Return a buffer that holds arrays of steps: see ReplayBuffer.from_arrays."""
     steps = len(rewards)
     if (ends is None) == (trajectory_ids is None):
         raise ValueError("Pass either ends or trajectory_ids, and not both.")
@@ -117,7 +118,7 @@ def from_arrays(
         following = np.arange(steps) + ~ended
         next_observations = columns.at(observations, following)
         kept = ~(ended & ~terminal)
-        # The step before one that is left out ends the episode, by truncation.
+        # The step before an omitted one ends the episode, by truncation.
         ended[:-1] |= ~kept[1:] & ~ended[:-1]
     else:
         next_observations, kept = columns.concrete(next_observations), np.ones(steps, bool)
@@ -138,7 +139,7 @@ def from_arrays(
 
 
 def from_minari(cls: type[Buffer], dataset: Any, buffer_size: int | None, settings: dict[str, Any]) -> Buffer:
-    """See ReplayBuffer.from_minari."""
+    """Return a buffer that holds a dataset of Minari: see ReplayBuffer.from_minari."""
     if isinstance(dataset, str):
         try:
             minari = importlib.import_module("minari")
@@ -159,10 +160,10 @@ def from_minari(cls: type[Buffer], dataset: Any, buffer_size: int | None, settin
 def _empty(
     cls: type[Buffer], buffer_size: int, observation_space: Any, action_space: Any, settings: dict[str, Any]
 ) -> Buffer:
-    """A buffer to fill.
+    """Return a buffer to fill.
 
     Raises:
-      ValueError: it is in a folder that holds something already.
+      ValueError: it is in a folder that already holds transitions.
     """
     buffer = cls(buffer_size, observation_space, action_space, **settings)
     if size := buffer.size():

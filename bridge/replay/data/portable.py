@@ -1,8 +1,8 @@
-"""Files of replay buffers that Stable-Baselines3 reads where it is alone, and of which ours come back as they were.
+"""Files of replay buffers that Stable-Baselines3 can read without bridge, and that bridge restores exactly.
 
-Such a file is a pickle of SB3's class. It holds observations once, as the ring does: what slots led to is written as
-`numpy.roll` of them, with the exceptions put in, so only reading it with SB3 takes SB3's memory. What else the ring
-knows is in one more attribute, which SB3 leaves alone.
+Such a file is a pickle of SB3's class. It holds observations once, as the ring does: next observations are written as
+`numpy.roll` of them, with the exceptions put in, so only reading it with SB3 takes SB3's memory. The rest of the ring's
+content is in one more attribute, which SB3 ignores.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from bridge.replay.store.columns import leaves, map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import InMemory, Ring
 
-# Ours, and which of SB3's reads the file.
+# bridge's classes, and the classes of SB3 that read their files.
 KINDS: dict[type[Any], type[Any]] = {
     replay_buffer.ReplayBuffer: buffers.ReplayBuffer,
     replay_buffer.DictReplayBuffer: buffers.DictReplayBuffer,
     replay_buffer.NStepReplayBuffer: getattr(buffers, "NStepReplayBuffer", buffers.ReplayBuffer),
     HerReplayBuffer: SB3sHerReplayBuffer,
 }
-# The attribute with what SB3 does not know, the first of all, so that a look at the first bytes finds it.
+# The attribute with the content that SB3 does not have. It comes first, so that the first bytes of a file show it.
 MARK, FIRST_BYTES = "_bridge_ring", 1024
-# What a ring has besides SB3's arrays, and an index of episodes.
+# The content of a ring besides SB3's arrays, and of an index of episodes.
 RING = ("tag", "last_observation", "end_observation", "end_slot", "position", "size", "num_ended", "not_done",
         "has_old_ages")  # fmt: skip
 EPISODES = ("extent", "begin", "first", "count")
-# What ours have besides SB3's.
+# The attributes of bridge's classes that SB3's do not have.
 OWN = ("_ring", "_lent", "_counted", "_is_lost", "_episodes", "_storage", "_path", "env")
 
 
 def save(buffer: Any, path: Any, verbose: int = 0) -> None:
-    """Save a replay buffer as SB3's `save_replay_buffer` does, for SB3 to read it if it is of one of SB3's kinds.
+    """Save a replay buffer as SB3's `save_replay_buffer` does, in a form that SB3 can read if it has a class for it.
 
     Args:
-      path: a path, or a file that is open.
+      path: a path, or an open file.
     """
     save_to_pkl(path, as_sb3s(buffer) if is_portable(buffer) else buffer, verbose)
 
 
 def is_portable(buffer: Any) -> bool:
-    """Whether SB3 has a class for what a buffer holds."""
+    """Return whether SB3 has a class for the content of a buffer."""
     if type(buffer) not in KINDS or (
         type(buffer) is replay_buffer.NStepReplayBuffer and isinstance(buffer.obs_shape, dict)
     ):
         return False
     ring = buffer.take_ring()
-    # SB3's rows begin with the first one until the last one is written.
+    # In SB3, rows are filled from the first one on, until the last one is written.
     return type(ring.storage) is InMemory and (ring.size == ring.capacity or ring.position == ring.size)
 
 
 def as_sb3s(buffer: RingReplayBuffer) -> Any:
-    """Return a buffer of SB3's class to be pickled, and nothing else: it shares the arrays of ours."""
+    """Return a buffer of SB3's class, only for pickling: it shares the arrays of bridge's buffer."""
     ring, theirs = buffer.take_ring(), object.__new__(KINDS[type(buffer)])
     more = {name: getattr(ring, name) for name in RING}
     more["optimize_memory_usage"] = buffer.optimize_memory_usage
@@ -98,10 +98,11 @@ def load(path: Any, verbose: int = 0) -> RingReplayBuffer | None:
     """Load a buffer that `save` has written for SB3, exactly as it was.
 
     Args:
-      path: a path, or a file that is open.
+      path: a path, or an open file.
 
     Returns:
-      None for any other file, as of one that SB3 has saved since; an open file is where it was.
+      The buffer; None for any other file, such as one that SB3 has saved since. Then an open file is at its former
+        position.
     """
     file = open_path(path, "r", verbose, suffix="pkl")
     try:
@@ -146,18 +147,18 @@ def _from_saved(theirs: Any) -> RingReplayBuffer | None:
 
 
 class _Following:
-    """In a pickle, what slots led to: the observations of the next row, but for some."""
+    """Pickles as next observations: the observations of the next row, except for some slots."""
 
     def __init__(self, column: np.ndarray, where: Any, values: np.ndarray) -> None:
         self._column, self._where, self._values = column, where, values
 
     def __reduce__(self) -> Any:
-        # The last part lets the unpickler set items of what the function gave.
+        # The last part lets the unpickler set items of the function's result.
         return np.roll, (self._column, -1, 0), None, None, iter([(self._where, self._values)])
 
 
 class _Skipped:
-    """In the place of what slots led to, which the ring knows."""
+    """Stands for the pickled next observations, which the ring already has."""
 
     def __init__(self, *args: Any) -> None: ...
 
@@ -165,8 +166,8 @@ class _Skipped:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes no array of what slots led to."""
+    """Unpickler that makes no array of next observations."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class or function by its names."""
+        """Return a class or function by its module and name."""
         return _Skipped if (module, name) == ("numpy", "roll") else super().find_class(module, name)

@@ -1,4 +1,4 @@
-"""Prioritised draws, in proportion to priorities that are kept in a sum tree (Schaul et al. 2016)."""
+"""Prioritized sampling, in proportion to priorities that are kept in a sum tree (Schaul et al. 2016)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import numpy as np
 from bridge.replay.data import windows
 from bridge.replay.store.ring import Ring
 
-# Children of a node. A draw goes down few levels, and looks at all children of a node at once, which lie side by side.
+# Children of a node. A draw descends few levels, and reads all children of a node at once, which are adjacent in
+# memory.
 WIDTH = 32
 
 
 class SumTree:
-    """Numbers, and draws in proportion to them.
+    """Non-negative numbers, and sampling of indices in proportion to them.
 
-    A node is the sum of its children, added up anew whenever one changes: in float64, and without the errors that
-    differences would pile up.
+    A node is the sum of its children, computed anew whenever one changes: in float64, and without the rounding errors
+    that differences would accumulate.
     """
 
     def __init__(self, size: int) -> None:
-        """
+        """Start with zeros.
+
         Args:
-          size: how many numbers; all are 0.
+          size: how many numbers there are.
         """
         self.levels = []  # from the leaves to the root, each padded to whole nodes
         while True:
@@ -32,35 +34,35 @@ class SumTree:
 
     @property
     def leaves(self) -> np.ndarray:
-        """The numbers, and some zeros behind them."""
+        """The numbers, followed by some zeros."""
         return self.levels[0].reshape(-1)
 
     @property
     def total(self) -> float:
-        """Their sum."""
+        """The sum of the numbers."""
         return float(self.levels[-1].sum())
 
     def set(self, index: np.ndarray, values: np.ndarray) -> None:
-        """Change some. Of one that comes twice the last value counts."""
+        """Change the numbers at these indices. If an index occurs twice, its last value counts."""
         self.leaves[index] = values
         for below, above in zip(self.levels, self.levels[1:]):
             index = np.unique(index // WIDTH)
             above.reshape(-1)[index] = below[index].sum(axis=1)
 
     def set_range(self, start: int, stop: int, value: float) -> None:
-        """Change all from one to before another."""
+        """Change all numbers from `start` to before `stop`."""
         self.leaves[start:stop] = value
         for below, above in zip(self.levels, self.levels[1:]):
             start, stop = start // WIDTH, -(-stop // WIDTH)
             above.reshape(-1)[start:stop] = below[start:stop].sum(axis=1)
 
     def draw(self, number: int) -> np.ndarray:
-        """Indices in proportion to the numbers, of which one must be positive, by NumPy's global generator."""
+        """Return indices in proportion to the numbers, with NumPy's global generator. One number must be positive."""
         target = np.random.random(number) * self.total  # noqa: NPY002
         node = np.zeros(number, np.int64)
         for level in reversed(self.levels):
             sums = level[node].cumsum(axis=1)
-            # Below the sum of all, whatever rounding did, so that no child is chosen that is 0.
+            # Below the sum of all, whatever rounding did, so that no child with a sum of 0 is chosen.
             target = np.minimum(target, np.nextafter(sums[:, -1], 0))
             child = (sums > target[:, None]).argmax(axis=1)
             before = np.where(child > 0, sums[np.arange(number), child - 1], 0)
@@ -77,13 +79,13 @@ class Priorities:
     """
 
     def __init__(self, ring: Ring, alpha: float) -> None:
-        """All slots that are stored get the same."""
+        """Give all stored slots the same priority."""
         self.alpha, self.greatest = alpha, 1.0
         self.tree = SumTree(ring.num_slots)
         self.mark_written(ring, ring.size)
 
     def mark_written(self, ring: Ring, rows: int) -> None:
-        """Give the slots of the rows written last the greatest priority."""
+        """Give the slots of the last `rows` rows the greatest priority."""
         rows, lanes, value = min(rows, ring.capacity), ring.num_envs, self.greatest**self.alpha
         start = ring.position - rows
         if start < 0:
@@ -91,10 +93,10 @@ class Priorities:
         self.tree.set_range(max(start, 0) * lanes, ring.position * lanes, value)
 
     def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of slots; but for -1, where a slice has no step, and for those that are no more stored.
+        """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored.
 
         Raises:
-          ValueError: one is negative or not finite, or there are not as many as slots. Nothing changed.
+          ValueError: one is negative or not finite, or their number is not that of the slots. Nothing changed.
         """
         if slots.shape != priorities.shape:
             raise ValueError(f"priorities must have the shape {slots.shape} of indices, got {priorities.shape}.")
@@ -110,7 +112,7 @@ class Priorities:
         self.tree.set(slots, priorities**self.alpha)
 
     def draw(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """So many slots, and their priorities to the power of `alpha`.
+        """Sample `number` slots; return them, and their priorities to the power of `alpha`.
 
         Raises:
           ValueError: all priorities are 0.
@@ -121,12 +123,12 @@ class Priorities:
         return slots, self.tree.leaves[slots]
 
     def draw_windows(self, ring: Ring, number: int, length: int, replace: bool) -> tuple[windows.Windows, np.ndarray]:
-        """So many windows in proportion to the priorities of their slots, added up; and these sums.
+        """Sample `number` windows in proportion to the sums of their slots' priorities; return them and these sums.
 
-        A slot is drawn, and where in the window it is; what is no window is drawn anew.
+        A slot is drawn, and its position in the window; if there is no such window, both are drawn again.
 
         Raises:
-          ValueError: as `windows.draw`, or there are not as many with a priority above 0.
+          ValueError: there is no window, or too few with a priority above 0.
         """
 
         def candidates(count: int) -> windows.Windows:
@@ -141,7 +143,7 @@ class Priorities:
             slots = (ring.oldest * ring.num_envs + np.arange(ring.size * ring.num_envs)) % ring.num_slots
             last = slots[windows.ages(ring, slots) >= length - 1]
             if not len(last):
-                return windows.draw(ring, count, length, "window", True, True)  # which says that there is none
+                return windows.draw(ring, count, length, "window", True, True)  # raises ValueError
             likely = self._sums(ring, last, length)
             if (count_positive := int((likely > 0).sum())) < (1 if replace else count):
                 raise ValueError(
@@ -164,10 +166,11 @@ class Priorities:
 
 
 def importance_weights(likely: np.ndarray, beta: float) -> np.ndarray:
-    """Importance weights of a batch, the greatest of which is 1.
+    """Return the importance weights of a batch, the greatest of which is 1.
 
     Args:
-      likely: what the samples were drawn in proportion to.
+      likely: the numbers in proportion to which the samples were drawn.
+      beta: the exponent.
     """
     lightest: np.ndarray = (likely.min() / likely) ** beta
     return lightest.astype(np.float32)

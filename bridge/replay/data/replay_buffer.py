@@ -1,4 +1,4 @@
-"""ReplayBuffer and PrioritizedReplayBuffer: SB3's replay buffers in one, and what is made of what they store."""
+"""ReplayBuffer and PrioritizedReplayBuffer: SB3's replay buffers in one, with slices, files and offline data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ from jaxenvs import arguments
 
 
 class ReplayBuffer(RingReplayBuffer):
-    """A RingReplayBuffer whose arrays may be in files, that gives slices too, and takes offline data."""
+    """Replay buffer in place of SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer.
+
+    It stores each observation once, and samples the transitions that SB3's buffers sample from the same seed. bridge's
+    off-policy algorithms use it by default. Choose it explicitly to keep data in files, to sample slices of episodes
+    for sequence models, or to load offline data (`from_episodes`, `from_arrays`, `from_minari`, `from_sb3`).
+    """
 
     is_known = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """One of the class of its kind: with priorities, or of which `isinstance` says which of SB3's it stands for."""
+        """Return an instance of the subclass that fits the arguments.
+
+        With `alpha` it is a PrioritizedReplayBuffer; with `n_steps` above 1 or Dict observations, a subclass of SB3's
+        class for them too, so that `isinstance` finds it.
+        """
         given = dict(zip(("buffer_size", "observation_space"), args)) | kwargs
         return super().__new__(_kind(cls, given))  # type: ignore[no-any-return]
 
@@ -42,16 +51,18 @@ class ReplayBuffer(RingReplayBuffer):
         path: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        """
+        """Allocate the arrays, or open the files.
+
         Args:
-          args, kwargs: of RingReplayBuffer.
-          storage: "ram", or "memmap" for observations, actions and rewards in files, for more than memory holds. Tags,
-            four bytes a transition, are in memory.
-          path: the folder of the files. What it holds of an earlier buffer is there again, as of the last `flush`.
+          args, kwargs: the arguments of RingReplayBuffer: SB3's, `n_steps` and `gamma`.
+          storage: "ram", or "memmap" for observations, actions and rewards in files, if they need more than memory.
+            Tags, four bytes a transition, stay in memory.
+          path: the folder of the files. If it holds a previous buffer's files, their content is restored, as of the
+            last `flush`.
 
         Raises:
           ValueError: an argument is out of its range, or the folder belongs to another buffer.
-          OSError: the disk has not enough room.
+          OSError: the disk is full.
         """
         self._storage, self._path = storage, path
         super().__init__(*args, **kwargs)
@@ -60,7 +71,7 @@ class ReplayBuffer(RingReplayBuffer):
         return make_ring(self._storage, self._path, self.buffer_size, self.n_envs, *self._parts())
 
     def why_not_lent(self) -> str | None:
-        """See RingReplayBuffer."""
+        """Return why the data cannot move to the device for compiled functions; None if it can."""
         return super().why_not_lent() if self._storage == "ram" else f"its storage is {self._storage!r}"
 
     # --- Slices ---------------------------------------------------------------------------------------------------
@@ -75,21 +86,22 @@ class ReplayBuffer(RingReplayBuffer):
         burn_in: int = 0,
         env: VecNormalize | None = None,
     ) -> SliceSamples:
-        """Draw contiguous pieces of episodes, also of those that still run, in a time that does not grow with the ring.
+        """Sample contiguous pieces of episodes, including running ones, in a time independent of the buffer's size.
 
         Args:
-          num_slices: how many.
-          slice_len: of how many steps.
-          by: "window": each piece of so many steps is as likely as any other. "trajectory": first an episode, of those
-            that are long enough, then a piece of it.
-          strict_length: False: what is stored of an episode shorter than `slice_len` is a piece too, padded at its end.
-          replace: False: no piece comes twice.
-          burn_in: so many steps before each piece come with it, fewer at the beginning of an episode, for models that
-            have a memory to fill.
-          env: normalises observations and rewards.
+          num_slices: the number of pieces.
+          slice_len: the number of steps in each.
+          by: "window": all pieces of `slice_len` steps are equally likely. "trajectory": first an episode is sampled
+            uniformly from those that are long enough, then a piece of it.
+          strict_length: if False, an episode with fewer than `slice_len` stored steps is a piece too, padded at its
+            end.
+          replace: if False, no piece is sampled twice.
+          burn_in: the number of steps before each piece to return with it, to fill the state of recurrent models; fewer
+            at the beginning of an episode.
+          env: normalizes observations and rewards.
 
         Raises:
-          ValueError: an argument is out of its range, or not so many pieces are stored.
+          ValueError: an argument is out of its range, or too few pieces are stored.
         """
         arguments.positive_int("num_slices", num_slices)
         arguments.positive_int("slice_len", slice_len)
@@ -113,18 +125,21 @@ class ReplayBuffer(RingReplayBuffer):
     def _draw_windows(
         self, ring: Ring, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
     ) -> tuple[windows.Windows, Any]:
-        """Windows, and their importance weights or None."""
+        """Return windows, and their importance weights or None."""
         return windows.draw(ring, num_slices, slice_len, by, strict_length, replace), None
 
     # --- Files ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Put all that is stored on the disk, if it is in files: it is there again whatever happens to the process."""
-        if self._lent is None and self._ring is not None:  # of what a program has nothing is in files
+        """Write all that is stored to disk, if it is in files, so that it survives whatever happens to the process."""
+        if self._lent is None and self._ring is not None:  # data on the device is never in files
             self._ring.storage.flush(self._ring)
 
     def close(self) -> None:
-        """Flush, and let others open the folder. Of no use afterwards; without files it does nothing."""
+        """Flush the files and let other processes open the folder; without files, do nothing.
+
+        With files, the buffer cannot be used afterwards.
+        """
         if self._storage != "memmap":
             return
         storage = self.take_ring().storage
@@ -134,7 +149,7 @@ class ReplayBuffer(RingReplayBuffer):
             self._ring = Closed(storage.path)  # type: ignore[assignment]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Of files their folder: they may hold more than memory.
+        # Only the folder of the files is pickled, because they may hold more than memory.
         state = super().__getstate__()
         self.flush()
         storage = self.take_ring().storage
@@ -144,30 +159,30 @@ class ReplayBuffer(RingReplayBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.__class__ = _kind(type(self), state)  # which was written before there were kinds
+        self.__class__ = _kind(type(self), state)  # for pickles from versions without subclasses
         if state["_ring"] is None:
             self._ring = open_ring(state["_path"]) or self._make_ring()
             self._begin()
 
     def _begin(self) -> None:
-        """Called when the ring holds something else than before."""
+        """Start anew, called when the ring's content was replaced."""
 
     def _moved(self) -> None:
         self._begin()
 
     def reset(self) -> None:
-        """Forget all that is stored."""
+        """Delete all that is stored."""
         super().reset()
         self._begin()
 
-    # --- Data that was collected before -----------------------------------------------------------------------------
+    # --- Offline data -----------------------------------------------------------------------------------------------
     #
-    # In one lane, in which episodes lie end to end, however long each is. Actions are stored as they are given: SB3's
-    # SAC, TD3 and DDPG act in [-1, 1] and want those of a Box scaled to that, as their `policy.scale_action` does.
+    # Episodes of any length lie end to end, in a single environment. Actions are stored as they are given: SB3's SAC,
+    # TD3 and DDPG act in [-1, 1], and need Box actions scaled to that, as by `policy.scale_action`.
 
     @classmethod
     def from_sb3(cls, buffer: buffers.ReplayBuffer) -> Self:
-        """A buffer that holds what one of SB3's holds.
+        """Return a buffer with the content of one of SB3's buffers.
 
         Args:
           buffer: a ReplayBuffer, a DictReplayBuffer or an NStepReplayBuffer.
@@ -183,17 +198,18 @@ class ReplayBuffer(RingReplayBuffer):
         buffer_size: int | None = None,
         **settings: Any,
     ) -> Self:
-        """A buffer that holds episodes.
+        """Return a buffer that holds the given episodes.
 
         Args:
-          episodes: of each `observations`, one more than `actions`, `rewards`, and, if there are any, `terminations`
-            and `truncations`: attributes, as of Minari's EpisodeData, or keys. One whose last step is not terminal was
-            truncated.
-          buffer_size: the transitions of all together unless told. Without it all episodes are in memory meanwhile.
-          **settings: as of the constructor.
+          episodes: each with `observations` (one more than `actions`), `actions`, `rewards`, and optionally
+            `terminations` and `truncations`: as attributes, like Minari's EpisodeData, or as keys. An episode whose
+            last step is not terminal counts as truncated.
+          observation_space, action_space: of the environment.
+          buffer_size: the capacity, by default the transitions of all episodes, which are all in memory meanwhile.
+          **settings: further arguments of the constructor.
 
         Raises:
-          ValueError: an episode has arrays that do not belong together, or there is no episode.
+          ValueError: arrays of an episode do not belong together, or there is no episode.
         """
         return offline.from_episodes(cls, episodes, observation_space, action_space, buffer_size, settings)
 
@@ -212,22 +228,23 @@ class ReplayBuffer(RingReplayBuffer):
         buffer_size: int | None = None,
         **settings: Any,
     ) -> Self:
-        """A buffer that holds arrays of steps, episode after episode.
+        """Return a buffer that holds arrays of steps, episode after episode.
 
         Args:
           observations, actions, rewards: with the leading axis num_steps.
-          ends: (num_steps,), bools, where an episode ends. The last step always ends one.
-          trajectory_ids: (num_steps,), in place of `ends`: an episode ends where the next step has another id.
-          terminated: (num_steps,), bools, where the state that a step leads to is terminal, which ends an episode too.
-          next_observations: with the leading axis num_steps, what each step leads to. Without them, the last
-            observation of an episode that does not end in a terminal state is what the step before leads to, and no
-            step of its own, as it is usual with D4RL's data. What a terminal step leads to is then not known: its own
-            observation stands for it.
-          buffer_size: the number of steps unless told.
-          **settings: as of the constructor.
+          observation_space, action_space: of the environment.
+          ends: (num_steps,), bools, True where an episode ends. The last step always ends one.
+          trajectory_ids: (num_steps,), instead of `ends`: an episode ends where the next step has another id.
+          terminated: (num_steps,), bools, True where the state after a step is terminal, which ends an episode too.
+          next_observations: with the leading axis num_steps, the observation after each step. Without them, the last
+            observation of an episode that does not end in a terminal state is only the next observation of the step
+            before, as is usual in D4RL's data. The observation after a terminal step is then unknown, and replaced by
+            the step's own.
+          buffer_size: the capacity, by default the number of steps.
+          **settings: further arguments of the constructor.
 
         Raises:
-          ValueError: arrays do not belong together, or both `ends` and `trajectory_ids` are given, or neither.
+          ValueError: arrays do not belong together, or not exactly one of `ends` and `trajectory_ids` is given.
         """
         return offline.from_arrays(
             cls,
@@ -246,12 +263,12 @@ class ReplayBuffer(RingReplayBuffer):
 
     @classmethod
     def from_minari(cls, dataset: Any, buffer_size: int | None = None, **settings: Any) -> Self:
-        """A buffer that holds a dataset of Minari's, episode by episode.
+        """Return a buffer that holds a dataset of Minari, episode by episode.
 
         Args:
-          dataset: a MinariDataset, or the name of one that is on this machine.
-          buffer_size: the dataset's number of steps unless told.
-          **settings: as of the constructor.
+          dataset: a MinariDataset, or the name of one on this machine.
+          buffer_size: the capacity, by default the dataset's number of steps.
+          **settings: further arguments of the constructor.
 
         Raises:
           ImportError: `dataset` is a name, and Minari is not installed.
@@ -260,33 +277,34 @@ class ReplayBuffer(RingReplayBuffer):
 
 
 class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):
-    """A ReplayBuffer of Dict observations, which is one of SB3's DictReplayBuffer for whoever asks."""
+    """ReplayBuffer of Dict observations, which `isinstance` finds to be SB3's DictReplayBuffer."""
 
     is_known = True
 
 
 class NStepReplayBuffer(ReplayBuffer, getattr(buffers, "NStepReplayBuffer", buffers.ReplayBuffer)):  # type: ignore[misc]
-    """A ReplayBuffer of returns of several steps, which is one of SB3's NStepReplayBuffer for whoever asks."""
+    """ReplayBuffer of n-step returns, which `isinstance` finds to be SB3's NStepReplayBuffer."""
 
     is_known = True
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A ReplayBuffer that draws in proportion to priorities (Schaul et al. 2016, https://arxiv.org/abs/1511.05952).
+    """Replay buffer that samples in proportion to priorities (Schaul et al. 2016, https://arxiv.org/abs/1511.05952).
 
-    bridge.DQN, SAC, TD3 and DDPG weigh what it draws, and set priorities to the errors that they find. It may be in
-    files; priorities are in memory.
+    Use it to sample transitions with large temporal-difference errors more often. bridge.DQN, SAC, TD3 and DDPG weigh
+    its samples, and set priorities to the errors that they compute. Its data may be in files; priorities are in memory.
     """
 
     is_known = True
 
     def __init__(self, *args: Any, alpha: float = 0.6, beta: float = 0.4, **kwargs: Any) -> None:
-        """
+        """Allocate the arrays, or open the files, and start with equal priorities.
+
         Args:
-          args, kwargs: of ReplayBuffer.
-          alpha: samples are drawn in proportion to their priorities to this power, which new transitions have the
-            greatest of and `update_priorities` sets.
-          beta: the exponent of importance weights, an attribute that may be changed as training goes on.
+          args, kwargs: the arguments of ReplayBuffer.
+          alpha: samples are drawn in proportion to priority ** alpha. New transitions have the greatest priority so
+            far, and `update_priorities` sets other ones.
+          beta: the exponent of importance weights, an attribute that may be changed during training.
         """
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0, got {alpha!r}.")
@@ -301,17 +319,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.priorities.mark_written(self.take_ring(), rows)
 
     def why_not_lent(self) -> str | None:
-        """See RingReplayBuffer."""
+        """Return why the data cannot move to the device for compiled functions."""
         return "it has priorities"
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Draw transitions in proportion to their priorities, with replacement.
+        """Sample transitions in proportion to their priorities, with replacement.
 
         Args:
-          env: normalises observations and rewards.
+          batch_size: the number of transitions.
+          env: normalizes observations and rewards.
 
         Returns:
-          PrioritizedSamples: SB3's with `weights` and `indices`.
+          PrioritizedSamples: SB3's samples with `weights` and `indices`.
 
         Raises:
           ValueError: nothing is stored, or all priorities are 0.
@@ -323,12 +342,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return PrioritizedSamples(**found, weights=weights, indices=self._tensor(slots))
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Set the priorities of transitions, such as the sizes of their temporal-difference errors.
+        """Set the priorities of transitions, such as the absolute values of their temporal-difference errors.
 
         Args:
-          indices: those of samples. What was overwritten since then is another transition by now. Passed over are -1,
-            where a slice has no step, and what is stored no more, as after a `reset`.
-          priorities: as many, 0 or more.
+          indices: the `indices` of samples. If a transition was overwritten since, the new one at its place is meant.
+            Ignored are -1, where a slice has no step, and what is not stored any more, as after a `reset`.
+          priorities: an array of the same shape, 0 or more.
 
         Raises:
           ValueError: a priority or an index is out of its range. Nothing changed.
@@ -339,7 +358,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def _draw_windows(
         self, ring: Ring, num_slices: int, slice_len: int, by: str, strict_length: bool, replace: bool
     ) -> tuple[windows.Windows, Any]:
-        """In proportion to the priorities of their steps, added up."""
+        """Sample in proportion to the sums of the priorities of a window's steps."""
         if by != "window" or not strict_length:
             raise ValueError("With priorities, sample_slices needs by='window' and strict_length=True.")
         drawn, likely = self.priorities.draw_windows(ring, num_slices, slice_len, replace)
@@ -347,7 +366,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _kind(cls: type[Any], given: dict[str, Any]) -> type[Any]:
-    """The class of a buffer with these settings, where a ReplayBuffer is asked for; else that asked for."""
+    """Return the subclass for these arguments if the class is ReplayBuffer, else the class itself."""
     if cls is not ReplayBuffer:
         return cls
     if given.get("alpha") is not None:

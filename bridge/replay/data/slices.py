@@ -1,4 +1,4 @@
-"""Slices: windows of a ring as tensors, with what led up to them."""
+"""Slices: windows of a ring as tensors, with the steps before them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class SliceSamples(NamedTuple):
     """Slices of episodes: tensors with the leading axes (num_slices, burn_in + slice_len).
 
     Attributes:
-      observations, actions, rewards: zeros where `mask` is false.
-      next_observations: what each step led to, before any reset.
-      terminated, truncated: whether the episode ended there, and how. One that was left without an end, as the
+      observations, actions, rewards: zeros where `mask` is False.
+      next_observations: the observation after each step, before any reset.
+      terminated, truncated: whether and how the episode ended at the step. An episode without an end, because the
         environment was reset by hand, counts as truncated.
-      mask: where there is a step. It is false before the beginning of an episode, which only `burn_in` asks for, and
-        behind the end of one that `strict_length=False` lets be too short.
-      episode_steps: int64, steps since the episode began; 0 for the last step of one of which nothing else is stored.
-      indices: int64, the slots, for `update_priorities`; -1 where `mask` is false, which that passes over.
+      mask: True where there is a step. It is False before the beginning of an episode, which only `burn_in` asks for,
+        and after the end of an episode that is too short, which needs `strict_length=False`.
+      episode_steps: int64, the steps since the episode began; 0 for the last step of an episode if no other is stored.
+      indices: int64, the slots, for `update_priorities`; -1 where `mask` is False, which `update_priorities` ignores.
       weights: (num_slices,), importance weights; None without priorities.
     """
 
@@ -51,7 +51,7 @@ def gather(
     normalize_reward: Callable[[Any], Any],
     device: torch.device,
 ) -> SliceSamples:
-    """What is in windows, as `SliceSamples`.
+    """Return the steps in windows as SliceSamples.
 
     Args:
       drawn: windows of at most `slice_len` slots.
@@ -60,7 +60,7 @@ def gather(
     first = (last - (size - 1) * ring.num_envs) % ring.num_slots
     before = np.minimum(windows.ages(ring, first), burn_in) if burn_in else np.zeros_like(size)
     column = np.arange(-burn_in, slice_len)
-    # A column without a step repeats one that is there, and is set to zero in the end.
+    # A column without a step repeats an existing one, and is set to zero at the end.
     step = np.clip(column, -before[:, None], size[:, None] - 1)
     mask = step == column
     slots = (first[:, None] + step * ring.num_envs) % ring.num_slots
@@ -92,7 +92,7 @@ def gather(
 
 
 def _following(observation: Any) -> Any:
-    """What comes one column later; the last column is that of no one."""
+    """Return the observations of the next column; the last column is undefined."""
     shifted = np.empty_like(observation)
     shifted[:, :-1] = observation[:, 1:]
     return shifted

@@ -1,4 +1,4 @@
-"""Where the arrays of a ring are: in memory or in files."""
+"""Storage of a ring's arrays, in memory or in files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from bridge.replay.data.memmap import MemoryMapped
 from bridge.replay.store.columns import leaves
 from bridge.replay.store.ring import FIRST_ENDS, InMemory, Ring
 
-# Those in files that this process has open. A pickled buffer is a path, and may be loaded where the buffer itself is.
+# Rings that this process has open in files. A pickled buffer is a path, and may be loaded while the buffer is open
+# here.
 _OPEN: weakref.WeakValueDictionary[Path, Ring] = weakref.WeakValueDictionary()
 
 
 class Closed:
-    """In the place of a ring whose folder was closed."""
+    """Stands for a ring whose folder was closed, and raises ValueError when it is used."""
 
     def __init__(self, path: os.PathLike[str]) -> None:
         self.__dict__["path"] = path
@@ -35,15 +36,18 @@ def make_ring(
     observation: Any,
     action: tuple[tuple[int, ...], Any],
 ) -> Ring:
-    """A ring in a storage of this name: an empty one, or the one that the folder `path` holds.
+    """Return a ring in a storage of this name: an empty one, or the one that the folder `path` holds.
 
     Args:
-      observation: (shape, dtype) of one, or a dict of them.
-      action: (shape, dtype) of one.
+      storage: "ram" or "memmap".
+      path: the folder, for "memmap".
+      capacity, num_envs: the number of rows, and of environments.
+      observation: (shape, dtype) of one observation, or a dict of them.
+      action: (shape, dtype) of one action.
 
     Raises:
-      ValueError: there is no such storage, or the folder is not of such a ring.
-      OSError: the disk is full. The folder is as it was.
+      ValueError: there is no such storage, or the folder belongs to another ring.
+      OSError: the disk is full. The folder is unchanged.
     """
     if storage not in ("ram", "memmap"):
         raise ValueError(f"storage must be 'ram' or 'memmap', got {storage!r}.")
@@ -66,5 +70,5 @@ def make_ring(
 
 
 def open_ring(path: Path) -> Ring | None:
-    """The ring that this process has open in a folder."""
+    """Return the ring that this process has open in a folder, or None."""
     return _OPEN.get(path)

@@ -1,9 +1,9 @@
-"""Windows of a ring: contiguous slots of one lane within one episode, drawn in a time that does not grow with it.
+"""Windows of a ring: contiguous slots of one environment within one episode, sampled in a time independent of its size.
 
-A window of `length` slots is known by its last one, and is there iff that slot's age, counted from what is stored, is
-at least length - 1. So it takes two look-ups to tell, across wrap-arounds and in episodes that still run, and uniform
-draws are draws of slots of which those that end no window are drawn anew. Only where hardly any does, the trajectories
-are listed, once for the batch.
+A window of `length` slots is identified by its last one, and exists if and only if the age of that slot, counted from
+what is stored, is at least length - 1. So two look-ups show whether it exists, also across wrap-arounds and in running
+episodes. Uniform sampling draws slots, and draws again where a slot ends no window. Only if hardly any slot does, the
+trajectories are listed, once for the batch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bridge.replay.store.ring import Ring
 from bridge.replay.store.transitions import tags
 from jaxenvs.learn.off_policy.store import replay_tags
 
-# Windows as two arrays: their last slots, and of how many slots they are.
+# Windows as two arrays: their last slots, and their lengths.
 Windows = tuple[np.ndarray, np.ndarray]
 
-# So often slots are drawn anew, and so many at once at most, before the trajectories are listed.
+# Slots are drawn again in at most ROUNDS rounds of at most MOST_AT_ONCE slots, before the trajectories are listed.
 ROUNDS, MOST_AT_ONCE = 4, 65536
 
 
 def episode_steps(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """The ages of slots. That of an end in the oldest row is lost with the row before it, and is said to be 0."""
+    """Return the ages of slots; 0 for an end in the oldest row, whose age is lost with the row before it."""
     before = tags(ring, (slots - ring.num_envs) % ring.num_slots)
     before = np.where(slots // ring.num_envs == ring.oldest, np.int32(-1), before)
     age: np.ndarray = replay_tags.age(tags(ring, slots), before)
@@ -32,13 +32,13 @@ def episode_steps(ring: Ring, slots: np.ndarray) -> np.ndarray:
 
 
 def ages(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """How many stored slots of the same episode come before each."""
+    """Return how many stored slots of the same episode come before each slot."""
     stored: np.ndarray = np.minimum(episode_steps(ring, slots), (slots // ring.num_envs - ring.oldest) % ring.capacity)
     return stored
 
 
 def trajectories(ring: Ring) -> Windows:
-    """The stored part of every episode, those that still run too."""
+    """Return the stored part of every episode, including running ones."""
     rows = np.arange(min(ring.num_ended, len(ring.end_slot)))
     ended = ring.end_slot[rows[ring.alive_ends(rows)]]
     ended = ended[(ended // ring.num_envs - ring.oldest) % ring.capacity < ring.size]
@@ -48,13 +48,15 @@ def trajectories(ring: Ring) -> Windows:
 
 
 def draw(ring: Ring, number: int, length: int, by: str, strict: bool, replace: bool) -> Windows:
-    """Draw windows of a ring that is not empty, by NumPy's global generator.
+    """Sample windows of a ring that is not empty, with NumPy's global generator.
 
     Args:
-      by: "window", each as likely as any other; or "trajectory", first one of those that have a window, then one of
-        its windows.
-      strict: without it, a trajectory with fewer than `length` slots is a window too, the only one that it has.
-      replace: whether a window may be drawn more than once.
+      number: the number of windows.
+      length: the number of slots in each.
+      by: "window": all are equally likely; "trajectory": first a trajectory that has a window is drawn, then one of its
+        windows.
+      strict: if False, a trajectory with fewer than `length` slots is a window too, the only one that it has.
+      replace: if False, no window is sampled twice.
 
     Raises:
       ValueError: there is no window, or without replacement fewer than `number`.
@@ -114,13 +116,13 @@ def _of_trajectories(ring: Ring, number: int, length: int, strict: bool) -> Wind
 
 
 def draw_again(number: int, candidates: Callable[[int], Windows], listed: Callable[[int], Windows]) -> Windows:
-    """So many windows: of candidates while these are worth drawing, and the missing ones from a list of all.
+    """Return `number` windows: from candidates while it pays to draw them, and the rest from a list of all.
 
     Args:
-      candidates: tries so many times to draw a window; gives those that it found.
-      listed: draws so many from a list of all windows.
+      candidates: tries as often as its argument says to draw a window; returns the windows that it found.
+      listed: draws as many windows as its argument says from a list of all.
     """
-    # A few more than needed spare most batches the second round.
+    # A few more than needed, so that most batches need no second round.
     parts, missing, count = [], number, number + number // 16 + 4
     for _ in range(ROUNDS):
         last, size = candidates(count)
@@ -139,7 +141,7 @@ def draw_again(number: int, candidates: Callable[[int], Windows], listed: Callab
 
 
 def _listed(ring: Ring, length: int, strict: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The trajectories that have windows: their last slots, how many slots and how many windows they have."""
+    """Return the trajectories that have windows: their last slots, their lengths, and their numbers of windows."""
     last, size = trajectories(ring)
     there = size >= (length if strict else 1)
     if not there.any():
@@ -154,18 +156,18 @@ def _listed(ring: Ring, length: int, strict: bool) -> tuple[np.ndarray, np.ndarr
 def _nth(
     ring: Ring, last: np.ndarray, size: np.ndarray, windows: np.ndarray, total: np.ndarray, n: np.ndarray, length: int
 ) -> Windows:
-    """The windows of these numbers, counted through the trajectories."""
+    """Return the windows of these numbers, counted through the trajectories."""
     which = np.searchsorted(total, n, side="right")
     offset = n - (total - windows)[which]
     return (last[which] - offset * ring.num_envs) % ring.num_slots, np.minimum(size[which], length)
 
 
 def distinct(draw_some: Callable[[], Windows], choose: Callable[[], Windows], number: int) -> Windows:
-    """So many windows, each but once: of draws while these bring new ones, else chosen from a list of all.
+    """Return `number` different windows: from draws while these find new ones, else chosen from a list of all windows.
 
     Args:
       draw_some: draws `number` windows, with replacement.
-      choose: draws `number` from a list of all, without.
+      choose: draws `number` windows from a list of all, without replacement.
     """
     last, size = np.zeros(0, np.int64), np.zeros(0, np.int64)
     while len(last) < number:

@@ -1,1 +1,1 @@
-"""What engines need of a replay buffer: a ring of lanes on the host, which is the store of a program and back."""
+"""Core of the replay buffers: a ring of transitions on the host, its transfer to the device and back."""

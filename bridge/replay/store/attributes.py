@@ -1,4 +1,4 @@
-"""What SB3's replay buffers have as attributes, of one that stores observations once: to read, write and replace."""
+"""The attributes of SB3's replay buffers, for a ring that stores observations once: to read, write and replace."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from jaxenvs.learn import Replay
 
 
 class SB3Attributes(buffers.ReplayBuffer):
-    """The arrays and counters of SB3's ReplayBuffer, of a ring or of what a program has of it.
+    """Base class with the arrays and counters of SB3's ReplayBuffer, for a ring, on the host or on the device.
 
-    What is written into the arrays is stored, and they can be replaced. All but `actions` and `rewards` are views: see
+    Writes into the arrays are stored, and they can be replaced. All but `actions` and `rewards` are views: see
     `bridge.replay.store.views`. A view made earlier shows what is stored later, as SB3's arrays do. `actions` and
-    `rewards` are arrays that a compiled function leaves behind: after one has run, read the attribute again.
+    `rewards` are arrays that become stale when a compiled function runs: read the attribute again afterwards.
     """
 
     _lent: Replay | None = None
 
     def take_ring(self) -> Ring:
-        """Return what is stored, in memory."""
+        """Return what is stored, in memory on the host."""
         raise NotImplementedError
 
     def _moved(self) -> None:
-        """Called after other rows were made those that are stored."""
+        """Update what depends on the ring, called after other rows became the stored ones."""
 
-    # These three are known of what a program has, too, which is not brought back for them.
+    # These three are known without copying data from the device.
 
     def size(self) -> int:
-        """How many rows are stored: transitions of each environment."""
+        """Return how many rows are stored, which is the number of each environment's transitions."""
         return self.take_ring().size if self._lent is None else int(np.asarray(self._lent.size).min())
 
     @property
     def pos(self) -> int:
-        """The row that is written next. If it is set, the rows before it are stored, as with SB3's; if full, all."""
-        # One that has not as many rows as this has not gone round.
+        """Row that is written next; setting it makes the rows before it (if full, all rows) the stored ones."""
+        # With fewer rows than the buffer, a store on the device has not wrapped around.
         return self.take_ring().position if self._lent is None else int(np.asarray(self._lent.position).min())
 
     @pos.setter
     def pos(self, row: int) -> None:
-        # As high as the capacity for a moment, by code that adds 1 and then looks.
+        # It may equal the capacity for a moment, in code that adds 1 and then checks it.
         integer("pos", row, 0, self.buffer_size, "a non-negative int")
         edits.move(self.take_ring(), int(row), self.buffer_size if self.full else int(row))
         self._moved()
 
     @property
     def full(self) -> Any:
-        """Whether every row is stored. If it is set to False, the rows before `pos` are."""
+        """True if every row is stored. Setting it to False keeps the rows before `pos`."""
         return self.size() == self.buffer_size
 
     @full.setter
@@ -66,7 +66,7 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def observations(self) -> Any:
-        """(buffer_size, n_envs, *shape), as stored, or a dict of such: not a copy."""
+        """Observations as stored, (buffer_size, n_envs, *shape), or a dict of such; not a copy."""
         return self._of_parts(self._column)
 
     @observations.setter
@@ -75,7 +75,7 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def next_observations(self) -> Any:
-        """(buffer_size, n_envs, *shape), what each slot led to, or a dict of such."""
+        """Next observations of all slots, (buffer_size, n_envs, *shape), or a dict of such."""
         return self._of_parts(self._next)
 
     @next_observations.setter
@@ -84,7 +84,7 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def actions(self) -> Any:
-        """(buffer_size, n_envs, action_dim), as stored: not a copy."""
+        """Actions as stored, (buffer_size, n_envs, action_dim); not a copy."""
         return self.take_ring().action
 
     @actions.setter
@@ -93,7 +93,7 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def rewards(self) -> Any:
-        """(buffer_size, n_envs), as stored: not a copy."""
+        """Rewards as stored, (buffer_size, n_envs); not a copy."""
         return self.take_ring().reward
 
     @rewards.setter
@@ -102,7 +102,7 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def dones(self) -> Any:
-        """(buffer_size, n_envs), float32, whether an episode ended."""
+        """1 where an episode ended, else 0: float32 (buffer_size, n_envs)."""
         return self._flags(edits.dones, edits.write_dones)
 
     @dones.setter
@@ -111,14 +111,14 @@ class SB3Attributes(buffers.ReplayBuffer):
 
     @property
     def timeouts(self) -> Any:
-        """(buffer_size, n_envs), float32, whether it ended in no terminal state."""
+        """1 where an episode ended, but not in a terminal state, else 0: float32 (buffer_size, n_envs)."""
         return self._flags(edits.timeouts, edits.write_timeouts)
 
     @timeouts.setter
     def timeouts(self, values: Any) -> None:
         self._replace("timeouts", values)
 
-    # Views hold the buffer, and not its ring, of which there may be another one later.
+    # Views refer to the buffer, not to its ring, which may be replaced later.
 
     def _flags(self, read: Callable[..., Any], write: Callable[..., Any]) -> SlotView:
         return SlotView(
@@ -128,7 +128,7 @@ class SB3Attributes(buffers.ReplayBuffer):
         )
 
     def _of_parts(self, view: Callable[[str | None], Any]) -> Any:
-        """The view of each part of Dict observations, or the one that there is."""
+        """Return the view of each part of Dict observations, or the only view."""
         if isinstance(self.observation_space, spaces.Dict):
             return Views({name: view(name) for name in self.take_ring().observation})
         return view(None)

@@ -1,4 +1,4 @@
-"""Columns of the ring, arrays in memory or memory-mapped ones, and what is written into them from elsewhere."""
+"""Columns of the ring, arrays in memory or memory-mapped ones, and conversions of values written into them."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ import torch
 
 
 def leaves(tree: Any) -> tuple[Any, ...]:
-    """The arrays of an observation: of a dict its values, else itself. `jax.tree` takes longer than a whole `add`."""
+    """Return the arrays of an observation: a dict's values, or itself. `jax.tree` takes longer than a whole `add`."""
     return tuple(tree.values()) if isinstance(tree, dict) else (tree,)
 
 
 def pairs(tree: Any, other: Any) -> Sequence[tuple[Any, Any]]:
-    """The arrays of an observation, each with that of the same name in another, whatever the order of their keys."""
+    """Return pairs of the arrays of two observations, matched by name, whatever the order of their keys."""
     return [(leaf, other[name]) for name, leaf in tree.items()] if isinstance(tree, dict) else ((tree, other),)
 
 
 def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`function` of each array of an observation, and of those of the same name in others."""
+    """Apply `function` to each array of an observation, and to the arrays of the same name in others."""
     if isinstance(tree, dict):
         return {name: function(leaf, *(other[name] for other in rest)) for name, leaf in tree.items()}
     return function(tree, *rest)
 
 
 def differs(one: Any, other: Any) -> Any:
-    """Where NumPy arrays differ; NaN is as good as NaN."""
+    """Return where NumPy arrays differ; NaN equals NaN."""
     return (one != other) & ((one == one) | (other == other))
 
 
 def at(tree: Any, index: Any) -> Any:
-    """`leaf[index]` of each array of an observation."""
+    """Return `leaf[index]` of each array of an observation."""
     return map_leaves(lambda leaf: leaf[index], tree)
 
 
 def write(column: Any, index: Any, values: Any) -> None:
-    """Set `column[index] = values`, wherever the values are."""
+    """Set `column[index] = values`, on whatever device the values are."""
     column[index] = values if isinstance(values, np.ndarray) else to_host(values)
 
 
 def take(column: Any, slots: np.ndarray) -> Any:
-    """Slots of a column whose first two axes are rows and lanes, in the shape of `slots`, as `take_rows`."""
+    """Return slots of a column with the leading axes (rows, environments), in the shape of `slots`."""
     return take_rows(column.reshape(-1, *column.shape[2:]), slots)
 
 
 def take_rows(column: Any, rows: np.ndarray) -> Any:
-    """Rows of a column, in the shape of `rows`, in memory of their own. Those behind the end are the first again."""
-    # Faster than to raise where a row is out of range, for which NumPy makes another copy.
+    """Return a copy of rows of a column, in the shape of `rows`. Indices beyond the end wrap around."""
+    # Faster than raising for rows out of range, for which NumPy makes another copy.
     return column.take(rows, 0, None, "wrap")
 
 
 def to_host(array: Any) -> np.ndarray:
-    """A torch tensor, JAX array or NumPy array as a NumPy array, without a copy where its memory is the host's."""
+    """Return a torch tensor, JAX array or NumPy array as a NumPy array, without a copy if its memory is on the host."""
     if isinstance(array, torch.Tensor):
         return array.detach().cpu().numpy()
     return np.asarray(array)
 
 
 def to_tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """As a tensor on a device. It may share memory: give what nobody else holds."""
+    """Return an array as a tensor on a device, which may share its memory: pass an array without other references."""
     return torch.from_numpy(array).to(device)
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
-    """The argument of a name in a shape; axes of one may be missing or more, as SB3 has it.
+    """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3.
 
     Raises:
       ValueError: it has another shape.
@@ -78,5 +78,5 @@ def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def concrete(tree: Any) -> Any:
-    """Observations of which PyTorch, NumPy or JAX is the owner as NumPy arrays, without a copy where they are here."""
+    """Return observations of PyTorch, NumPy or JAX as NumPy arrays, without a copy if they are on the host."""
     return map_leaves(to_host, tree)

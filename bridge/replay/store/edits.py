@@ -1,7 +1,8 @@
-"""Edits: what is written by hand into the arrays of a replay buffer, as into SB3's, where the ring has no such array.
+"""Writes into the arrays of a replay buffer, as into SB3's, where the ring has no such array.
 
-A ring stores an observation once. Where what a slot leads to is written, or what it would be is written over, the slot
-gets a row in the side ring of ends, as the last slot of an episode has, with a tag that says that no episode ended.
+A ring stores an observation once. If a slot's next observation is written, or the next slot's observation is
+overwritten, the slot gets a row in the side ring of ends, as the last slot of an episode has, with a tag that says that
+no episode ended.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from jaxenvs.learn.off_policy.store import replay_tags
 
 
 def next_observations(ring: Ring, slots: np.ndarray) -> Any:
-    """Return what slots led to, in arrays of their own."""
+    """Return the next observations of slots, in new arrays."""
     return transitions.next_observations(ring, slots, transitions.tags(ring, slots))
 
 
 def write_next_observations(ring: Ring, slots: np.ndarray, name: str | None, values: np.ndarray) -> None:
-    """Let slots lead to other observations.
+    """Replace the next observations of slots.
 
     Args:
       slots: each at most once.
-      name: of the part of Dict observations that is written; None if they are no Dict.
+      name: the part of Dict observations that is written; None if they are not Dict.
       values: (num, *shape).
     """
     tag, following = transitions.tags(ring, slots), next_observations(ring, slots)
     before = following if name is None else following[name]
     changed = columns.differs(before, values).reshape(len(slots), -1).any(axis=1)
-    # Where nothing is stored, the following slot holds anything, which may happen to be the same, and is written later.
+    # If nothing is stored, the following slot has any content, perhaps the same, and will be overwritten.
     changed |= (tag >= 0) & ~_is_stored(ring, slots)
     if not changed.any():
         return
@@ -47,7 +48,7 @@ def write_next_observations(ring: Ring, slots: np.ndarray, name: str | None, val
 
 
 def keep_next_observations(ring: Ring, slots: np.ndarray) -> None:
-    """Keep what the slots before some led to, before the observations of these are written."""
+    """Store what the slots before `slots` led to separately, before the observations of `slots` are written."""
     before = (slots - ring.num_envs) % ring.num_slots
     is_natural = (transitions.tags(ring, before) >= 0) & (before // ring.num_envs != ring.newest)
     before = before[is_natural & _is_stored(ring, before)]
@@ -57,13 +58,13 @@ def keep_next_observations(ring: Ring, slots: np.ndarray) -> None:
 
 
 def dones(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """Return whether episodes ended at slots, as SB3 has it: bools."""
+    """Return SB3's `dones` of slots, as bools: whether episodes ended there."""
     done: np.ndarray = replay_tags.is_done(transitions.tags(ring, slots))
     return done if ring.not_done is None else done & ~ring.not_done.reshape(-1)[slots]
 
 
 def timeouts(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """Return whether a time limit ended episodes at slots, as SB3 has it: bools."""
+    """Return SB3's `timeouts` of slots, as bools: whether a time limit ended episodes there."""
     tag = transitions.tags(ring, slots)
     timeout: np.ndarray = replay_tags.truncated(tag) & ~replay_tags.terminated(tag)
     return timeout
@@ -80,12 +81,12 @@ def write_timeouts(ring: Ring, slots: np.ndarray, values: np.ndarray) -> None:
 
 
 def move(ring: Ring, position: int, size: int) -> None:
-    """Let `size` rows before `position` be those that are stored, with what they led to."""
+    """Make the `size` rows before `position` the stored ones, with their next observations."""
     lanes, newest = np.arange(ring.num_envs), (position - 1) % ring.capacity
     if newest != ring.newest:
         last, slots = next_observations(ring, newest * ring.num_envs + lanes), ring.newest * ring.num_envs + lanes
         if ring.size:
-            # Only of the newest row this stands apart; of others in the next one, if it is the same.
+            # The newest row's next observation is stored apart; an older row's is in the next row, if it is the same.
             following = transitions.observations(ring, slots + ring.num_envs)
             differs = np.zeros(ring.num_envs, bool)
             for one, other in pairs(ring.last_observation, following):
@@ -98,7 +99,7 @@ def move(ring: Ring, position: int, size: int) -> None:
         tag[replay_tags.is_end(tag) & ~replay_tags.is_done(tag)] = 0
     ring.position, ring.size = position, size
     ring.edited()
-    ring.storage.flush(ring)  # else what files hold would be about other rows
+    ring.storage.flush(ring)  # else the files would describe other rows
 
 
 def _is_stored(ring: Ring, slots: np.ndarray) -> Any:
@@ -106,7 +107,7 @@ def _is_stored(ring: Ring, slots: np.ndarray) -> Any:
 
 
 def _give_rows(ring: Ring, slots: np.ndarray, following: Any) -> None:
-    """Give slots that have none a row in the side ring, with what they lead to."""
+    """Give slots without a row in the side ring one, with their next observations."""
     if len(slots):
         ring.make_room(len(slots))
         ended = np.zeros(len(slots), bool)

@@ -1,4 +1,4 @@
-"""A ring on the host as the store of a program, and back: whoever has it has all of it, and there is only one."""
+"""Transfer of a ring on the host to a store on the device for compiled functions, and back: there is only one copy."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from jaxenvs.learn.devices import layouts, place
 from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 
-# A store of more bytes has no more rows in a program than the training fills: memory of NumPy's counts when it is
-# written, that of a program at once. A smaller one has all, so that its program is one for trainings of any length.
+# A larger store gets no more rows on the device than the training fills: NumPy's memory counts once it is written, a
+# device's at once. A smaller one gets all rows, so that one compiled function serves trainings of any length.
 SMALL_STORE = 2**26
-# The last observations of episodes that a program may keep in so many bytes: one for each slot, whatever their lengths.
+# If all slots' final observations fit into this many bytes, the side ring has a row for each slot, however short
+# episodes are.
 SMALL_ENDS = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a ring holds what environments give, where it differs: (1,) of a Discrete space, and dtypes.
+    """Shapes and dtypes of a ring where they differ from the environments': (1,) for a Discrete space, and dtypes.
 
     Attributes:
-      obs_shape: of an observation, or a dict of such.
+      obs_shape: the shape of an observation in the ring, or a dict of such.
       observation_space: of the environments.
       action_dtype: in the ring.
     """
@@ -50,18 +51,21 @@ def _free_ends(replay: Replay) -> jax.Array:
 
 
 def free_ends(replay: Replay) -> int:
-    """How many more episodes may end in a store before it forgets a row: see Replay.free_ends."""
+    """Return how many more episodes may end in a store before it drops a row: see Replay.free_ends."""
     return int(_free_ends(replay))
 
 
 def is_divided(replay: Replay) -> bool:
-    """Whether there is a store for each of some devices, with their leading axis."""
+    """Return whether there is a store for each of several devices, with a leading axis of devices."""
     return replay.tag.ndim == 3
 
 
 def divide(replay: Replay, mesh: Mesh) -> Replay:
-    """What a store holds in one on each device, for its lanes. It is on the host once more, meanwhile."""
-    # As if there were ends of all lanes in one: no row is forgotten.
+    """Return a store on each device, for its environments, with the content of one store.
+
+    The host holds one more copy meanwhile.
+    """
+    # As if one store had the ends of all environments: no row is dropped.
     num_ends = min(replay.num_ends, replay.capacity * (replay.num_envs // mesh.size))
     stores = regroup(jax.tree.map(lambda leaf: np.asarray(leaf)[None], replay), mesh.size, num_ends)
     divided: Replay = place(stores, layouts(mesh)[0], mesh)
@@ -69,7 +73,7 @@ def divide(replay: Replay, mesh: Mesh) -> Replay:
 
 
 def unite(stores: Replay) -> Replay:
-    """What the stores of devices hold in one, with room for all their ends. They are gone afterwards."""
+    """Return one store with the content of the devices' stores and room for all their ends; delete these."""
     num_ends = min(len(stores.tag) * stores.num_ends, stores.tag.size)
     united = regroup(jax.tree.map(np.asarray, stores), 1, num_ends)
     for leaf in jax.tree.leaves(stores):
@@ -79,15 +83,15 @@ def unite(stores: Replay) -> Replay:
 
 
 def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
-    """The store of a program with what a ring in memory holds. The ring is empty-handed afterwards: forget it.
+    """Return a store on the device with the content of a ring in memory, which cannot be used afterwards.
 
     Args:
-      observation_space, action_space: those of the environments, by whose shapes the program goes: numbers of a
-        Discrete one are numbers there, and arrays of one number in the ring.
-      num_steps: so many rows are written at most.
+      observation_space, action_space: of the environments, whose shapes the store has: a Discrete value is a number
+        there, and an array of one number in the ring.
+      num_steps: the most rows that will be written.
 
     Raises:
-      ValueError: it holds integers that JAX's do not. The ring is as it was.
+      ValueError: the ring holds integers that do not fit JAX's dtype. It is unchanged.
     """
     for name in ("observation", "action", "last_observation", "end_observation"):
         for column in columns.leaves(getattr(ring, name)):
@@ -106,7 +110,8 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
         return Replay.create(capacity, observation, action, _num_ends(ring, capacity, 0))
     rows = (ring.num_ended + np.arange(len(ring.end_slot))) % len(ring.end_slot)  # the oldest first
     rows = rows[ring.alive_ends(rows)]
-    # In the order of their slots, in which a program needs them no more: those written by hand come in any order.
+    # In the order of their slots, because ends written by hand come in any order, and the device overwrites the oldest
+    # first.
     row = (ring.end_slot[rows] // num_envs - ring.oldest) % ring.capacity
     rows = rows[np.argsort(row, kind="stable")][: np.count_nonzero(row < ring.size)]
     slots = ring.end_slot[rows]
@@ -116,7 +121,7 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
     tag[slots] = replay_tags.make_end(
         np.arange(len(rows), dtype=np.int32), replay_tags.terminated(ended), replay_tags.truncated(ended)
     )
-    # As if all of the rest had ended just now, so that the first slot begins an episode.
+    # As if all other slots ended an episode, so that the first stored slot begins one.
     tags[(ring.position + np.arange(capacity - ring.size)) % capacity] = -1
 
     def ends(column: np.ndarray, fill: int = 0) -> jax.Array:
@@ -141,33 +146,36 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
 
 
 def _num_ends(ring: Ring, capacity: int, alive: int) -> int:
-    """How many rows the side ring of a program has, where so many are in use: one for each slot if that is little."""
+    """Return the number of rows of a store's side ring, of which `alive` are in use.
+
+    It has a row for each slot if that takes little memory.
+    """
     num_slots: int = capacity * ring.num_envs
     num_bytes: int = sum(leaf[0].nbytes for leaf in columns.leaves(ring.last_observation))
     if num_slots * num_bytes <= SMALL_ENDS:
         return num_slots
     num_ends: int = max(num_slots // 8, ring.num_envs)
-    # By doubling, because each number is a program of its own.
+    # By doubling, because each number compiles its own function.
     while num_ends < min(2 * (alive + ring.num_envs), num_slots):
         num_ends *= 2
     return min(num_ends, num_slots)
 
 
 def _rows(ring: Ring, num_steps: int) -> int:
-    """How many rows the store of a program has."""
+    """Return the number of rows of the store on the device."""
     slot = [leaf[0, 0] for leaf in (*columns.leaves(ring.observation), ring.action, ring.reward, ring.tag)]
     num_bytes: int = ring.num_slots * sum(each.nbytes for each in slot)
-    if num_bytes <= SMALL_STORE or ring.size != ring.position:  # which has gone round, or has forgotten rows
+    if num_bytes <= SMALL_STORE or ring.size != ring.position:  # it has wrapped around, or has dropped rows
         return ring.capacity
-    # By doubling, because each number is a program of its own.
+    # By doubling, because each number compiles its own function.
     return min(ring.capacity, 1 << (ring.size + num_steps).bit_length())
 
 
 def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
-    """A ring in memory with what the store of a program holds, which is gone afterwards.
+    """Return a ring in memory with the content of a store on the device, which is deleted.
 
     Args:
-      layout, capacity: those of the ring.
+      layout, capacity: of the ring.
     """
     num_envs = replay.num_envs
     num_ended, num_ends, position, size = int(replay.num_ended), replay.num_ends, int(replay.position), int(replay.size)
@@ -186,7 +194,7 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
         return array
 
     def observations(tree: Any, *lead: int, take: Any = taken) -> Any:
-        # In the order of the space: JAX sorts the keys of a dict.
+        # In the order of the space, because JAX sorts the keys of a dict.
         return map_leaves(
             lambda shape, space, leaf: take(leaf, space.dtype).reshape(*lead, *shape),
             layout.obs_shape,
@@ -195,7 +203,7 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
         )
 
     tag = taken_rows(replay.tag, np.int32)
-    tag[(position + np.arange(capacity - size)) % capacity] = 0  # which a program has for ends
+    tag[(position + np.arange(capacity - size)) % capacity] = 0  # a store on the device marks them as ends
     return Ring(
         observation=observations(replay.observation, capacity, num_envs, take=taken_rows),
         action=taken_rows(replay.action, layout.action_dtype).reshape(capacity, num_envs, -1),
@@ -207,13 +215,13 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
         storage=InMemory(),
         position=position,
         size=size,
-        # Both write the next end into the row that this number leaves over.
+        # Both write the next end into the row of this number modulo the number of rows.
         num_ended=num_ended if num_ended < num_ends else num_ends + num_ended % num_ends,
     )
 
 
 def _require_fits(name: str, column: np.ndarray) -> None:
-    """Refuse integers that would wrap: without `jax_enable_x64` those of programs have 32 bits."""
+    """Raise for integers that would wrap: without `jax_enable_x64`, JAX's have 32 bits."""
     dtype = _dtype(column)
     if column.dtype.kind not in "iu" or dtype == column.dtype or not column.size:
         return
@@ -228,16 +236,16 @@ def _require_fits(name: str, column: np.ndarray) -> None:
 
 
 def _take(ring: Ring, name: str) -> Any:
-    """An attribute of a ring, which loses it, so that its memory goes as soon as it was copied."""
+    """Return an attribute of a ring and remove it, so that its memory is freed as soon as it was copied."""
     tree = getattr(ring, name)
     setattr(ring, name, None)
     return tree
 
 
 def _put(array: Any) -> jax.Array:
-    """An array of JAX's with memory of its own, which a program can be given.
+    """Return a JAX array in newly allocated memory, which may be donated.
 
-    Not `jnp.array`, which holds one copy more for a while: as much memory again as the store takes.
+    Not with `jnp.array`, which temporarily holds one more copy: as much memory again as the store takes.
     """
     put: jax.Array = jax.device_put(np.asarray(array, _dtype(array)), may_alias=False)
     return put

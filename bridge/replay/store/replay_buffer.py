@@ -1,4 +1,4 @@
-"""RingReplayBuffer: in the place of SB3's replay buffers, for all kinds of observations, and for programs."""
+"""RingReplayBuffer: SB3's replay buffers for all kinds of observations, also for compiled functions."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from jaxenvs.learn.off_policy.store import replay_tags
 
 
 class RingReplayBuffer(SB3Attributes):
-    """SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer in one, with observations stored once.
+    """Base class of bridge's replay buffers: SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer in one.
 
-    What it draws, from NumPy's global generator, is what SB3's draw from the same seed. Observations of a transition's
-    two ends are stored once, always: `optimize_memory_usage` changes nothing, and goes well with
-    `handle_timeout_termination`, which with SB3's it does not.
+    It samples the transitions that SB3's buffers sample from the same seed of NumPy's global generator. Each
+    observation is always stored once: `optimize_memory_usage` has no effect, and `handle_timeout_termination` can be
+    combined with it, unlike in SB3.
 
-    What is stored is here, or in a program's hands, and never in both: see `lend`.
+    The data is either on the host or on the device for compiled functions, never in both: see `lend`.
     """
 
-    # Either is None: the ring in memory, or the store that a program has.
+    # One of these is None: the ring on the host, or the store on the device.
     _ring: Ring | None = None
     _lent: Replay | None = None
-    # Neither, because a program has taken the arrays and given none back.
+    # Both are None, because a compiled function has taken the arrays and was interrupted before it returned them.
     _is_lost = False
-    # Of the store that a program has: when so many episodes had ended, there was room for the ends of so many more.
+    # For the store on the device: when this number of episodes had ended, there was room for this many more.
     _counted = (0, 0)
-    # Programs may do what a class with this in its own body does. A subclass may do anything.
+    # Compiled functions may replace the methods of a class with this attribute in its own body, but not of subclasses.
     is_known = True
 
     def __init__(
@@ -59,14 +59,18 @@ class RingReplayBuffer(SB3Attributes):
         n_steps: int = 1,
         gamma: float = 0.99,
     ) -> None:
-        """
+        """Allocate the arrays.
+
         Args:
-          buffer_size: how many transitions, of all environments together; at least one of each is stored.
+          buffer_size: the number of transitions, of all environments together; at least one of each is stored.
+          observation_space, action_space: of the environments.
           device: where samples are.
-          optimize_memory_usage: ignored, as observations are stored once anyway.
-          handle_timeout_termination: whether an episode that a time limit ended is none that ended in a terminal state,
-            by `TimeLimit.truncated` of the infos.
-          n_steps: so many rewards are summed up, discounted by `gamma`, as by SB3's NStepReplayBuffer.
+          n_envs: the number of environments.
+          optimize_memory_usage: ignored, as observations are always stored once.
+          handle_timeout_termination: whether an episode that a time limit ended (`TimeLimit.truncated` of its info)
+            counts as not terminated.
+          n_steps: the number of rewards that are summed, discounted by `gamma`, as in SB3's NStepReplayBuffer.
+          gamma: the discount of n-step returns.
 
         Raises:
           ValueError: an argument is out of its range.
@@ -89,22 +93,22 @@ class RingReplayBuffer(SB3Attributes):
         return Ring.allocate(self.buffer_size, self.n_envs, *self._parts(), InMemory())
 
     def _parts(self) -> tuple[Any, tuple[tuple[int, ...], Any]]:
-        """Shape and dtype of an observation, or a dict of them, and of an action, as the ring holds them."""
+        """Return shape and dtype of an observation, or a dict of them, and of an action, as the ring stores them."""
         observation = map_leaves(lambda shape, space: (shape, space.dtype), self.obs_shape, self.observation_space)
         return observation, ((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
 
     # --- Storing --------------------------------------------------------------------------------------------------
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Store one step of every environment, as SB3's do.
+        """Store one step of every environment, as SB3's buffers do.
 
         Args:
-          obs, next_obs, action, reward, done: with the leading axis n_envs. `next_obs` of an environment whose episode
-            ended is its last observation, not that of the next episode.
-          infos: of each environment; only those of episodes that ended are read.
+          obs, next_obs, action, reward, done: with the leading axis n_envs. If an episode ended, `next_obs` is its last
+            observation, not the first one of the next episode.
+          infos: an info of each environment, read only where an episode ended.
 
         Raises:
-          ValueError: something has another shape. Nothing changed.
+          ValueError: an argument has another shape. Nothing changed.
         """
         n_envs = self.n_envs
         obs, next_obs = self._as_stored("obs", obs, (n_envs,)), self._as_stored("next_obs", next_obs, (n_envs,))
@@ -121,11 +125,12 @@ class RingReplayBuffer(SB3Attributes):
         self._written(1)
 
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """Store some steps one after the other, as SB3's: each argument is that of `add`, with an axis of steps before.
+        """Store several steps one after the other, as in SB3: `add` with a leading axis of steps in each argument.
 
         Raises:
-          TypeError: `infos` are none, as of a rollout of arrays, for which there is `add_rollout`. Nothing changed.
-          ValueError: arguments are of different numbers of steps. Nothing changed.
+          TypeError: `infos` is not a list of infos, as for a rollout of arrays, which `add_rollout` stores. Nothing
+            changed.
+          ValueError: arguments have different numbers of steps. Nothing changed.
         """
         if hasattr(infos, "dtype") or isinstance(infos, dict):
             raise TypeError(
@@ -148,16 +153,18 @@ class RingReplayBuffer(SB3Attributes):
         truncated: Any,
         final_observations: Any,
     ) -> None:
-        """Store a whole rollout of all environments: torch tensors, NumPy or JAX arrays, of the host without a copy.
+        """Store a whole rollout of all environments at once.
+
+        The arrays are torch tensors, NumPy or JAX arrays; those on the host are read without an intermediate copy.
 
         Args:
           observations, actions, rewards, terminated, truncated: with the leading axes (n_steps, n_envs). An episode may
-            end in both ways at once.
-          final_observations: with the same axes, what each step led to, before any reset. Only those of steps that end
-            an episode, and of the last step, are read.
+            be both terminated and truncated.
+          final_observations: with the same axes, the observation after each step, before any reset. They are read only
+            where an episode ends, and in the last step.
 
         Raises:
-          ValueError: something has another shape. Nothing changed.
+          ValueError: an argument has another shape. Nothing changed.
         """
         steps = len(rewards)
         lead = (steps, self.n_envs)
@@ -174,10 +181,10 @@ class RingReplayBuffer(SB3Attributes):
         self._written(steps)
 
     def _written(self, rows: int) -> None:
-        """Called after the next so many rows were written."""
+        """Update what depends on the ring, called after `rows` rows were written."""
 
     def reset(self) -> None:
-        """Forget all that is stored."""
+        """Delete all that is stored."""
         if self._is_lost:
             self._is_lost, self._ring = False, self._make_ring()
         self.take_ring().reset()
@@ -185,14 +192,15 @@ class RingReplayBuffer(SB3Attributes):
     # --- Drawing --------------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
-        """Draw transitions, each as likely as any other, with replacement.
+        """Sample transitions uniformly, with replacement.
 
         Args:
-          env: normalises observations and rewards.
+          batch_size: the number of transitions.
+          env: normalizes observations and rewards.
 
         Returns:
-          SB3's ReplayBufferSamples, or DictReplayBufferSamples of Dict observations: tensors on `device`. `discounts`,
-          which only samples of several steps have, are for the value of `next_observations`.
+          SB3's ReplayBufferSamples, or DictReplayBufferSamples for Dict observations: tensors on `device`. `discounts`,
+            which only n-step samples have, multiply the value of `next_observations`.
 
         Raises:
           ValueError: nothing is stored.
@@ -224,7 +232,7 @@ class RingReplayBuffer(SB3Attributes):
             following, count = transitions.n_step(ring, slots, self.n_steps)
             last = following[np.arange(len(slots)), count - 1]
             counts = np.arange(self.n_steps) < count[:, None]
-            # The order of SB3's operations, so that the bits are SB3's too.
+            # In the order of SB3's operations, so that the results are bitwise SB3's.
             decay = self.gamma ** np.arange(self.n_steps, dtype=np.float32).reshape(1, -1)
             reward = (self._rewards(following, env) * decay * counts).sum(axis=1, keepdims=True)
             discounts["discounts"] = self._tensor(self.gamma ** count[:, None].astype(np.float32))
@@ -246,12 +254,12 @@ class RingReplayBuffer(SB3Attributes):
 
     def _rewards(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
         reward = columns.take(self.take_ring().reward, slots)
-        # n-step sums are NumPy's, and so is what VecNormalize takes.
+        # n-step sums are computed by NumPy, and VecNormalize takes NumPy arrays.
         return reward if env is None and self.n_steps == 1 else self._normalize_reward(columns.to_host(reward), env)
 
     @property
     def _tensor(self) -> Callable[[Any], Any]:
-        """What makes an array that nobody else holds a tensor on `device`."""
+        """Function that makes a tensor on `device` of an array without other references, whose memory it may share."""
         if self.device.type == "cpu":
             return torch.from_numpy
         return functools.partial(columns.to_tensor, device=self.device)
@@ -266,10 +274,13 @@ class RingReplayBuffer(SB3Attributes):
     # --- Lending to programs --------------------------------------------------------------------------------------
 
     def take_ring(self) -> Ring:
-        """What is stored, in memory. If a program has it, all of it is copied, and the next program copies it again.
+        """Return what is stored, in memory on the host.
+
+        If it is on the device, everything is copied to the host, and the next compiled function copies it to the device
+        again.
 
         Raises:
-          RuntimeError: a program was interrupted, and what was stored is lost: see `return_lent`.
+          RuntimeError: a compiled function was interrupted, and the data is lost: see `return_lent`.
         """
         if self._lent is not None:
             lent, self._lent = self._lent, None
@@ -286,16 +297,20 @@ class RingReplayBuffer(SB3Attributes):
         return self._ring
 
     def why_not_lent(self) -> str | None:
-        """Why a program cannot have what is stored; None if it can. Of the class: see the function of this name."""
+        """Return why the data cannot move to the device for compiled functions; None if it can.
+
+        It depends on the class; the function of this name also checks the class itself.
+        """
         return None if self.handle_timeout_termination else "handle_timeout_termination is False"
 
     def lend(self, observation: Arrays, num_steps: int, mesh: Mesh | None = None) -> Replay:
-        """What is stored as a program takes it, for `return_lent` to bring what that made of it.
+        """Return what is stored as a store on the device, for a compiled function; `return_lent` takes its result back.
 
         Args:
-          observation: from which environments go on: where it is not what the newest row led to, an episode was left.
-          num_steps: so many rows are written at most, until there is more to lend.
-          mesh: devices each of which gets a store for its lanes, with a leading axis of devices.
+          observation: the observations from which the environments continue. Where it is not the newest row's next
+            observation, that episode is truncated.
+          num_steps: the most rows that are written before the next call.
+          mesh: devices, each of which gets a store for its environments, with a leading axis of devices.
         """
         observation = self._as_stored("observation", observation, (self.n_envs,))
         lent = self._lent
@@ -316,20 +331,20 @@ class RingReplayBuffer(SB3Attributes):
             lent = lending.divide(lent, mesh)
         num_ended = np.asarray(lent.num_ended)
         self._counted = int(num_ended.sum()), lent.num_ends - int(num_ended.max())
-        self._lent = lent  # here, too, until a program takes it: something may be raised before
+        self._lent = lent  # also kept here until a compiled function takes it, as an exception may come before
         return lent
 
     def return_lent(self, replay: Replay) -> None:
-        """See `lend`. Nothing is copied until somebody looks.
+        """Keep the store that a compiled function returned; nothing is copied until the data is read on the host.
 
-        Where a program that was interrupted has taken the arrays and given none back, the buffer holds nothing any
-        more: its methods raise a RuntimeError that says so, until `reset`.
+        If a compiled function was interrupted after it had taken the arrays, the buffer has lost its data: its methods
+        raise a RuntimeError that says so, until `reset`.
         """
         self._is_lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(replay) if isinstance(leaf, jax.Array))
         self._ring, self._lent = None, None if self._is_lost else replay
 
     def replace_rewards(self, rewards: np.ndarray) -> None:
-        """Write other rewards into the newest rows, (rows, n_envs)."""
+        """Overwrite the rewards of the newest rows, (rows, n_envs)."""
         offset = np.arange(-len(rewards), 0)
         if self._lent is None or lending.is_divided(self._lent):
             ring = self.take_ring()
@@ -339,10 +354,12 @@ class RingReplayBuffer(SB3Attributes):
             self._lent = dataclasses.replace(self._lent, reward=self._lent.reward.at[rows].set(rewards))
 
     def episodes_left(self, replay: Replay) -> int:
-        """So many episodes may end in a program that stops then, and no row has to be forgotten for want of room.
+        """Return how many episodes may end in a compiled function that stops then, without losing rows.
+
+        After that, the side ring has no room for more ends, and rows would be dropped.
 
         Args:
-          replay: as lent.
+          replay: the store on the device.
         """
         if replay.num_ends >= replay.capacity * replay.num_envs:
             return 2**31 - 1
@@ -351,7 +368,7 @@ class RingReplayBuffer(SB3Attributes):
         return free - (int(np.asarray(replay.num_ended).sum()) - num_ended) - (self.n_envs - 1)
 
     def _has_ends(self, lent: Replay) -> bool:
-        """Whether so much of the side ring is free that a program is worth its call."""
+        """Return whether enough of the side ring is free to make a call of a compiled function worthwhile."""
         wanted = max(lent.num_ends // 4 - self.n_envs, 1)
         if self.episodes_left(lent) < wanted:
             self._counted = int(np.asarray(lent.num_ended).sum()), lending.free_ends(lent)
@@ -363,12 +380,12 @@ class RingReplayBuffer(SB3Attributes):
 
 
 def is_known(buffer: Any) -> bool:
-    """Whether a replay buffer is one of ours exactly: a subclass of one may do anything."""
+    """Return whether a replay buffer is exactly one of bridge's classes: a subclass may override anything."""
     return isinstance(buffer, RingReplayBuffer) and "is_known" in vars(type(buffer))
 
 
 def why_not_lent(buffer: Any) -> str | None:
-    """Why a program cannot have what a replay buffer holds, a sentence; None if it can."""
+    """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
     if not is_known(buffer):
         return (
             f"The replay buffer is a {type(buffer).__name__}, and only bridge.ReplayBuffer and its kind are compiled."

@@ -1,4 +1,4 @@
-"""Ring: the arrays of a replay buffer, lanes of slots, each with one tag that says where episodes begin and end."""
+"""Ring: the arrays of a replay buffer, whose slots each have a tag that says where episodes begin and end."""
 
 from __future__ import annotations
 
@@ -11,64 +11,67 @@ from bridge.replay.store import columns
 from bridge.replay.store.columns import map_leaves, pairs
 from jaxenvs.learn.off_policy.store import replay_tags
 
-# Rows of the side ring at first. It doubles as often as needed.
+# The first number of rows of the side ring, which doubles as often as needed.
 FIRST_ENDS = 64
 
 
 class Storage(Protocol):
-    """Where the arrays of a ring are."""
+    """Protocol for where the arrays of a ring are."""
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array or tensor of zeros. `name` is that of its column."""
+        """Return an array or tensor of zeros for the column `name`."""
 
     def reserve(self, ring: Ring, rows: int) -> None:
-        """Called before the next so many rows are written."""
+        """Prepare, before the next `rows` rows are written."""
 
     def edited(self) -> None:
-        """Called when tags were changed other than by writing the next rows."""
+        """Take note that tags were changed other than by writing the next rows."""
 
     def flush(self, ring: Ring) -> None:
-        """Called when all that is stored is to be safe."""
+        """Make all that is stored safe."""
 
 
 class InMemory:
-    """Arrays in memory."""
+    """Storage of arrays in memory."""
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array of zeros."""
+        """Return an array of zeros."""
         return np.zeros(shape, dtype)
 
     def reserve(self, ring: Ring, rows: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def edited(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def flush(self, ring: Ring) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @dataclasses.dataclass(eq=False)
 class Ring:
-    """A ring of lanes: `capacity` rows, each of one slot for every lane. Of arrays that are given, or allocated.
+    """A ring of `capacity` rows, each with one slot for every environment, made of given or allocated arrays.
 
-    An observation is stored once. What a slot leads to is the observation in the next row of its lane; of the newest
-    row `last_observation`; and if the slot ends an episode, its own final observation in the side ring of ends.
+    An observation is stored once. A slot's next observation is the observation of its environment in the next row; for
+    the newest row, it is in `last_observation`; and if the slot ends an episode, its final observation is in the side
+    ring of ends.
 
     Attributes:
       observation: an array (capacity, num_envs, *shape), or a dict of them.
       action: (capacity, num_envs, *shape).
       reward: (capacity, num_envs), float32.
       tag: (capacity, num_envs), int32, always a NumPy array: `jaxenvs.learn.off_policy.store.replay_tags`.
-      last_observation: (num_envs, *shape), NumPy arrays: what the newest row led to.
+      last_observation: (num_envs, *shape), NumPy arrays: the newest row's next observations.
       end_observation: (num_ends, *shape), final observations, written in turn.
-      end_slot: (num_ends,), row * num_envs + lane of the slot that ends so; a row is alive if that slot's tag names it.
+      end_slot: (num_ends,), row * num_envs + environment of the slot that ends so; a row is in use if that slot's tag
+        names it.
       position: the row written next; `capacity` is row 0.
       size: how many rows are stored: those before `position`.
       num_ended: episode ends written so far; the next goes to the row `num_ended % num_ends`.
-      storage: where arrays come from when the side ring grows.
-      not_done: (capacity, num_envs), bools, slots with SB3's `timeouts` and without its `dones`; None if there is none.
-      has_old_ages: whether ages are as they were before somebody wrote tags by hand: see `count_ages`.
+      storage: allocates arrays when the side ring grows.
+      not_done: (capacity, num_envs), bools, slots with SB3's `timeouts` and without its `dones`; None if there are
+        none.
+      has_old_ages: True if tags were written by hand and ages are not updated yet: see `count_ages`.
     """
 
     observation: Any
@@ -95,11 +98,14 @@ class Ring:
         storage: Storage,
         num_ends: int = FIRST_ENDS,
     ) -> Ring:
-        """An empty ring.
+        """Return an empty ring.
 
         Args:
-          observation: (shape, dtype) of one, or a dict of them.
-          action: (shape, dtype) of one.
+          capacity, num_envs: the number of rows, and of environments.
+          observation: (shape, dtype) of one observation, or a dict of them.
+          action: (shape, dtype) of one action.
+          storage: allocates the arrays.
+          num_ends: the number of rows of the side ring.
         """
 
         def of_observations(column: str, *lead: int) -> Any:
@@ -137,7 +143,7 @@ class Ring:
 
     @property
     def oldest(self) -> Any:
-        """The row of the oldest slots that are stored."""
+        """The row of the oldest stored slots."""
         return (self.position - self.size) % self.capacity
 
     @property
@@ -149,9 +155,9 @@ class Ring:
         """Write one row.
 
         Args:
-          observation, action, reward, next_observation: arrays with the leading axis num_envs. The next observation of
-            a lane whose episode ends is its final one.
-          ends: (lane, terminated, truncated) of the lanes whose episode ends, three arrays; or nothing.
+          observation, action, reward, next_observation: arrays with the leading axis num_envs. If an episode ends, the
+            next observation is its final one.
+          ends: (environment, terminated, truncated) where episodes end, three arrays; or None.
         """
         self.position %= self.capacity
         broken = self._broken_lanes(observation)
@@ -160,7 +166,7 @@ class Ring:
         self._break(broken)
         row, capacity, num_envs = self.position, *self.tag.shape
         ages = replay_tags.next_age(self.tag[row - 1]) if self.size else 0
-        # Until all is written the row is not stored, whatever interrupts.
+        # Until all is written, the row does not count as stored, whatever interrupts.
         self.size = min(self.size, capacity - 1)
         for column, values in pairs(self.observation, observation):
             columns.write(column, row, values)
@@ -186,10 +192,10 @@ class Ring:
         Args:
           observation, action, reward: arrays with the leading axes (rows, num_envs).
           terminated, truncated: (rows, num_envs), bools in NumPy arrays.
-          final: observations with the same axes, what each step led to before any reset. Only those of slots that end
-            an episode, and of the last row, are read.
+          final: observations with the same axes, the observation after each step, before any reset. They are read only
+            where a slot ends an episode, and in the last row.
         """
-        # No more at once than there are rows; and what is written first must not be overwritten by the same call.
+        # At most `capacity` rows at once, so that one write does not overwrite rows that it wrote itself.
         rows = len(terminated)
         for start in range(0, rows, self.capacity):
             stop = min(start + self.capacity, rows)
@@ -201,7 +207,7 @@ class Ring:
                 terminated[part],
                 truncated[part],
                 columns.at(final, part),
-                # What the last row of all led to is given; what others led to, the next one says where none ended.
+                # The last row's next observations are given; other rows' are in the row after, where no episode ended.
                 columns.at(final, rows - 1) if stop == rows else columns.at(observation, stop),
             )
 
@@ -246,31 +252,31 @@ class Ring:
         self.size += rows
 
     def reset(self) -> None:
-        """Forget all that is stored."""
+        """Delete all that is stored."""
         self.tag[:] = 0
         self.position = self.size = self.num_ended = 0
         self.not_done, self.has_old_ages = None, False
         self.storage.flush(self)
 
     def break_off(self, observation: Any) -> None:
-        """End, by truncation, the episodes that do not go on with an observation: what `append` does first."""
+        """Truncate the episodes that do not continue with this observation, as `append` does first."""
         broken = self._broken_lanes(observation)
         self.make_room(len(broken))
         self._break(broken)
 
     def _broken_lanes(self, observation: Any) -> np.ndarray:
-        """Lanes in which an episode was left without an end: what comes is not what the newest slot led to.
+        """Return the environments in which an episode was left without an end.
 
-        So it is where environments were reset by hand between two rows. SB3, which stores both observations of a
-        transition, has no need to know.
+        There the new observation is not the newest slot's next observation, because the environments were reset by hand
+        between two rows. SB3 need not know, as it stores both observations of a transition.
         """
         if not self.size:
             return np.zeros(0, np.int64)
         is_end, broken = replay_tags.is_end(self.tag[self.newest]), []
         ended = is_end.nonzero()[0]
         for last, now in pairs(self.last_observation, observation):
-            now = np.asarray(now, last.dtype)  # as it will be stored
-            # What ends led to is in the side ring; nobody reads it here. So, in most steps, nothing differs.
+            now = np.asarray(now, last.dtype)  # cast as it will be stored
+            # Next observations of ends are in the side ring and not read here. So in most steps, nothing differs.
             last[ended] = now[ended]
             if (last == now).all():
                 continue
@@ -279,7 +285,7 @@ class Ring:
         return np.unique(np.concatenate(broken)) if broken else np.zeros(0, np.int64)
 
     def end(self, lanes: np.ndarray, is_terminal: bool) -> None:
-        """Let the newest slots of some lanes end their episodes, in a terminal state or by truncation."""
+        """Let the newest slots of some environments end their episodes, in a terminal state or by truncation."""
         lanes = lanes[~replay_tags.is_end(self.tag[self.newest])[lanes]]
         self.make_room(len(lanes))
         self._break(lanes, is_terminal)
@@ -300,12 +306,12 @@ class Ring:
         self.num_ended += len(slots)
 
     def edited(self) -> None:
-        """Called after tags were written by hand."""
+        """Take note that tags were written by hand."""
         self.has_old_ages = True
         self.storage.edited()
 
     def count_ages(self) -> None:
-        """Count ages anew, if tags were written by hand: windows depend on them."""
+        """Recompute ages, on which windows depend, if tags were written by hand."""
         if not self.has_old_ages:
             return
         rows = (self.oldest + np.arange(self.size)) % self.capacity
@@ -316,12 +322,12 @@ class Ring:
         self.has_old_ages = False
 
     def alive_ends(self, rows: Any) -> Any:
-        """Which rows of the side ring a slot's tag still names."""
+        """Return which rows of the side ring are still named by a slot's tag."""
         tag = self.tag.reshape(-1)[self.end_slot[rows]]
         return replay_tags.is_end(tag) & (replay_tags.end_row(tag) == rows)
 
     def make_room(self, count: int) -> None:
-        """Let the side ring grow, unless so many more ends overwrite none that is alive."""
+        """Let the side ring grow, if `count` more ends would overwrite one that is still in use."""
         if count == 0:
             return
         num_ends = len(self.end_slot)
@@ -332,7 +338,7 @@ class Ring:
         wanted = max(2 * num_ends, len(rows) + count)
         if wanted > replay_tags.MAX_ENDS:
             raise MemoryError(f"A replay buffer can hold at most {replay_tags.MAX_ENDS} episodes, got {wanted}.")
-        # All is allocated before anything is changed: there may not be enough memory.
+        # Everything is allocated before anything is changed, because memory may run out.
         larger = self._allocate_ends(wanted)
         end_slot = np.zeros(wanted, np.int64)
         for new, old in pairs(larger, self.end_observation):
@@ -355,9 +361,9 @@ class Ring:
 
 
 def _ages(ended: np.ndarray, first: Any) -> np.ndarray:
-    """The ages of rows of slots, of which the first have the ages `first`; ends have one too."""
+    """Return the ages of rows of slots, ends included; the first row's ages are `first`."""
     step = np.arange(len(ended), dtype=np.int32)[:, None]
-    # For each slot the step after the last end before it, and 0 where there was none.
+    # For each slot the step after the last end before it, and 0 if there was none.
     begin = np.zeros(ended.shape, np.int32)
     np.maximum.accumulate(np.where(ended[:-1], step[1:], 0), axis=0, out=begin[1:])
     ages = step - begin + np.where(begin == 0, first, np.int32(0))

@@ -1,4 +1,4 @@
-"""Samples that engines know besides SB3's: those with weights."""
+"""Samples of replay buffers with importance weights, besides SB3's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class PrioritizedSamples(NamedTuple):
-    """SB3's samples, of either kind of observations, with what priorities add.
+    """Samples with the fields of SB3's, for either kind of observations, and weights and indices.
 
     Attributes:
-      weights: (batch_size,), importance weights, of which the greatest is 1.
+      weights: (batch_size,), importance weights, the greatest of which is 1.
       indices: (batch_size,), for `update_priorities`.
     """
 

@@ -1,4 +1,4 @@
-"""Transitions of a ring: what is at some slots, what they led to, and returns of several steps."""
+"""Transitions of a ring: observations at slots, their next observations, and n-step returns."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jaxenvs.learn.off_policy.store import replay_tags
 
 
 def tags(ring: Ring, slots: np.ndarray) -> np.ndarray:
-    """The tags of slots, which are numbers row * num_envs + lane."""
+    """Return the tags of slots, which are numbers row * num_envs + environment."""
     return ring.tag.reshape(-1).take(slots, mode="wrap")
 
 
 def observations(ring: Ring, slots: np.ndarray) -> Any:
-    """What was observed at slots."""
+    """Return the observations at slots."""
     return map_leaves(lambda column: columns.take(column, slots), ring.observation)
 
 
 def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
-    """What slots led to, before any reset.
+    """Return the next observations of slots, before any reset.
 
     Args:
       slots: (num,).
-      tag: of these slots.
+      tag: the tags of these slots.
     """
     num_envs = ring.num_envs
     following = observations(ring, slots + num_envs)
@@ -36,7 +36,7 @@ def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
     if len(ended):
         exceptions.append((ring.end_observation, ended, replay_tags.end_row(tag[ended])))
     lane = slots - ring.newest * num_envs
-    last = (lane.view(np.uint64) < num_envs).nonzero()[0]  # negative ones are large, so
+    last = (lane.view(np.uint64) < num_envs).nonzero()[0]  # cast to unsigned, negative numbers are large
     last = last[~is_end[last]]
     if len(last):
         exceptions.append((ring.last_observation, last, lane[last]))
@@ -47,7 +47,7 @@ def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
 
 
 def n_step(ring: Ring, slots: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """The slots that come within `n_steps` of some: up to the end of the episode, or to the newest row.
+    """Return the slots that follow within `n_steps`, up to the end of the episode or the newest row.
 
     Returns:
       (num, n_steps) slots, and how many of them count, from the first on: (num,), at least 1.

@@ -1,4 +1,4 @@
-"""Views: array-likes that compute the rows that are asked for, and write through, as SB3's arrays are written."""
+"""Views: array-likes that compute only the rows that are read, and store what is written into them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 class View(NDArrayOperatorsMixin):
     """Array-like with the shape and dtype of an array that is stored in another form.
 
-    Indexing follows NumPy: integers, slices and `...` give a view, which reads and writes what is stored now; an index
-    array gives a copy. Functions and methods of NumPy get a read-only copy of all of it, so nothing that is written is
+    Indexing follows NumPy: integers, slices and `...` return a view, which reads and writes the stored data; an index
+    array returns a copy. NumPy's functions and methods get a read-only copy of the whole array, so that no write is
     lost without an error.
     """
 
     def __init__(self, outline: np.ndarray) -> None:
-        """
+        """Store the shape and dtype.
+
         Args:
           outline: an array of this shape and dtype that takes no memory, see `outline`.
         """
         self._outline = outline
 
     def _read(self, index: Any) -> Any:
-        """Return what `array[index]` would be, in memory that may be the store's."""
+        """Return what `array[index]` would return; its memory may be the buffer's."""
         raise NotImplementedError
 
     def __setitem__(self, index: Any, values: Any) -> None:
@@ -50,7 +51,7 @@ class View(NDArrayOperatorsMixin):
         inputs = tuple(np.asarray(each) if isinstance(each, View) else each for each in inputs)
         if not any(isinstance(each, View) for each in out):
             return getattr(ufunc, method)(*inputs, **kwargs, **({"out": out} if out else {}))
-        # Computed as into an array, so that what cannot be cast is refused, and then written.
+        # Computed as into an array, so that invalid casts raise, and then written.
         arrays = tuple(np.array(each) if isinstance(each, View) else each for each in out)
         getattr(ufunc, method)(*inputs, out=arrays, **kwargs)
         for each, array in zip(out, arrays):
@@ -59,7 +60,7 @@ class View(NDArrayOperatorsMixin):
         return out[0] if len(out) == 1 else out
 
     def __getattr__(self, name: str) -> Any:
-        # Shape, dtype and sizes cost nothing.
+        # Shape, dtype and sizes need no data.
         if name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize"):
             return getattr(self._outline, name)
         if name.startswith("_"):
@@ -88,7 +89,7 @@ class View(NDArrayOperatorsMixin):
         return repr(np.asarray(self))
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        # By which PyTorch makes a tensor at once, and not row by row. A copy, because tensors can be written.
+        # PyTorch uses it to make a tensor at once, and not row by row. A copy, because tensors are writable.
         return np.array(self).__dlpack__(**kwargs)
 
     def __dlpack_device__(self) -> Any:
@@ -120,7 +121,8 @@ class SlotView(View):
     def __init__(
         self, outline: np.ndarray, read: Callable[[np.ndarray], np.ndarray], write: Callable[[np.ndarray, Any], None]
     ) -> None:
-        """
+        """Store the functions that read and write values.
+
         Args:
           outline: (capacity, num_envs, *shape).
           read: returns the values of slots, (num, *shape).
@@ -130,7 +132,7 @@ class SlotView(View):
         self._read_slots, self._write_slots = read, write
 
     def _block(self, index: Any) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
-        """Return slots, their values, and which of these `index` means."""
+        """Return slots, their values, and the index that selects from these what `index` selects."""
         where = locate(index, *self._outline.shape[:2])
         return where.slots, self._read_slots(where.slots).reshape(*where.lead, *self._outline.shape[2:]), where.index
 
@@ -145,10 +147,11 @@ class SlotView(View):
 
 
 class ColumnView(View):
-    """View of an array, which tells before it is written in which slots."""
+    """View of an array that calls a function with the affected slots before it is written."""
 
     def __init__(self, column: Callable[[], np.ndarray], before: Callable[[np.ndarray], None]) -> None:
-        """
+        """Store the functions that return the array, and that are called before it is written.
+
         Args:
           column: returns the array, (capacity, num_envs, *shape).
           before: is called with the slots, each once, that are written next.
@@ -166,12 +169,12 @@ class ColumnView(View):
 
 
 class Views(dict[str, View]):
-    """Views of the parts of Dict observations. An array that is put in is written into the part of this name."""
+    """Views of the parts of Dict observations. Setting an item writes an array into the part of this name."""
 
     def __setitem__(self, name: str, values: Any) -> None:
         replace(name, self[name], values)
 
-    update = MutableMapping.update  # which calls the above
+    update = MutableMapping.update  # calls the method above
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
@@ -183,7 +186,7 @@ def outline(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def replace(name: str, array: Any, values: Any) -> None:
-    """Write `values` in the place of all that a view or array holds.
+    """Write `values` over the whole content of a view or array.
 
     Raises:
       ValueError: they have another shape.
@@ -195,12 +198,12 @@ def replace(name: str, array: Any, values: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """The slots that an index of (capacity, num_envs, *shape) reads or writes, and some more.
+    """The slots that an index of (capacity, num_envs, *shape) reads or writes, and possibly more.
 
     Attributes:
-      slots: (num,), row * num_envs + lane, each once.
-      lead: in place of (capacity, num_envs), the leading axes of an array of these slots alone.
-      index: the index of that array that means the same.
+      slots: (num,), row * num_envs + environment, each once.
+      lead: the leading axes of an array of these slots alone, instead of (capacity, num_envs).
+      index: the index of that array that selects the same.
     """
 
     slots: np.ndarray
@@ -209,10 +212,10 @@ class Where:
 
 
 def locate(index: Any, capacity: int, num_envs: int) -> Where:
-    """Find the slots that an index means, without a look at the others.
+    """Find the slots that an index selects, without reading others.
 
     Raises:
-      IndexError: a row or lane is out of range.
+      IndexError: a row or an environment is out of range.
     """
     keys = index if isinstance(index, tuple) else (index,)
     first, second = (*keys, None, None)[:2]
@@ -231,7 +234,7 @@ def locate(index: Any, capacity: int, num_envs: int) -> Where:
 
 
 def _unique(numbers: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Return each once, and their indices; a number for a single one, by which an axis goes, as with NumPy."""
+    """Return each number once, and indices into them; an int for a single number, which drops an axis, as in NumPy."""
     if numbers.ndim == 0:
         return numbers.reshape(1), 0
     unique, inverse = np.unique(numbers, return_inverse=True)
@@ -247,7 +250,7 @@ def _within(key: Any, size: int, axis: int) -> np.ndarray:
 
 
 def _is_basic(key: Any) -> bool:
-    """Whether NumPy gives a view for it."""
+    """Return whether NumPy returns a view for this key."""
     return key is None or key is ... or (isinstance(key, (int, np.integer, slice)) and not isinstance(key, bool))
 
 

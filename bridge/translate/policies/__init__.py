@@ -1,1 +1,1 @@
-"""SB3's and sb3-contrib's policies in JAX, and back: what acts, what is learnt, and no weights."""
+"""Translation of the policies of SB3 and sb3-contrib to JAX: acting and learning, without weights."""

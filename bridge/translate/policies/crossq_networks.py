@@ -1,4 +1,4 @@
-"""The networks of sb3-contrib's CrossQ without their weights, as jaxenvs.learn trains them: with running statistics."""
+"""Networks of sb3-contrib's CrossQ without their weights, as jaxenvs.learn trains them: with running statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics
 
 
 class ExportedCrossQActor(ExportedSACActor):
-    """The actor of a CrossQPolicy."""
+    """Actor of a CrossQPolicy."""
 
     has_statistics: ClassVar[bool] = True
 
@@ -28,11 +28,12 @@ class ExportedCrossQActor(ExportedSACActor):
         statistics: jax.Array | None = None,
         batches: BatchStatistics | None = None,
     ) -> SquashedGaussian | StateDependentGaussian:
-        """See ExportedSACActor.
+        """Return the distribution over actions in [-1, 1] for a batch of observations, as ExportedSACActor.
 
         Args:
-          statistics: as a vector, if they are not among the params.
-          batches: what renormalises in training; None: by the running statistics.
+          params: by name, or as a vector. Everything is computed in their dtype.
+          statistics: the running statistics as a vector, if they are not among the params.
+          batches: renormalizes in training; None: the running statistics are used.
         """
         return self._distribution(_with(self, params, statistics), observation, **_options(batches))
 
@@ -40,7 +41,7 @@ class ExportedCrossQActor(ExportedSACActor):
 
 
 class ExportedCrossQCritic(ExportedCritic):
-    """The critics of a CrossQPolicy."""
+    """Critics of a CrossQPolicy."""
 
     def apply(
         self,
@@ -50,7 +51,13 @@ class ExportedCrossQCritic(ExportedCritic):
         statistics: jax.Array | None = None,
         batches: BatchStatistics | None = None,
     ) -> jax.Array:
-        """See ExportedCritic and ExportedCrossQActor."""
+        """Return the values, (n_critics, batch), of a batch of observations and of actions in [-1, 1].
+
+        Args:
+          params: by name, or as a vector. Everything is computed in their dtype.
+          statistics: the running statistics as a vector, if they are not among the params.
+          batches: renormalizes in training; None: the running statistics are used.
+        """
         outputs = self.outputs(_with(self, params, statistics), observation, action, **_options(batches))
         return jnp.stack([value[:, 0] for value in outputs])
 

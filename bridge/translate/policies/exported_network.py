@@ -1,4 +1,4 @@
-"""ExportedNetwork, which the translations of SB3's policies share: encoded observations, a module, and no weights."""
+"""ExportedNetwork, the base of all translated networks: encoded observations and a module, without weights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ WIDE_INTEGERS = frozenset({np.dtype(np.int64), np.dtype(np.uint64)})
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How observations of one space are encoded.
+    """Encoding of the observations of one space as numbers.
 
     Attributes:
       shape: of an observation.
-      nvec: of Discrete and MultiDiscrete, whose numbers become so many one-hot vectors, end to end.
+      nvec: for Discrete and MultiDiscrete, the number of classes of each number. The numbers become one-hot vectors,
+        end to end.
       is_image: numbers are divided by 255.
     """
 
@@ -43,7 +44,9 @@ class Encoding:
     is_image: bool = False
 
     def __call__(self, observation: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """(batch, *encoded_shape) numbers. Observations of a Discrete space may be (batch,) or (batch, 1)."""
+        """Return encoded observations, (batch, *encoded_shape). Observations of a Discrete space may be (batch,) or
+        (batch, 1).
+        """
         if self.nvec:
             numbers = observation.reshape(-1, len(self.nvec)).astype(jnp.int32)
             one_hot = [jax.nn.one_hot(numbers[:, i], n, dtype=dtype) for i, n in enumerate(self.nvec)]
@@ -79,14 +82,17 @@ class Encoding:
 
 
 def from_host(encoding: Encoding | tuple[tuple[str, Encoding], ...], observation: Any) -> Any:
-    """Check and convert the observations of a space, or of each key of a Dict space: see `Encoding.from_host`."""
+    """Check and convert the observations of a space, or of each key of a Dict space, as `Encoding.from_host` does.
+
+    A compiled function can do neither: classes must be in range, and 64-bit integers of a Box become float32.
+    """
     if isinstance(encoding, Encoding):
         return encoding.from_host(observation)
     return {key: part.from_host(observation[key]) for key, part in encoding}
 
 
 def export_encoding(space: Space, normalize_images: bool) -> Encoding | tuple[tuple[str, Encoding], ...]:
-    """How SB3 encodes observations; of a Dict space, for each key.
+    """Return how SB3 encodes observations; for a Dict space, of each key.
 
     Raises:
       NotCompilable: there is no translation for observations of this space.
@@ -110,7 +116,7 @@ def _encoding(space: Space, normalize_images: bool) -> Encoding:
 
 @dataclasses.dataclass(frozen=True)
 class Exploration:
-    """The settings of state-dependent exploration, as those of StateDependentGaussian."""
+    """Settings of state-dependent exploration, as in StateDependentGaussian."""
 
     squash: bool
     expln: bool
@@ -120,33 +126,33 @@ class Exploration:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedNetwork:
-    """A network without its weights. Those of equal architecture are equal, and share compiled programs.
+    """Network without its weights. Networks of equal architecture are equal, and share compiled functions.
 
     Attributes:
-      encoding: of observations; of a Dict space, for each key.
-      module: with the parameters of `named_parameters()`, from encoded observations to numbers.
+      encoding: of observations; for a Dict space, of each key.
+      module: maps encoded observations to numbers. It has the parameters of `named_parameters()`.
     """
 
     encoding: Encoding | tuple[tuple[str, Encoding], ...]
     module: ExportedModule
 
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """All parameters by name, in PyTorch's layout, from one vector, in which the statistics may follow them."""
+        """Return all parameters by name, in PyTorch's layout, from one vector. The statistics may follow them there."""
         return self.module.unravel(vector)
 
     def named(self, params: Params) -> Mapping[str, jax.Array]:
-        """Parameters by name, given so or as a vector."""
+        """Return parameters by name, from such or from a vector."""
         return params if isinstance(params, Mapping) else self.unravel(params)
 
     def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array, **options: Any) -> Any:
-        """What the module gives for a batch of observations, computed in the dtype of the parameters.
+        """Return what the module computes for a batch of observations, in the dtype of the parameters.
 
         Args:
           params: by name.
           observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
             (batch, 1).
           further: arrays that the module takes after the observations.
-          options: see Computation.
+          options: `instead`, as for a Computation: functions that replace some operations.
         """
         dtype = next(iter(params.values())).dtype
         if isinstance(self.encoding, Encoding):
@@ -156,13 +162,13 @@ class ExportedNetwork:
         return self.module(params, encoded, *(array.astype(dtype) for array in further), **options)
 
     def from_host(self, observation: Any) -> Any:
-        """Check and convert observations, which may be Masked or Recalled: see `Encoding.from_host`."""
+        """Check and convert observations, which may be Masked or Recalled, as `Encoding.from_host` does."""
         if isinstance(observation, Masked | Recalled):
             return dataclasses.replace(observation, observation=self.from_host(observation.observation))
         return from_host(self.encoding, observation)
 
     def two_observations(self, dtype: str) -> Any:
-        """A batch of zeros, to try what the network gives."""
+        """Return a batch of two observations of zeros, to try what the network returns."""
         encoding = self.encoding if isinstance(self.encoding, Encoding) else dict(self.encoding)
         return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
 
@@ -171,34 +177,34 @@ class ExportedNetwork:
 Params = Mapping[str, jax.Array] | jax.Array
 Encoded = torch.Tensor | dict[str, torch.Tensor]
 
-# What each network has computed until now: it is another computation when a number that its code reads has changed.
+# What each network has computed until now: a new computation whenever a number that its code reads has changed.
 _COMPUTATIONS: WeakKeyDictionary[nn.Module, set[Computation]] = WeakKeyDictionary()
-# With each further one programs are compiled anew, which takes longer than what they save.
+# For each new one, functions are compiled anew, which takes longer than what they save.
 MOST_COMPUTATIONS = 5
 
 
 def keeps_changing(policy: nn.Module) -> bool:
-    """Whether numbers that the code of a policy's networks reads change again and again, as some that are annealed."""
+    """Return whether numbers that the code of a policy's networks reads change repeatedly, such as annealed ones."""
     return any(len(_COMPUTATIONS.get(part, ())) > MOST_COMPUTATIONS for part in policy.modules())
 
 
 class Parts(nn.Module):
-    """A module with the parts and parameters of another and a forward of its own, which tracing follows."""
+    """Module with the parts and parameters of another module and a separate forward, which tracing follows."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        # Not as a submodule, so that parts and parameters have their names in the module.
+        # Not as a submodule, so that parts and parameters keep the names that they have in the module.
         self._modules, self._parameters, self._buffers = module._modules, module._parameters, module._buffers
 
 
 def export_parts(
     network: BaseModel, parts: Parts, *further: int, has_statistics: bool = False
 ) -> tuple[Any, ExportedModule]:
-    """The encoding of a network's observations, and the module that its parts are.
+    """Return the encoding of a network's observations, and its parts as a translated module.
 
     Args:
       further: sizes of the vectors that the forward of `parts` takes after the observations.
-      has_statistics: see `export_module`.
+      has_statistics: whether the caller handles running statistics, as in `export_module`.
 
     Raises:
       NotCompilable: something has no translation.
@@ -220,7 +226,7 @@ def export_parts(
 def shapes_given(
     network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int
 ) -> list[tuple[int, ...]]:
-    """The shapes of what `apply(params, observations, ...)` gives for two observations.
+    """Return the shapes of the results of `apply(params, observations, ...)` for two observations.
 
     Raises:
       NotCompilable: it fails.
@@ -235,14 +241,14 @@ def shapes_given(
 
 
 def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None:
-    """Refuse modules that do something in a way of their own.
+    """Refuse modules that override something that is translated by hand.
 
     Args:
       base: the class of SB3 whose methods are translated.
       names: of these methods.
 
     Raises:
-      NotCompilable: the module has another method of such a name, or one was put into its class.
+      NotCompilable: the module has another method with such a name, or one was put into its class.
     """
     cls = type(module)
     require_unreplaced(cls)
@@ -253,7 +259,7 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
 
 
 def export_head(space: Space) -> ActionHead:
-    """The head of a policy over an action space.
+    """Return the head of a policy over an action space.
 
     Raises:
       NotCompilable: there is no translation of policies whose actions are of this space.
@@ -270,7 +276,7 @@ def export_head(space: Space) -> ActionHead:
 def export_exploration(
     distribution: StateDependentNoiseDistribution, squash: bool, learn_features: bool
 ) -> Exploration:
-    """The settings of a state-dependent exploration that is SB3's.
+    """Return the settings of state-dependent exploration, if they are SB3's.
 
     Args:
       squash, learn_features: what SB3 sets for such a policy.

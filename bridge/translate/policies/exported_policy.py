@@ -16,14 +16,14 @@ from jaxenvs.learn.networks.distributions import Distribution, StateDependentGau
 
 @dataclasses.dataclass(frozen=True)
 class ExportedPolicy(ExportedNetwork):
-    """A policy without its weights. Those of equal architecture are equal, and share compiled programs.
+    """Actor-critic policy without its weights. Policies of equal architecture are equal, and share compiled functions.
 
-    Its module goes from encoded observations to the actor's last hidden layer, the numbers for the head, and the value,
+    Its module maps encoded observations to the actor's last hidden layer, the numbers for the head, and the value,
     (batch, 1).
 
     Attributes:
-      head: from numbers to a distribution over actions.
-      exploration: None, or that it is state-dependent.
+      head: maps numbers to a distribution over actions.
+      exploration: settings of state-dependent exploration; None without it.
     """
 
     head: ActionHead
@@ -31,19 +31,19 @@ class ExportedPolicy(ExportedNetwork):
 
     @property
     def learnt_elsewhere(self) -> frozenset[str]:
-        """Names of parameters that get a gradient in another way than through the module."""
+        """Names of the parameters that get a gradient in another way than through the module."""
         return frozenset()
 
     @property
     def depends_on_training(self) -> bool:
-        """Whether PyTorch computes something else in training mode."""
+        """True if PyTorch computes something else in training mode."""
         return self.module.depends_on_training
 
     def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
-        """The distribution over actions and the values, (batch,), for a batch of observations.
+        """Return the distribution over actions and the values, (batch,), for a batch of observations.
 
         Args:
-          params: by name, or as a vector. All is computed in their dtype.
+          params: by name, or as a vector. Everything is computed in their dtype.
           observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
             (batch, 1). It may be Masked.
 
@@ -55,7 +55,7 @@ class ExportedPolicy(ExportedNetwork):
             try:
                 return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
             except ValueError as error:
-                raise RuntimeError(str(error)) from None  # the class of sb3-contrib's error
+                raise RuntimeError(str(error)) from None  # sb3-contrib raises this class
         params = self.named(params)
         latent, numbers, value = self._outputs(params, observation)
         value = jax.lax.squeeze(value, (1,))
@@ -65,15 +65,15 @@ class ExportedPolicy(ExportedNetwork):
         return StateDependentGaussian(numbers, latent, params["log_std"], **settings), value
 
     def _outputs(self, params: Mapping[str, jax.Array], observation: Any) -> Any:
-        """The actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
+        """Return the actor's last hidden layer, the numbers for the head, and the values, (batch, 1)."""
         return self.numbers(params, observation)
 
     def distribution(self, params: Params, observation: Observation) -> Distribution:
-        """The distribution over actions, as `apply` gives it."""
+        """Return the distribution over actions, as `apply` does."""
         return self.apply(params, observation)[0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of samples as actions of the environments, in their dtype; those of a Box clipped or unscaled."""
+        """Return a batch of samples as actions of the environments, in their dtype: for a Box clipped or unscaled."""
         if self.exploration is None or not self.exploration.squash:
             return self.head.to_env(action)
         return self.head.unscale(action)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's off-policy policies in JAX: those of DQN, SAC, TD3 and DDPG; the rest in off_policy_contrib."""
+"""Translation of off-policy policies: SB3's DQN, SAC, TD3 and DDPG here, sb3-contrib's in off_policy_contrib."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bridge.translate.policies.off_policy_networks import (
 from bridge.translate.policies.on_policy import export_policy, require_sb3s_predict
 from bridge.translate.pytorch.modules import require_no_forward_hooks
 
-# What of policies is translated, so that no class may have its own.
+# Methods of policies that are translated by hand. A class that overrides one has no translation.
 PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "scale_action", "unscale_action")
 
 
 def _kinds() -> tuple[Kind, ...]:
-    if sys.modules.get("sb3_contrib") is None:  # and there is no policy of its classes
+    if sys.modules.get("sb3_contrib") is None:  # then no policy has one of its classes
         return KINDS
     contrib: tuple[Kind, ...] = importlib.import_module("bridge.translate.policies.off_policy_contrib").KINDS
     return KINDS + contrib
@@ -37,13 +37,13 @@ def _kind_of(policy: BasePolicy) -> Kind | None:
 
 
 def network_names(policy: BasePolicy) -> tuple[str, ...]:
-    """The attributes with the networks of an off-policy policy; SB3's models have them under the same names."""
+    """Return the attributes with the networks of an off-policy policy. SB3's models use the same names."""
     kind = _kind_of(policy)
     return () if kind is None else (*kind.networks, *kind.targets)
 
 
 def export_actor(policy: BasePolicy) -> ExportedActor:
-    """What the policy of an off-policy algorithm acts with.
+    """Translate the network with which the policy of an off-policy algorithm acts.
 
     Raises:
       NotCompilable: the policy computes something that has no translation, or may do so.
@@ -59,10 +59,10 @@ def export_actor(policy: BasePolicy) -> ExportedActor:
 
 
 def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
-    """What a policy of any kind gives in `predict`.
+    """Translate what a policy of any kind computes in `predict`.
 
     Raises:
-      NotCompilable: as `export_policy` and `export_actor`; or it chooses actions in a way of its own.
+      NotCompilable: as `export_policy` and `export_actor`; or it overrides how actions are chosen.
     """
     if isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
         require_sb3s_predict(policy)  # type: ignore[arg-type]
@@ -71,31 +71,31 @@ def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
 
 
 def acting_part(policy: BasePolicy) -> nn.Module:
-    """The part of a policy that has the parameters of `export_acting`, in their order."""
+    """Return the part of a policy that has the parameters of `export_acting`, in their order."""
     kind = _kind_of(policy)
     part: nn.Module = policy if kind is None else getattr(policy, kind.networks[0])
     return part
 
 
 def acting_tensors(policy: BasePolicy, network: ExportedNetwork) -> list[torch.Tensor]:
-    """What a policy's `export_acting` computes with, in its order: parameters and running statistics."""
+    """Return the parameters and running statistics that a policy's `export_acting` uses, in its order."""
     part = acting_part(policy)
     tensors = {**dict(part.named_parameters()), **dict(part.named_buffers())}
     return [tensors[name] for name, _ in network.module.inputs]
 
 
 def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) -> ExportedOffPolicy:
-    """The policy of an off-policy algorithm with all that it learns.
+    """Translate the policy of an off-policy algorithm with all networks that learn.
 
     Args:
-      actor: what `export_actor` gives for it, where that is at hand.
+      actor: the result of `export_actor`, if it exists already.
 
     Raises:
       NotCompilable: the policy computes or learns something that has no translation, or may do so.
     """
     actor = export_actor(policy) if actor is None else actor
     kind = _kind_of(policy)
-    assert kind is not None  # or there is no actor
+    assert kind is not None  # otherwise there is no actor
     exported: ExportedOffPolicy = kind.whole(policy, actor)
     return exported
 
@@ -103,17 +103,18 @@ def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) ->
 def learned_tensors(
     policy: BasePolicy, entropy: tuple[torch.Tensor, torch.optim.Optimizer] | None = None
 ) -> tuple[Tensors, Tensors, dict[str, torch.optim.Optimizer]]:
-    """The tensors that optimisers change, others that learning changes, and the optimisers of a policy, by the names of
-    LearnerState.
+    """Return a policy's trained tensors, the other tensors that learning changes, and the optimizers.
+
+    Each is a dict with the names of LearnerState.
 
     Args:
-      entropy: SAC's `log_ent_coef` and its optimiser, if it is learned.
+      entropy: SAC's `log_ent_coef` and its optimizer, if it is learned.
 
     Raises:
-      NotCompilable: the optimiser of the entropy coefficient trains something else.
+      NotCompilable: the optimizer of the entropy coefficient trains something else.
     """
     kind = _kind_of(policy)
-    assert kind is not None  # or there is nothing exported
+    assert kind is not None  # otherwise nothing has been exported
     networks, targets = ({name: getattr(policy, name) for name in names} for names in (kind.networks, kind.targets))
     owners = [policy] if len(networks) == 1 else networks.values()
     params: Tensors = {name: [*own_parameters(network)] for name, network in networks.items()}
@@ -121,7 +122,7 @@ def learned_tensors(
     if entropy is not None:
         _require_entropy(*entropy)
         params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
-    # The target of a critic has an extractor of its own, or shares that of the actor's.
+    # The target of a critic has its own features extractor, or shares the one of the actor's target.
     own = own_parameters if "actor_target" in targets else nn.Module.parameters
     further: Tensors = {name: list(own(target)) for name, target in targets.items()}
     for name, network in networks.items():

@@ -1,4 +1,4 @@
-"""sb3-contrib's off-policy policies in JAX: those of QRDQN, TQC and CrossQ. Imported only where sb3-contrib is."""
+"""Translation of sb3-contrib's QRDQN, TQC and CrossQ policies. Imported only if sb3-contrib is imported."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _crossq_critic(critic: CrossQCritic) -> ExportedCrossQCritic:
 
 
 def _require_layers(network: nn.Module, exported: ExportedNetwork) -> None:
-    """Refuse what makes of running statistics something else than each layer's, which learns from each batch once."""
+    """Refuse running statistics that do not belong to one layer each, which is used once for each batch."""
     layers = _layers(network)
     expected = [f"{path}.{name}" for path, _ in layers for name in STATISTICS]
     if [name for name in exported.module.computation.read if name in set(expected)] != expected:

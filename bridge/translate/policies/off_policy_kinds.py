@@ -1,4 +1,4 @@
-"""How Stable-Baselines3's off-policy policies are translated, a Kind for each class, and what all kinds require."""
+"""Table of the translations of SB3's off-policy policies, a Kind for each class, and the checks that all share."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Tensors = dict[str, list[torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How the policies of one class are translated.
+    """Description of how the policies of one class are translated.
 
     Attributes:
       policy: the class.
-      networks: names of those that learn, that which acts first; targets: of those that follow them.
-      actor: exports the network that acts.
-      whole: from a policy and its exported actor to all that it learns.
-      statistics: of a network, the tensors of its running statistics, by the ends of their names.
+      networks: names of the networks that learn, the one that acts first; targets: names of the target networks.
+      actor: translates the network that acts.
+      whole: returns everything that a policy learns, from the policy and its translated actor.
+      statistics: returns the tensors of a network's running statistics, by the ends of their names.
     """
 
     policy: type[BasePolicy]
@@ -52,7 +52,12 @@ class Kind:
 def q_learning(
     name: str, make: Callable[[Any], ExportedNetwork], exported: Callable[[Any, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """The `whole` of a policy that learns one network, by its name, whose target has `_target` behind it."""
+    """Return the `whole` of a policy that learns one network.
+
+    Args:
+      name: of the network. Its target is named NAME_target.
+      make: translates the network; exported: makes the translated policy.
+    """
 
     def whole(policy: Any, actor: Any) -> Any:
         network, target = getattr(policy, name), getattr(policy, f"{name}_target")
@@ -65,7 +70,7 @@ def q_learning(
 
 
 def export_actor_critic(policy: Any, actor: Any, make_critic: Callable[[Any], ExportedCritic]) -> ExportedCritic:
-    """The critic of a policy, which learns beside its actor."""
+    """Return the translated critic of a policy, which learns beside its actor."""
     critic = make_critic(policy.critic)
     _require_trainable(policy.actor, actor, policy.actor.optimizer)
     _require_trainable(policy.critic, critic, policy.critic.optimizer)
@@ -74,7 +79,7 @@ def export_actor_critic(policy: Any, actor: Any, make_critic: Callable[[Any], Ex
 
 
 def soft_actor_critic(make_critic: Callable[[Any], ExportedCritic]) -> Callable[[Any, Any], ExportedSACPolicy]:
-    """The `whole` of a policy as SAC's, whose critics are exported by a function."""
+    """Return the `whole` of a policy such as SAC's, whose critics `make_critic` translates."""
 
     def whole(policy: Any, actor: Any) -> ExportedSACPolicy:
         critic = export_actor_critic(policy, actor, make_critic)
@@ -95,12 +100,12 @@ def _td3_whole(policy: TD3Policy, actor: Any) -> ExportedTD3Policy:
 
 
 def require_apart(policy: Any, *targets: Iterable[nn.Parameter]) -> None:
-    """Refuse an actor and critics whose parameters, or those of their targets, are in two vectors."""
+    """Refuse an actor, critics and targets that share parameters, so that two vectors would have them."""
     _require_apart(policy.actor.parameters(), own_parameters(policy.critic), *targets)
 
 
 def own_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a network, but for those of a features extractor that another network trains."""
+    """Return the parameters of a network, except for a features extractor that another network trains."""
     shares = getattr(network, "share_features_extractor", False)
     return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
 
@@ -126,7 +131,7 @@ def _require_sharing(actor: BaseModel, critic: BaseModel, shares: bool) -> None:
 
 
 def _require_apart(*parameters: Iterable[nn.Parameter]) -> None:
-    """Refuse parameters that are in two vectors."""
+    """Refuse parameters that would be in two vectors."""
     every = [id(parameter) for each in parameters for parameter in each]
     if len(set(every)) < len(every):
         raise NotCompilable(

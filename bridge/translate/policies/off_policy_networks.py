@@ -1,4 +1,4 @@
-"""The networks of Stable-Baselines3's off-policy algorithms without their weights, as jaxenvs.learn trains them."""
+"""Networks of SB3's off-policy algorithms without their weights, as jaxenvs.learn trains them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
 
-# With what the names of the parameters of a features extractor begin.
+# The names of the parameters of a features extractor begin with this.
 EXTRACTOR = "features_extractor."
 
 # Parameters of several networks, end to end, by the names of the networks.
@@ -27,7 +27,7 @@ Vectors = Mapping[str, jax.Array]
 
 @struct
 class Deterministic:
-    """What a policy does that draws nothing. `action`: a batch."""
+    """Distribution of a policy that draws nothing. `action`: a batch."""
 
     action: jax.Array
 
@@ -40,7 +40,7 @@ class Deterministic:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedNumbers(ExportedNetwork):
-    """A network that draws nothing, of which all is in the numbers that it gives.
+    """Network that draws nothing, so that its numbers determine the actions.
 
     Attributes:
       head: of the actions.
@@ -50,39 +50,39 @@ class ExportedNumbers(ExportedNetwork):
     head: ActionHead
 
     def apply(self, params: Params, observation: Observation) -> jax.Array:
-        """The values of each action, or the actions in [-1, 1], (batch, n), for a batch of observations.
+        """Return the values of each action, or the actions in [-1, 1], (batch, n), for a batch of observations.
 
         Args:
-          params: by name, or as a vector. All is computed in their dtype.
+          params: by name, or as a vector. Everything is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
         numbers: jax.Array = self.numbers(self.named(params), observation)
         return numbers
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Of what `apply` gives."""
+        """Return the shape of the results of `apply` for a batch."""
         return batch, self.head.size
 
 
 class ExportedQNetwork(ExportedNumbers):
-    """The values of actions, of a DQNPolicy."""
+    """Network of a DQNPolicy that computes the values of actions."""
 
     def values(self, params: Params, observation: Observation) -> jax.Array:
-        """Of each action, (batch, n)."""
+        """Return the value of each action, (batch, n)."""
         return self.apply(params, observation)
 
     def distribution(self, params: Params, observation: Observation) -> Deterministic:
-        """The greedy actions: it is SB3's algorithm that explores, not its policy."""
+        """Return the greedy actions. SB3's algorithm explores, not its policy."""
         return Deterministic(jnp.argmax(self.values(params, observation), axis=-1).astype(jnp.int32))
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of actions in the dtype of their space."""
+        """Return a batch of actions in the dtype of their space."""
         return self.head.to_env(action)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedQuantileNetwork(ExportedQNetwork):
-    """The quantiles of the returns of actions, of a QRDQNPolicy.
+    """Network of a QRDQNPolicy that computes quantiles of the returns of actions.
 
     Attributes:
       n_quantiles: of each action.
@@ -91,37 +91,37 @@ class ExportedQuantileNetwork(ExportedQNetwork):
     n_quantiles: int
 
     def apply(self, params: Params, observation: Observation) -> jax.Array:
-        """The quantiles of each action, (batch, n_quantiles, n). See ExportedNumbers."""
+        """Return the quantiles of each action, (batch, n_quantiles, n), with the arguments of ExportedNumbers."""
         return super().apply(params, observation).reshape(-1, self.n_quantiles, self.head.size)
 
     def values(self, params: Params, observation: Observation) -> jax.Array:
-        """The mean of each action's quantiles, (batch, n)."""
+        """Return the mean of each action's quantiles, (batch, n)."""
         return self.apply(params, observation).mean(axis=1)
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Of what `apply` gives."""
+        """Return the shape of the results of `apply` for a batch."""
         return batch, self.n_quantiles, self.head.size
 
 
 class ExportedTD3Actor(ExportedNumbers):
-    """The actor of a TD3Policy."""
+    """Actor of a TD3Policy."""
 
     def distribution(self, params: Params, observation: Observation) -> Deterministic:
-        """The actions: it is SB3's algorithm that adds noise, not its policy."""
+        """Return the actions. SB3's algorithm adds noise, not its policy."""
         return Deterministic(self.apply(params, observation))
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
+        """Return a batch of actions in [-1, 1] as members of their space, in its dtype."""
         return self.head.unscale(action)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedSACActor(ExportedNetwork):
-    """The actor of a SACPolicy or a TQCPolicy.
+    """Actor of a SACPolicy or a TQCPolicy.
 
     Attributes:
       head: of the actions.
-      exploration: None, or that it is state-dependent.
+      exploration: settings of state-dependent exploration; None without it.
     """
 
     has_statistics: ClassVar[bool] = False
@@ -129,10 +129,10 @@ class ExportedSACActor(ExportedNetwork):
     exploration: Exploration | None
 
     def apply(self, params: Params, observation: Observation) -> SquashedGaussian | StateDependentGaussian:
-        """The distribution over actions in [-1, 1] for a batch of observations.
+        """Return the distribution over actions in [-1, 1] for a batch of observations.
 
         Args:
-          params: by name, or as a vector. All is computed in their dtype.
+          params: by name, or as a vector. Everything is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
         return self._distribution(self.named(params), observation)
@@ -148,22 +148,23 @@ class ExportedSACActor(ExportedNetwork):
     distribution = apply
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Of the actions of what `apply` gives."""
+        """Return the shape of the actions for a batch."""
         return batch, self.head.size
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of actions in [-1, 1] as members of their space, in its dtype."""
+        """Return a batch of actions in [-1, 1] as members of their space, in its dtype."""
         return self.head.unscale(action)
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedCritic(ExportedNetwork):
-    """The critics of a SACPolicy or a TD3Policy.
+    """Critics of a SACPolicy or a TD3Policy.
 
     Attributes:
       head: of the actions.
       n_critics: how many there are.
-      shares: its features extractor with the actor, whose loss alone trains it. Its parameters come first.
+      shares: whether they share the features extractor with the actor, whose loss alone trains it. The parameters of
+        the extractor come first.
     """
 
     head: ActionHead
@@ -171,10 +172,10 @@ class ExportedCritic(ExportedNetwork):
     shares: bool
 
     def apply(self, params: Params, observation: Observation, action: jax.Array) -> jax.Array:
-        """The values, (n_critics, batch), of a batch of observations and of actions in [-1, 1].
+        """Return the values, (n_critics, batch), of a batch of observations and of actions in [-1, 1].
 
         Args:
-          params: by name, or as a vector, with those of a shared extractor. All is computed in their dtype.
+          params: by name, or as a vector, including a shared extractor. Everything is computed in their dtype.
           observation: as `ExportedNetwork.numbers` takes it.
         """
         return jnp.stack([value[:, 0] for value in self.outputs(params, observation, action)])
@@ -182,32 +183,32 @@ class ExportedCritic(ExportedNetwork):
     def outputs(
         self, params: Params, observation: Observation, action: jax.Array, **options: Any
     ) -> tuple[jax.Array, ...]:
-        """What each of them gives, (batch, n)."""
+        """Return the numbers of each critic, (batch, n)."""
         given: tuple[jax.Array, ...]
         given = self.numbers(self.named(params), observation, action.reshape(action.shape[0], -1), **options)
         return given
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Of what `apply` gives."""
+        """Return the shape of the results of `apply` for a batch."""
         return self.n_critics, batch
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedQuantileCritic(ExportedCritic):
-    """The critics of a TQCPolicy.
+    """Critics of a TQCPolicy.
 
     Attributes:
-      n_quantiles: of each.
+      n_quantiles: of each critic.
     """
 
     n_quantiles: int
 
     def apply(self, params: Params, observation: Observation, action: jax.Array) -> jax.Array:
-        """The quantiles, (n_critics, n_quantiles, batch). See ExportedCritic."""
+        """Return the quantiles, (n_critics, n_quantiles, batch), with the arguments of ExportedCritic."""
         return jnp.stack([numbers.T for numbers in self.outputs(params, observation, action)])
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """Of what `apply` gives."""
+        """Return the shape of the results of `apply` for a batch."""
         return self.n_critics, self.n_quantiles, batch
 
 
@@ -216,7 +217,7 @@ ExportedActor = ExportedQNetwork | ExportedSACActor | ExportedTD3Actor
 
 @dataclasses.dataclass(frozen=True)
 class ExportedDQNPolicy(OffPolicyPolicy):
-    """A DQNPolicy without its weights."""
+    """DQNPolicy without its weights."""
 
     q_net: ExportedQNetwork
     head: ActionHead
@@ -224,7 +225,7 @@ class ExportedDQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ExportedQRDQNPolicy(OffPolicyPolicy):
-    """A QRDQNPolicy without its weights."""
+    """QRDQNPolicy without its weights."""
 
     quantile_net: ExportedQuantileNetwork
     head: ActionHead
@@ -232,10 +233,10 @@ class ExportedQRDQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ExportedSACPolicy(OffPolicyPolicy):
-    """A SACPolicy or a TQCPolicy without its weights. All parameters are vectors here.
+    """SACPolicy or TQCPolicy without its weights. All parameters are vectors here.
 
-    Where the critic shares its features extractor, its vector has the rest, which is what its optimiser trains; that of
-    its target, which SB3 gives an extractor of its own, has all.
+    If the critic shares its features extractor, its vector has only the rest, which its optimizer trains. SB3 gives the
+    target of the critic a separate extractor, so the target's vector has everything.
     """
 
     actor: ExportedSACActor
@@ -243,19 +244,19 @@ class ExportedSACPolicy(OffPolicyPolicy):
     head: ActionHead
 
     def critic_params(self, params: Vectors) -> jax.Array:
-        """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
+        """Return all parameters of the critic, from the parameters of the policy, as OffPolicyPolicy requires."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
-        """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
+        """Return the targets after a Polyak update: moved by a share `tau` to the parameters."""
         return {"critic_target": mix(targets["critic_target"], self.critic_params(params), tau)}
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedTD3Policy(OffPolicyPolicy):
-    """A TD3Policy without its weights. All parameters are vectors here.
+    """TD3Policy without its weights. All parameters are vectors here.
 
-    Where the critic shares its features extractor, its vector and that of its target have the rest.
+    If the critic shares its features extractor, its vector and the vector of its target have only the rest.
     """
 
     actor: ExportedTD3Actor
@@ -263,19 +264,19 @@ class ExportedTD3Policy(OffPolicyPolicy):
     head: ActionHead
 
     def critic_params(self, params: Vectors) -> jax.Array:
-        """All parameters of the critic, given those of the policy. See OffPolicyPolicy."""
+        """Return all parameters of the critic, from the parameters of the policy, as OffPolicyPolicy requires."""
         return _critic_params(self.actor, self.critic, params["actor"], params["critic"])
 
     def critic_target_params(self, targets: Vectors) -> jax.Array:
-        """All parameters of the critic's target. See OffPolicyPolicy."""
+        """Return all parameters of the critic's target, from the targets of the policy, as OffPolicyPolicy requires."""
         return _critic_params(self.actor, self.critic, targets["actor_target"], targets["critic_target"])
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
-        """The targets moved by a share `tau` to the parameters. See OffPolicyPolicy."""
+        """Return the targets after a Polyak update: moved by a share `tau` to the parameters."""
         critic = mix(targets["critic_target"], params["critic"], tau)
         actor = targets["actor_target"]
         if self.critic.shares:
-            # SB3 averages the parameters of the critic and then those of the actor: these are among both.
+            # SB3 updates the critic's target and then the actor's. Shared parameters are in both, so they move twice.
             start, end = _extractor(self.actor)
             shared = mix(actor[start:end], params["actor"][start:end], tau)
             actor = jnp.concatenate([actor[:start], shared, actor[end:]])
@@ -286,7 +287,7 @@ ExportedOffPolicy = ExportedDQNPolicy | ExportedQRDQNPolicy | ExportedSACPolicy 
 
 
 def _critic_params(actor: ExportedNetwork, critic: ExportedCritic, shared: jax.Array, own: jax.Array) -> jax.Array:
-    """All parameters of a critic, given those of the actor and its own."""
+    """Return all parameters of a critic, from the actor's and the critic's vectors."""
     if not critic.shares:
         return own
     start, end = _extractor(actor)
@@ -294,7 +295,7 @@ def _critic_params(actor: ExportedNetwork, critic: ExportedCritic, shared: jax.A
 
 
 def _extractor(network: ExportedNetwork) -> tuple[int, int]:
-    """Where the parameters of the features extractor are in the vector: PyTorch names them in one go."""
+    """Return where the features extractor is in the vector: PyTorch names its parameters one after the other."""
     sizes = [math.prod(shape) for name, shape in network.module.parameters if name.startswith(EXTRACTOR)]
     before = itertools.takewhile(lambda each: not each[0].startswith(EXTRACTOR), network.module.parameters)
     start = sum(math.prod(shape) for _, shape in before)

@@ -1,4 +1,4 @@
-"""The networks of Stable-Baselines3's off-policy policies in JAX, one by one."""
+"""Translation of the networks of SB3's off-policy policies, one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bridge.translate.policies.off_policy_networks import (
 )
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
-# What is translated, so that no class may have its own.
+# Methods that are translated by hand. A class that overrides one has no translation.
 Q_NETWORK = ("forward", "_predict", "extract_features")
 SAC_ACTOR = ("forward", "_predict", "extract_features", "get_action_dist_params", "action_log_prob", "reset_noise")
 TD3_ACTOR = ("forward", "_predict", "extract_features")
@@ -51,10 +51,10 @@ def q_network(network: QNetwork) -> ExportedQNetwork:
 def sac_actor(
     actor: Any, base: type[nn.Module] = SACActor, exported: type[ExportedSACActor] = ExportedSACActor
 ) -> ExportedSACActor:
-    """An actor as SAC's.
+    """Translate an actor such as SAC's.
 
     Args:
-      base: the class whose methods are translated; exported: what to.
+      base: the class whose methods are translated; exported: the class of the result.
     """
     require_methods(actor, base, SAC_ACTOR)
     parts = export_parts(actor, _SACActor(actor), has_statistics=exported.has_statistics)
@@ -72,7 +72,7 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
 
 
 def critic_parts(critic: Any, has_statistics: bool = False) -> tuple[Any, Any, ActionHead, int, bool]:
-    """What an ExportedCritic is made of."""
+    """Return the fields of an ExportedCritic."""
     if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
         raise NotCompilable(
             f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
@@ -83,7 +83,7 @@ def critic_parts(critic: Any, has_statistics: bool = False) -> tuple[Any, Any, A
 
 
 def head_of(network: BaseModel, kind: str) -> ActionHead:
-    """The head of a network whose actions must be "discrete" or of a "box"."""
+    """Return the head of a network whose actions must be "discrete" or of a "box"."""
     head = export_head(network.action_space)
     if head.kind != kind:
         raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
@@ -99,7 +99,7 @@ def _exploration(actor: Any) -> Exploration | None:
 
 
 def checked(exported: Exported, network: BaseModel) -> Exported:
-    """The network, if its results are what the algorithms take.
+    """Return the network, if its results are what the algorithms take.
 
     Raises:
       NotCompilable: they are not.

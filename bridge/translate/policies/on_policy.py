@@ -1,4 +1,4 @@
-"""A Stable-Baselines3 actor-critic policy as a pure JAX function of its parameters, and back."""
+"""Translation of a Stable-Baselines3 actor-critic policy to a pure JAX function of its parameters."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from bridge.translate.policies.recurrent_policies import export_recurrent_policy
 from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
 from jaxenvs.learn.networks.actor_critic import ActionHead
 
-# What of ActorCriticPolicy is translated, so that no class may have its own: for acting, and for training.
+# Methods of ActorCriticPolicy that are translated by hand, for acting and for training. A class that overrides one has
+# no translation.
 ACTING = (
     *("forward", "predict_values", "extract_features", "get_distribution", "_get_action_dist_from_latent"),
     *("reset_noise", "squash_output", "unscale_action", "obs_to_tensor"),
 )
 TRAINING = ("evaluate_actions",)
 PREDICTION = ("predict", "_predict")
-# MaskablePPO's have no state-dependent exploration.
+# MaskablePPO's policies have no state-dependent exploration.
 MASKABLE_ACTING = tuple(name for name in ACTING if name != "reset_noise")
 HEADS: dict[type[distributions.Distribution], str] = {
     distributions.CategoricalDistribution: "discrete",
@@ -53,7 +54,7 @@ MASKABLE_HEADS = {
 
 
 def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
-    """A policy for acting and for values. `require_trainable` says whether an update may use it too.
+    """Translate a policy for acting and for values. `require_trainable` checks whether an update may use it too.
 
     Raises:
       NotCompilable: the policy computes something that has no translation, or may do so.
@@ -68,10 +69,10 @@ def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
 
 
 def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
-    """Refuse policies that act as their translation does, but would learn something else than it.
+    """Refuse policies that act as their translation does, but would learn something else.
 
     Args:
-      policy, network: the policy, and what `export_policy` made of it.
+      policy, network: the policy, and its translation by `export_policy`.
 
     Raises:
       NotCompilable: something would be different.
@@ -83,16 +84,16 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
 
 
 def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
-    """Refuse policies that choose actions in `predict` in a way of their own.
+    """Refuse policies that override how `predict` chooses actions.
 
     Raises:
-      NotCompilable: so does this one.
+      NotCompilable: this one does.
     """
     require_methods(policy, _base(policy), PREDICTION)
 
 
 class _Networks(Parts):
-    """What a policy computes, but for the encoding of observations and the distribution."""
+    """Everything that a policy computes, except for the encoding of observations and the distribution."""
 
     pi_features_extractor: nn.Module
     vf_features_extractor: nn.Module
@@ -113,7 +114,7 @@ class _Networks(Parts):
 
 
 def _base(policy: object) -> type:
-    """The class of SB3, or of sb3-contrib, whose methods are translated."""
+    """Return the class of SB3, or of sb3-contrib, whose methods are translated."""
     if is_maskable(policy):
         return contrib_class("common.maskable.policies", "MaskableActorCriticPolicy")  # type: ignore[no-any-return]
     if is_recurrent(policy):
@@ -139,7 +140,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
-    """Refuse networks whose results are not what the distribution and a value take."""
+    """Refuse networks whose results do not have the shapes of the distribution's numbers and of values."""
 
     def actions_and_values(vector: Any, observation: Any) -> Any:
         distribution, value = network.apply(vector, observation)

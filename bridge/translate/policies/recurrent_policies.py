@@ -1,4 +1,4 @@
-"""sb3-contrib's recurrent policies in JAX: features, LSTMs and the layers behind them."""
+"""Translation of sb3-contrib's recurrent policies: features, LSTMs and the layers behind them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, re
 
 @dataclasses.dataclass(frozen=True)
 class ExportedRecurrentPolicy(ExportedPolicy):
-    """An ExportedPolicy of observations that are Recalled. Its module gives the features of actor and critic.
+    """ExportedPolicy for observations that are Recalled. Its module computes the features of actor and critic.
 
     Attributes:
-      behind: from what the LSTMs give to what an ExportedPolicy's module gives.
-      lstms: the names of their parameters.
+      behind: maps the outputs of the LSTMs to the outputs of an ExportedPolicy's module.
+      lstms: the names of the LSTMs' parameters.
       layers, size: of each LSTM.
       critic: one of `jaxenvs.learn.networks.lstm.CRITICS`.
     """
@@ -47,18 +47,18 @@ class ExportedRecurrentPolicy(ExportedPolicy):
         return self.behind(params, *latents(params, pi, vf, observation, self.critic))
 
     def recall(self, params: Params, seen: Recalled) -> dict[str, Memory]:
-        """The memory after a step of each row."""
+        """Return the recurrent state after a step, for each row."""
         params = self.named(params)
         pi, vf = self.numbers(params, seen.observation)
         return remember(params, pi, vf, seen, self.critic)
 
     def no_memory(self, params: Params, num_envs: int) -> dict[str, Memory]:
-        """What is remembered before the first step."""
+        """Return the recurrent state before the first step."""
         return no_memory(num_envs, self.layers, self.size, jax.tree.leaves(params)[0].dtype)
 
 
 class _Features(Parts):
-    """What LSTMs see; of a critic without one, what its layers do."""
+    """The inputs of the LSTMs; for a critic without LSTM, the outputs of its layer."""
 
     pi_features_extractor: nn.Module
     vf_features_extractor: nn.Module
@@ -88,7 +88,7 @@ class _Behind(Parts):
 
 
 def export_recurrent_policy(policy: Any, head: Any, exploration: Any) -> ExportedRecurrentPolicy:
-    """A RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's.
+    """Translate a RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's.
 
     Raises:
       NotCompilable: the policy computes something that has no translation, or may do so.

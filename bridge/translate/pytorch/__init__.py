@@ -1,1 +1,1 @@
-"""PyTorch in JAX: modules, the operations that tracing finds in them, and optimisers."""
+"""Translation of PyTorch to JAX: modules, the operations that tracing finds in them, and optimizers."""

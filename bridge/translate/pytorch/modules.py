@@ -1,4 +1,4 @@
-"""PyTorch modules in JAX: pure functions of their parameters, and the parameters back and forth as one vector."""
+"""Translation of PyTorch modules to pure functions of their parameters, and of parameters to and from one vector."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModule:
-    """A module without its weights, in evaluation mode. Those of equal architecture are equal, and share programs.
+    """Module without its weights, in evaluation mode. Modules of equal architecture are equal, and share compiled
+    functions.
 
     Attributes:
       parameters: names and shapes, in the order of `module.named_parameters()`.
       computation: what it computes.
       depends_on_training: whether PyTorch computes something else in training mode, as with dropout.
-      statistics: names and shapes of the buffers that it computes with, in the order of `module.named_buffers()`.
+      statistics: names and shapes of the buffers that it reads, in the order of `module.named_buffers()`.
     """
 
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
@@ -49,7 +50,7 @@ class ExportedModule:
 
     @property
     def inputs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Parameters and statistics: all that it computes with beside its arguments."""
+        """Names and shapes of parameters and statistics: everything that it reads except for its arguments."""
         return *self.parameters, *self.statistics
 
     @property
@@ -58,33 +59,35 @@ class ExportedModule:
         return sum(math.prod(shape) for _, shape in self.parameters)
 
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """All parameters by name, in PyTorch's layout, from one vector, in which the statistics may follow them."""
+        """Return all parameters by name, in PyTorch's layout, from one vector. The statistics may follow them there."""
         return unravel(self.parameters if vector.shape == (self.num_parameters,) else self.inputs, vector)
 
     def __call__(self, params: Mapping[str, jax.Array] | jax.Array, *inputs: object, **options: Any) -> Any:
-        """What `module(*inputs)` gives for a batch: an array, or a tuple of arrays.
+        """Return what `module(*inputs)` returns for a batch: an array, or a tuple of arrays.
 
         Args:
           params: by name, or as one vector.
           inputs: as the examples of `export_module`, in the dtype of the parameters.
-          options: see Computation.
+          options: `instead`, as for a Computation: functions that replace some operations.
         """
         return self.computation(params if isinstance(params, Mapping) else self.unravel(params), *inputs, **options)
 
 
 def unravel(shapes: Sequence[tuple[str, tuple[int, ...]]], vector: jax.Array) -> dict[str, jax.Array]:
-    """Arrays by name, given the names and shapes of those that are end to end in a vector."""
+    """Return arrays by name, from a vector in which arrays of these names and shapes are end to end."""
     parts = split(vector, tuple(math.prod(shape) for _, shape in shapes))
     return {name: part.reshape(shape) for (name, shape), part in zip(shapes, parts)}
 
 
 def export_module(module: nn.Module, *examples: object, has_statistics: bool = False) -> ExportedModule:
-    """A module as a pure function. Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
+    """Translate a module to a pure function.
+
+    Nothing changes in it, nor elsewhere in PyTorch; other threads may run it meanwhile.
 
     Args:
       module: it must treat the rows of a batch one by one.
       examples: of its inputs, each a batch of any size: a tensor, or a dict of tensors.
-      has_statistics: whether the caller knows of running statistics, which are others in training mode.
+      has_statistics: whether the caller handles running statistics, which differ in training mode.
 
     Raises:
       NotCompilable: it computes something that has no translation.
@@ -116,7 +119,7 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
 
 
 def require_no_forward_hooks(module: nn.Module) -> None:
-    """Refuse what a caller of the module would meet and a program does not have.
+    """Refuse what a call of the module would run and its translation would not.
 
     Raises:
       NotCompilable: a part of it has hooks of the forward pass, or a method put into it or into its class.
@@ -136,13 +139,14 @@ def require_same_gradients(
     elsewhere: Collection[str] = (),
     shared: Collection[str] = (),
 ) -> None:
-    """Refuse modules to whose parameters PyTorch's gradient steps do something else than steps in JAX would.
+    """Refuse modules whose parameters PyTorch's gradient steps would change differently than steps in JAX.
 
     Args:
       module, exported: the module with the parameters of the exported one.
       optimizer: it must train all of these parameters, in their order.
       elsewhere: names of parameters that get a gradient in another way than through the exported computation.
-      shared: names of parameters that get none here: another module trains them. The optimizer may hold them or not.
+      shared: names of parameters that get none here, because another module trains them. The optimizer may hold them or
+        not.
 
     Raises:
       NotCompilable: something would be different.
@@ -169,37 +173,37 @@ def require_same_gradients(
 
 
 def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
-    """Parameters end to end, (size,), in memory of their own."""
+    """Return a copy of parameters, end to end, (size,)."""
     with torch.no_grad():
         vector: np.ndarray = torch.cat([parameter.flatten() for parameter in parameters]).cpu().numpy()
     return vector
 
 
 def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
-    """Copy a vector, as `read_parameters` gives it, into parameters.
+    """Copy a vector, such as `read_parameters` returns, into parameters.
 
     Raises:
-      ValueError: it is not of their number. Nothing changed.
+      ValueError: it has another length. Nothing has changed.
     """
     parameters = list(parameters)
     sizes = [parameter.numel() for parameter in parameters]
     if np.shape(vector) != (sum(sizes),):
         raise ValueError(f"The parameters must be a vector of {sum(sizes)} numbers, got the shape {np.shape(vector)}.")
     with torch.no_grad():
-        # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+        # Copied first, because torch warns of read-only arrays, such as JAX's.
         parts = torch.split(torch.from_numpy(np.array(vector)), sizes)
         copy_into(parameters, parts)
 
 
 def copy_into(tensors: Sequence[torch.Tensor], flat: Sequence[torch.Tensor]) -> None:
-    """Copy flat tensors into those of the same sizes: all in one call, because each takes longer than its copy."""
+    """Copy flat tensors into tensors of the same sizes, in one call, because each call takes longer than its copy."""
     torch._foreach_copy_(list(tensors), [part.view_as(tensor) for tensor, part in zip(tensors, flat, strict=True)])
 
 
 def _in_training(module: nn.Module, examples: tuple[object, ...]) -> Computation | None:
     try:
         return translate(record(module, *examples, training=True))
-    except NotCompilable:  # as a network may be that is evaluated without noise
+    except NotCompilable:  # such as a network with noise in training only
         return None
 
 
@@ -211,15 +215,15 @@ def _require_one_dtype(parameters: Collection[nn.Parameter]) -> None:
 
 
 def _require_same_results(module: nn.Module, graph: fx.Graph, exported: ExportedModule, examples: Any) -> None:
-    """Try the module, its recording and its translation on two rows."""
+    """Compare the results of the module, its recording and its translation on two rows."""
     dtype = next((parameter.dtype for parameter in module.parameters()), torch.get_default_dtype())
-    generator = torch.Generator().manual_seed(0)  # of its own, so that nobody's random numbers change
+    generator = torch.Generator().manual_seed(0)  # a separate one, so that no other random numbers change
 
     def noise(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape).uniform_(-1, 1, generator=generator).to(like.device, dtype)
 
     def disturb(parameter: nn.Parameter) -> nn.Parameter:
-        # Zeros, as new networks have them, hide what they are multiplied with.
+        # Zeros, which new networks have, hide what they are multiplied with.
         disturbed = parameter.detach() + 0.2 * noise(parameter, parameter.shape, parameter.dtype)
         return nn.Parameter(disturbed, requires_grad=False)
 
@@ -243,12 +247,12 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
         raise NotCompilable(
             f"For a batch of two, the networks return the shapes {given} in PyTorch and {shapes} in JAX."
         )
-    if not _all_close(recorded, results):  # as a forward may that asks whether it got a tensor
+    if not _all_close(recorded, results):  # such as a forward that asks whether it got a tensor
         raise NotCompilable(
             "The networks compute something else when they are traced than when they are called with tensors."
         )
     if not _all_close([torch.cat(parts) for parts in zip(first, second)], together):
-        # Programs have other batches than Stable-Baselines3.
+        # Compiled functions use other batches than Stable-Baselines3.
         raise NotCompilable("The networks return other results for two rows in one batch than for each row alone.")
 
 
@@ -256,7 +260,7 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
 def _result_shapes(
     exported: ExportedModule, dtype: str, inputs: tuple[Any, ...], structure: jax.tree_util.PyTreeDef
 ) -> list[tuple[int, ...]]:
-    """The shapes of what a translation gives, for which every operation is tried out."""
+    """Return the shapes of a translation's results, which tries out every operation."""
     arrays = jax.tree.unflatten(structure, [np.zeros(*leaf) for leaf in inputs])
     results = jax.eval_shape(exported, {name: np.zeros(shape, dtype) for name, shape in exported.inputs}, *arrays)
     return [result.shape for result in jax.tree.leaves(results)]

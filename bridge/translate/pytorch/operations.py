@@ -1,4 +1,4 @@
-"""PyTorch's operations in JAX."""
+"""PyTorch's operations implemented in JAX."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def _adaptive_avg_pool2d(x: jax.Array, output_size: Pair) -> jax.Array:
     return jnp.mean(x, (-2, -1), keepdims=True)
 
 
-# At their corners, these have the derivatives that PyTorch chose: activations are exactly zero more often than one
-# would think, as for black pixels.
+# At their corners, these functions have the derivatives that PyTorch chose: activations are exactly zero more often
+# than one would think, for example for black pixels.
 
 
 def _leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
@@ -155,7 +155,7 @@ def _log_softmax(x: jax.Array, dim: int, _stacklevel: int = 3, dtype: None = Non
 
 
 def drops(x: object, p: float = 0.5, training: bool = True) -> bool:
-    """Whether a dropout of these arguments does anything."""
+    """Return whether a dropout with these arguments does anything."""
     return training and p > 0
 
 
@@ -163,8 +163,8 @@ def _dropout(x: jax.Array, p: float = 0.5, training: bool = True) -> jax.Array:
     raise NotCompilable("A forward method applies dropout even in evaluation mode.")
 
 
-# By the names that they have as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept
-# what is translated of PyTorch's arguments, by PyTorch's names, and fail on others.
+# By their names as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept those of
+# PyTorch's arguments that are translated, under PyTorch's names, and fail on others.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -199,7 +199,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "cat": lambda tensors, dim=0: jnp.concatenate(tensors, dim),
     "concat": lambda tensors, dim=0: jnp.concatenate(tensors, dim),
     "stack": lambda tensors, dim=0: jnp.stack(tensors, dim),
-    # Everything has the dtype of the parameters, and there is no memory to speak of.
+    # Everything has the dtype of the parameters, and JAX arrays are immutable and have no strides.
     "float": lambda x: x,
     "clone": lambda x: x,
     "contiguous": lambda x: x,
@@ -235,15 +235,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "avg_pool2d": _avg_pool2d,
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
     "dropout": _dropout,
-    # In training, CrossQ has another in its place.
+    # In training, CrossQ replaces this operation.
     "batch_renorm": renormalize,
 }
 
-# Whose results may share memory with their input.
+# Operations whose results may share memory with their input.
 VIEWS = {"getitem", "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze"}
 VIEWS |= {"float", "contiguous", "identity", "dropout", "detach"}
 
-# Whose results do not change with their input, or whose gradients PyTorch does not compute.
+# Operations whose results do not depend on the input's numbers, or whose gradients PyTorch does not compute.
 WITHOUT_GRADIENT = {"detach", "getattr", "size"}
 
 FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
@@ -255,7 +255,7 @@ FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
 
 CONVOLUTION = ("weight", "bias", "stride", "padding", "dilation", "groups", "padding_mode")
 
-# The operation that a module is, and those of its attributes that are the further arguments.
+# The operation that each module computes, and the attributes that are further arguments.
 MODULES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Identity: ("identity",),
     nn.Flatten: ("flatten", "start_dim", "end_dim"),

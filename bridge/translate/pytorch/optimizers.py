@@ -1,4 +1,4 @@
-"""PyTorch's optimisers as Optax transformations of a vector, and their moments back and forth."""
+"""Translation of PyTorch's optimizers to Optax transformations of a vector, and of their moments in both directions."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ KINDS: dict[type[torch.optim.Optimizer], str] = {
     RMSpropTFLike: "rmsprop_tf",
     torch.optim.SGD: "sgd",
 }
-# Of each kind, the settings that are translated; all others must be off.
+# The settings of each kind that are translated. All others must be off.
 SETTINGS = {
     "adam": {"betas", "eps", "weight_decay", "decoupled_weight_decay"},
     "rmsprop": {"alpha", "eps", "weight_decay", "momentum", "centered"},
     "rmsprop_tf": {"alpha", "eps", "weight_decay", "momentum", "centered"},
     "sgd": {"weight_decay", "momentum", "nesterov"},
 }
-# But for these: the learning rate is the caller's, and `foreach` changes no number.
+# Except for these: the caller applies the learning rate, and `foreach` changes no number.
 FREE = {"params", "lr", "initial_lr", "foreach"}
 
 # The numbers that each kind always has.
 NUMBERS = {"adam": ("beta1", "beta2", "eps"), "rmsprop": ("alpha", "eps"), "rmsprop_tf": ("alpha", "eps"), "sgd": ()}
 
-# Optax's names of what an optimiser keeps, and PyTorch's.
+# Optax's and PyTorch's names of what an optimizer keeps.
 _RMSPROP_NAMES = {"count": "step", "mu": "grad_avg", "nu": "square_avg", "trace": "momentum_buffer"}
 NAMES = {
     "adam": {"count": "step", "mu": "exp_avg", "nu": "exp_avg_sq"},
@@ -46,17 +46,18 @@ NAMES = {
     "rmsprop_tf": _RMSPROP_NAMES,
     "sgd": {"trace": "momentum_buffer"},
 }
-# The order in which PyTorch makes what an optimiser keeps for a parameter.
+# The order in which PyTorch creates what an optimizer keeps for a parameter.
 IN_ORDER = ("step", "exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer", "grad_avg")
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedOptimizer:
-    """An optimiser without its numbers. Those of one kind with the same parts are equal, and share compiled programs.
+    """Optimizer without its numbers. Optimizers of one kind with the same parts are equal, and share compiled
+    functions.
 
     Attributes:
       kind: "adam", "rmsprop", "rmsprop_tf" (RMSpropTFLike) or "sgd".
-      weight_decay, decoupled_weight_decay: whether weights decay: by their gradient, or as in AdamW.
+      weight_decay, decoupled_weight_decay: whether weights decay: through their gradient, or as in AdamW.
       momentum, nesterov, centered: as PyTorch's.
     """
 
@@ -68,17 +69,17 @@ class ExportedOptimizer:
     centered: bool = False
 
     def settings(self, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-        """The numbers as they are now in an optimiser of this kind, but for the learning rate."""
+        """Return the present numbers of an optimizer of this kind, except for the learning rate."""
         group = optimizer.param_groups[0]
         if "betas" in group:
             group = group | {"beta1": group["betas"][0], "beta2": group["betas"][1]}
         return {name: float(group[name]) for name in self._numbers}
 
     def transformation(self, settings: Mapping[str, jax.typing.ArrayLike]) -> optax.GradientTransformation:
-        """What the optimiser does to the gradient of a vector of parameters, but for the learning rate.
+        """Return the optimizer as an Optax transformation of a vector's gradient, except for the learning rate.
 
         Args:
-          settings: numbers, which may be traced; the state has one structure for all of them.
+          settings: numbers, which may be traced. The state has the same structure for all of them.
         """
         decay = [optax.add_decayed_weights(settings["weight_decay"])] if "weight_decay" in self._numbers else []
         momentum = [optax.trace(settings["momentum"], self.nesterov)] if self.momentum else []
@@ -91,7 +92,7 @@ class ExportedOptimizer:
         is_like_tf = self.kind == "rmsprop_tf"
         scale_by = optax.scale_by_stddev if self.centered else optax.scale_by_rms
         rms = scale_by(settings["alpha"], settings["eps"], initial_scale=float(is_like_tf), eps_in_sqrt=is_like_tf)
-        # RMSprop has no use for the number of its steps, but PyTorch counts them.
+        # RMSprop does not use the number of steps, but PyTorch counts them.
         return optax.chain(*decay, rms, *momentum, optax.scale_by_schedule(lambda count: 1.0))
 
     @property
@@ -101,10 +102,10 @@ class ExportedOptimizer:
 
 
 def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
-    """An optimiser over the parameters of its one group, whatever they are.
+    """Translate an optimizer over the parameters of its one group, whatever they are.
 
     Raises:
-      NotCompilable: the optimiser, or a setting of it, has no translation.
+      NotCompilable: the optimizer, or a setting of it, has no translation.
     """
     cls = type(optimizer)
     groups = optimizer.param_groups
@@ -134,10 +135,10 @@ def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
 def read_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor] | None = None
 ) -> optax.OptState:
-    """The state of the exported optimiser: NumPy arrays of their own memory. Where PyTorch has none yet, the initial.
+    """Return the state of the exported optimizer as new NumPy arrays: initial values where PyTorch has none yet.
 
     Args:
-      parameters: if not all of those that the optimizer holds.
+      parameters: if not all that the optimizer holds.
 
     Raises:
       NotCompilable: as for `export_optimizer`; or parameters differ in the number of steps they took.
@@ -158,10 +159,10 @@ def read_optimizer(
 
 
 def one_count(counts: Sequence[int]) -> int:
-    """How many steps all parameters took.
+    """Return how many steps all parameters took.
 
     Raises:
-      NotCompilable: they differ in that.
+      NotCompilable: they took different numbers of steps.
     """
     if counts.count(counts[0]) != len(counts):
         counts = sorted(set(counts))
@@ -172,19 +173,19 @@ def one_count(counts: Sequence[int]) -> int:
 def write_optimizer(
     optimizer: torch.optim.Optimizer, state: optax.OptState, parameters: Sequence[torch.Tensor] | None = None
 ) -> None:
-    """Copy a state, as `read_optimizer` gives it, into the optimiser. What it has not yet is made as PyTorch would.
+    """Copy a state, such as `read_optimizer` returns, into the optimizer, and create what it lacks as PyTorch would.
 
     Args:
-      parameters: if not all of those that the optimizer holds.
+      parameters: if not all that the optimizer holds.
     """
     parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
     names, _, _ = _layout(export_optimizer(optimizer), *_size(parameters))
-    # Looking one up makes it, and an optimiser that keeps nothing has none.
+    # Looking up an entry creates it, and an optimizer that keeps nothing has none.
     entries = [optimizer.state[parameter] for parameter in parameters if names]
     named = zip(_torch_names(optimizer, names), jax.tree.leaves(state))
     for name, leaf in sorted(named, key=lambda each: IN_ORDER.index(each[0])):
         if name == "step":
-            if not isinstance(optimizer, RMSpropTFLike):  # which counts by a number
+            if not isinstance(optimizer, RMSpropTFLike):  # it counts with a number
                 for entry in entries:
                     entry.setdefault(name, torch.tensor(0.0))
             write_count(entries, int(leaf))
@@ -198,13 +199,13 @@ def write_optimizer(
 def state_layout(
     optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
 ) -> tuple[tuple[str, ...], PyTreeDef]:
-    """The leaves of what `read_optimizer` gives, named as in PyTorch, where "step" is a number; and the structure."""
+    """Return the leaves of `read_optimizer`, with PyTorch's names, and the structure. "step" is a number."""
     names, _, structure = _layout(export_optimizer(optimizer), *_size(parameters))
     return tuple(_torch_names(optimizer, names)), structure
 
 
 def write_count(entries: Sequence[dict[str, Any]], count: int) -> None:
-    """Leave in all entries of an optimiser's state that so many steps were taken."""
+    """Set the number of steps in all entries of an optimizer's state."""
     if isinstance(entries[0].get("step"), torch.Tensor):
         for entry in entries:
             entry["step"].fill_(count)
@@ -214,8 +215,8 @@ def write_count(entries: Sequence[dict[str, Any]], count: int) -> None:
 
 
 def _split(vector: np.ndarray, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The parts of a vector, on the host."""
-    # Copied first, because torch warns of arrays that are read-only, as JAX's are.
+    """Return the parts of a vector, on the host."""
+    # Copied first, because torch warns of read-only arrays, such as JAX's.
     return torch.split(torch.from_numpy(np.array(vector)), [parameter.numel() for parameter in parameters])
 
 
@@ -231,9 +232,9 @@ def _size(parameters: Sequence[torch.Tensor]) -> tuple[int, np.dtype[Any]]:
 def _layout(
     exported: ExportedOptimizer, size: int, dtype: np.dtype[Any]
 ) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
-    """The state for a vector: the names of its leaves, their initial values, and the structure."""
+    """Return the names of the leaves of the state for a vector, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
     paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))
     names = tuple(path[-1].name for path, _ in paths)
-    # In the dtype of PyTorch, even where JAX has no float64.
+    # In PyTorch's dtype, even where JAX has no float64.
     return names, [np.array(leaf, dtype if leaf.shape else leaf.dtype) for _, leaf in paths], structure

@@ -1,8 +1,10 @@
 """Tracing of PyTorch modules into Computations, lists of operations that JAX runs.
 
-The forward of a replica runs once on proxies of torch.fx, which record operations.
-`torch.fx.Tracer` puts its own methods into `nn.Module` while it traces, for all threads and all modules of the process.
-Here only a replica is touched, so that other threads may run, train and trace the same module meanwhile.
+    module --replicate--> replica --record--> torch.fx graph --translate--> Computation --called in JAX--> results
+
+The forward of a replica runs once on proxies of torch.fx, which record operations. `torch.fx.Tracer` puts its own
+methods into `nn.Module` while it traces, for all threads and all modules of the process. Here only a replica is
+changed, so that other threads may run, train and trace the same module meanwhile.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ from bridge.translate.user_modules.side_effects import describe, on_trial, reach
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An argument: one of the inputs, or after these the result of an earlier operation, counted from 0."""
+    """Argument that is one of the inputs or, counted after these, the result of an earlier operation."""
 
     index: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """An argument: a parameter, by its name."""
+    """Argument that is a parameter, by its name."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
+    """Call of one of OPERATIONS. Arguments are constants, Values, Parameters, and tuples of these."""
 
     name: str
     args: tuple[object, ...]
@@ -52,7 +54,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A pure function of parameters and inputs. Computations of the same operations are equal."""
+    """Pure function of parameters and inputs. Computations of the same operations are equal."""
 
     num_inputs: int
     operations: tuple[Operation, ...]
@@ -64,12 +66,12 @@ class Computation:
         *inputs: object,
         instead: Mapping[str, Callable[..., Any]] = types.MappingProxyType({}),
     ) -> Any:
-        """The results for a batch.
+        """Return the results for a batch.
 
         Args:
           params: by name.
           inputs: each an array, or a dict of arrays.
-          instead: of some of OPERATIONS, others.
+          instead: functions that replace some of OPERATIONS, by name.
         """
         values: list[Any] = list(inputs)
 
@@ -88,13 +90,13 @@ class Computation:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Names of the parameters that operations take, in the order of these."""
+        """Names of the parameters that operations take, in the order of the operations."""
         args = [each for operation in self.operations for each in operation.args]
         return tuple(each.name for each in args if isinstance(each, Parameter))
 
     @property
     def differentiated(self) -> frozenset[str]:
-        """The parameters that get a gradient from the results, by name: PyTorch's optimisers skip all others."""
+        """Names of the parameters that get a gradient from the results. PyTorch's optimizers skip all others."""
         reached: list[frozenset[str]] = [frozenset()] * self.num_inputs
 
         def names(argument: object) -> frozenset[str]:
@@ -111,10 +113,10 @@ class Computation:
 
 
 def record(module: nn.Module, *examples: object, training: bool = False) -> fx.Graph:
-    """What `module(*examples)` calls: functions and modules of PyTorch, and parameters by their names in the module.
+    """Record what `module(*examples)` calls: functions and modules of PyTorch, and parameters by their names.
 
     Args:
-      examples: of the inputs; of each only matters whether it is a dict, and its keys.
+      examples: of the inputs. Only whether each is a dict, and its keys, matters.
       training: the mode of the module.
 
     Raises:
@@ -125,17 +127,17 @@ def record(module: nn.Module, *examples: object, training: bool = False) -> fx.G
     replica = replicate(module).train(training)
     reach = reach_of(replica)
     recorder.watch(replica)
-    # A caller may be in no_grad, but a forward that enters it means it.
+    # Gradients are enabled, because the caller may be in no_grad. A forward that enters no_grad itself is respected.
     with on_trial(replica, reach), torch.enable_grad(), _NoNumbersOfTensors():
         recorder.graph.output(recorder.create_arg(replica(*inputs)))
     return recorder.graph
 
 
 def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Parameter] = lambda each: each) -> nn.Module:
-    """A module of the same structure in evaluation mode, with submodules, attributes and buffers of its own.
+    """Return a module of the same structure in evaluation mode, with separate submodules, attributes and buffers.
 
     Args:
-      parameter: gives each parameter of the new module from that of the old.
+      parameter: returns each parameter of the new module, from the old one.
     """
     replicas: dict[int, Any] = {}
 
@@ -149,7 +151,7 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
                 replicas[id(value)] = new = object.__new__(type(value))
                 vars(new).update((name, replica(part)) for name, part in vars(value).items())
                 new._buffers = {name: part if part is None else part.clone() for name, part in value._buffers.items()}
-                new._compiled_call_impl = None  # of `module.compile()`, which computes the same
+                new._compiled_call_impl = None  # set by `module.compile()`, which computes the same
                 new._backward_hooks, new._backward_pre_hooks = collections.OrderedDict(), collections.OrderedDict()
             return replicas[id(value)]
         if type(value) is dict or type(value) is collections.OrderedDict:
@@ -163,24 +165,24 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
 
 
 class Interpreter(fx.Interpreter):
-    """Runs a recorded graph in PyTorch, with the parameters of a module."""
+    """Interpreter that runs a recorded graph in PyTorch, with the parameters of a module."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         super().__init__(module, graph=graph)
 
     def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """Runs a submodule, or the module itself if that is all there is."""
+        """Run a submodule, or the module itself if that is all there is."""
         return self.module.get_submodule(target)(*args, **kwargs)
 
 
-# What makes a number of a tensor, which would become a constant.
+# Functions that turn a tensor into a number, which would become a constant.
 _NUMBERS = frozenset(
     ("item", "tolist", "numpy", "__bool__", "__int__", "__index__", "__float__", "__array__", "is_nonzero", "equal")
 )
 
 
 class _NoNumbersOfTensors(TorchFunctionMode):
-    """Refuses forwards that read a number from a tensor, such as a buffer, which may have another one tomorrow."""
+    """Mode that refuses forwards that read a number from a tensor, such as a buffer, which may hold another later."""
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
@@ -191,7 +193,7 @@ class _NoNumbersOfTensors(TorchFunctionMode):
 
 
 class _Recorder(GraphAppendingTracer):
-    """Makes a graph of what the replicas that it watches call."""
+    """Tracer that records a graph of what the replicas that it watches call."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__(fx.Graph())
@@ -204,7 +206,7 @@ class _Recorder(GraphAppendingTracer):
     def watch(self, replica: nn.Module) -> None:
         for path, part in replica.named_modules():
             attributes = vars(part)
-            # Where Python looks before `nn.Module.__getattr__`, so that methods of parameters are recorded too.
+            # Python looks here before it calls `nn.Module.__getattr__`, so methods of parameters are recorded too.
             for name, parameter in part._parameters.items():
                 if parameter is not None:
                     attributes[name] = self._parameters[id(parameter)]
@@ -228,20 +230,25 @@ class _Recorder(GraphAppendingTracer):
             raise NotCompilable(f"torch.fx cannot trace the forward method of {where}: {first_line(error)}") from error
 
     def _attribute(self, path: str, part: nn.Module, name: str) -> Any:
-        if name in part._buffers:  # as running statistics
+        if name in part._buffers:  # such as running statistics
             return self.create_node("get_attr", f"{path}.{name}", (), {})
         return self.create_arg(getattr(part, name))
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> fx.Proxy:
-        """What torch.fx makes of a call."""
+        """Return torch.fx's proxy of a call, without a gradient where PyTorch computes none."""
         return self._differentiable(super().create_proxy(kind, target, args, kwargs, *rest, **options))
 
     def _differentiable(self, proxy: fx.Proxy) -> fx.Proxy:
-        """The result of a call, without a gradient where PyTorch computes none."""
+        """Return the result of a call, without a gradient where PyTorch computes none."""
         return proxy if torch.is_grad_enabled() else super().create_proxy("call_method", "detach", (proxy,), {})
 
     def create_arg(self, a: object) -> Any:
-        """What torch.fx makes of an argument. Parameters stay such, but tensors do not become constants."""
+        """Return torch.fx's form of an argument. Parameters stay parameters, and other tensors are refused as
+        constants.
+
+        Raises:
+          NotCompilable: the argument is a tensor that is no parameter.
+        """
         if isinstance(a, torch.Tensor):
             if id(a) in self._parameters:
                 return self._parameters[id(a)].node
@@ -253,7 +260,7 @@ class _Recorder(GraphAppendingTracer):
 
 
 def translate(graph: fx.Graph) -> Computation:
-    """What a recorded graph computes, in JAX.
+    """Translate a recorded graph to JAX.
 
     Raises:
       NotCompilable: there is no translation for something in it.
@@ -274,7 +281,7 @@ def translate(graph: fx.Graph) -> Computation:
             return values[value]
         if isinstance(value, list | tuple):
             return tuple(map(argument, value))
-        if isinstance(value, slice):  # which cannot be hashed
+        if isinstance(value, slice):  # slices cannot be hashed
             return emit("slice", argument((value.start, value.stop, value.step)), {})
         if value is None or isinstance(value, int | float | str | types.EllipsisType):
             return value
@@ -301,7 +308,7 @@ def translate(graph: fx.Graph) -> Computation:
 
 
 def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
-    """What a node calls: one of OPERATIONS, further arguments for it, and whether it overwrites its input."""
+    """Return what a node calls: one of OPERATIONS, further arguments for it, and whether it overwrites its input."""
     if node.op == "call_module":
         name, further, overwrites = node.meta["operation"]
         return name, further, overwrites
@@ -312,19 +319,19 @@ def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
     return str(known), (), bool(node.kwargs.get("inplace"))
 
 
-# The layer of sb3-contrib's CrossQ. What its statistics do in training is in jaxenvs.learn; other policies refuse it.
+# The layer of sb3-contrib's CrossQ. jaxenvs.learn updates its statistics in training; other policies refuse it.
 RENORMALIZATION = "common.torch_layers", "BatchRenorm1d"
 STATISTICS = ("ra_mean", "ra_var")
 BATCH_RENORM = ("batch_renorm", *STATISTICS, "scale", "bias", "momentum", "eps", "warmup_steps", "rmax", "dmax")
 
 
 def _operation_of(cls: type[nn.Module]) -> tuple[str, ...] | None:
-    """The operation that a class of modules is, and the attributes that are its arguments; None if it is none."""
+    """Return the operation that a class of modules computes, and the attributes that are its arguments; or None."""
     return BATCH_RENORM if cls is contrib_class(*RENORMALIZATION) else MODULES.get(cls)
 
 
 def require_unreplaced(cls: type) -> None:
-    """Refuse classes into which somebody has put a method, as a recording would not show.
+    """Refuse classes into which user code has put a method, because a recording would not show it.
 
     Raises:
       NotCompilable: there is one.
@@ -334,5 +341,5 @@ def require_unreplaced(cls: type) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The part of an error's message that fits in a sentence."""
+    """Return the part of an error's message that fits in a sentence."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -1,1 +1,4 @@
-"""What the code of a user's modules reads and changes besides tensors: a reason not to compile it, or to watch it."""
+"""Analysis of what the code of a user's modules reads and changes besides tensors.
+
+What cannot be followed is a reason not to compile. The rest is compared before compiled functions run.
+"""

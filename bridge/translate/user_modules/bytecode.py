@@ -1,4 +1,4 @@
-"""What the bytecode of functions names: globals, attributes and imports."""
+"""Names in the bytecode of functions: globals, attributes and imports."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import functools
 import types
 from collections.abc import Iterator
 
-# What reads attributes by names that need not be in the code.
+# Names that read attributes whose names need not be in the code.
 COMPUTED_NAMES = {"getattr", "setattr", "delattr", "vars", "dir", "__dict__", "attrgetter", "methodcaller"}
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes, also in functions within the function; strings, because of `getattr`."""
+    """Yield the names of globals and attributes in code and in functions inside it.
+
+    Strings are included too, because of `getattr`.
+    """
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -23,7 +26,7 @@ def names_in(code: types.CodeType) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1024)
 def global_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-    """The names of globals that code reads or writes, and what it imports: names, and levels of relative ones."""
+    """Return the names of globals that code reads or writes, and its imports: names, and levels of relative ones."""
     used: set[str] = set()
     imported: set[tuple[str, int]] = set()
     level: object = 0
@@ -44,7 +47,7 @@ def global_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[tuple[
 
 @functools.lru_cache(maxsize=1024)
 def computes_names(code: types.CodeType) -> bool:
-    """Whether code may read attributes by names that are not in it, as `getattr(self, f"layer{i}")` does."""
+    """Return whether code may read attributes by names that are not in it, as `getattr(self, f"layer{i}")` does."""
     instructions = list(dis.get_instructions(code))
     for position, each in enumerate(instructions):
         is_named = each.argval in COMPUTED_NAMES and each.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR"))
@@ -55,7 +58,7 @@ def computes_names(code: types.CodeType) -> bool:
 
 
 def _has_constant_name(instructions: list[dis.Instruction]) -> bool:
-    """Whether a call of `getattr`, which the first of these instructions loads, has a string for a name."""
+    """Return whether a call of `getattr`, which the first of these instructions loads, has a string as the name."""
     depth, arguments = 0, list[dis.Instruction]()
     for each in instructions:
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:

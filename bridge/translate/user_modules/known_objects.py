@@ -1,4 +1,4 @@
-"""What is known of the objects that code may hold: which never change, and into which Python cannot look."""
+"""Facts about objects that code may hold: which never change, and into which Python cannot look."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxenvs import jax_names
 CONTAINERS = (dict, list, set, collections.deque)
 # Objects of the standard library that exist to hold settings, as a user's own do.
 SETTINGS = (types.SimpleNamespace, Namespace)
-# What holds nothing that can change.
+# Types that hold nothing that can change.
 CONSTANTS = (
     *(bool, int, float, complex, str, bytes, range, slice),
     *(
@@ -35,13 +35,13 @@ CONSTANTS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodWrapperType),
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType, types.CodeType),
 )
-# Packages whose functions give the same each time, but for the generators and objects that they are given.
+# Packages whose functions return the same each time, except through the generators and objects passed to them.
 CALCULATE = {"torch", "numpy", "jax", "jaxlib", "optax", "jaxenvs", "bridge", "builtins", "typing_extensions"}
 CALCULATE |= {"abc", "array", "bisect", "cmath", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum"}
 CALCULATE |= {"fractions", "functools", "heapq", "itertools", "math", "numbers", "operator", "random", "re"}
 CALCULATE |= {"statistics", "string", "types", "typing", "warnings", "weakref"}
 CALCULATE |= {f"_{name}" for name in CALCULATE}
-# Of these, what makes generators, whose numbers nobody can foresee.
+# Names in these packages that create generators, whose numbers are unpredictable.
 GENERATOR_MAKERS = {"default_rng", "SeedSequence", "RandomState", "SystemRandom", "Random", "Generator"}
 GENERATOR_MAKERS |= {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 # Built-in functions that do something outside of the program, or read names that cannot be followed.
@@ -58,10 +58,11 @@ OUTSIDE += ("torch.serialization", "torch.storage", "torch.hub", "torch.jit._ser
 OUTSIDE += ("torch.distributed", "torch.multiprocessing", "torch.profiler", "torch.autograd.profiler", "torch.onnx")
 OUTSIDE += ("torch.utils.tensorboard", "torch.utils.data", "torch.utils.cpp_extension", "torch.utils.model_zoo")
 OUTSIDE += jax_names.OUTSIDE_MODULES
-# What does so in other modules and in C, where no module tells; and methods of arrays, by whatever names arrays have.
+# Names that do so in other modules and in C, where the module does not show it; and methods of arrays, whatever the
+# variables with the arrays are called.
 OUTSIDE_NAMES = {"load", "save", "fromfile", "from_file", "memmap", "set_num_threads", "get_num_threads"}
 OUTSIDE_METHODS = {"dump", "tofile", "fromfile", "from_file"}
-# Methods that are over, or that no calculation calls by itself.
+# Methods that have run already, or that no calculation calls by itself.
 BESIDE = {"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__del__", "__repr__", "__str__"}
 BESIDE |= {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__copy__"}
 BESIDE |= {"__deepcopy__", "__dir__", "__sizeof__", "__doc__", "__module__", "__dict__", "__weakref__", "__slots__"}
@@ -70,13 +71,13 @@ OF_WITH = {"__enter__", "__exit__"}
 HEAP_TYPE = 1 << 9
 CYTHON_FUNCTION: type = type(np.random.default_rng)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, CYTHON_FUNCTION, type(np.mean))
-# C's types that hold no more than Python shows of them.
+# Types implemented in C that hold no more than Python shows.
 _OPEN = {object, *CONTAINERS, *CONSTANTS, tuple, frozenset, collections.OrderedDict, collections.defaultdict}
 _OPEN |= {*SETTINGS, bytearray, array.array, type(Ellipsis), type, property}
 
 
 def is_opaque(cls: type) -> bool:
-    """Whether objects of a class hold something in C, which Python does not show."""
+    """Return whether objects of a class hold something in C, which Python does not show."""
     if cls in _OPEN or "__dict__" in vars(cls) or "__slots__" in vars(cls):
         return False
     if any(isinstance(each, types.FunctionType) for each in vars(cls).values()) or cls.__module__ == "__main__":
@@ -86,7 +87,7 @@ def is_opaque(cls: type) -> bool:
 
 
 def is_written(value: object) -> bool:
-    """Whether it is a function that somebody wrote, and not one that `dataclass` did, which names all fields."""
+    """Return whether a value is a function that was written, not one that `dataclass` made, which names all fields."""
     return isinstance(value, types.FunctionType) and value.__code__.co_filename != "<string>"
 
 
@@ -99,11 +100,11 @@ def may_draw(value: object) -> bool:
 
 
 def is_outside(value: Any) -> bool:
-    """Whether a function or class of the packages that calculate reads or changes something outside of the program."""
+    """Return whether a function or class of a package in CALCULATE reads or changes something outside the program."""
     if not isinstance(value, (*_FUNCTIONS, type)):
         return False
-    value = getattr(value, "_implementation", value)  # of NumPy's functions that other arrays may replace
-    # Not `__module__` of functions, by which NumPy's say that they were in `numpy`.
+    value = getattr(value, "_implementation", value)  # NumPy's functions that other array types may override have it
+    # Not the `__module__` of functions: NumPy's functions claim to be in `numpy`.
     namespace = getattr(value, "__globals__", {})
     module = str(namespace.get("__name__", value.__module__))
     package = module.partition(".")[0]

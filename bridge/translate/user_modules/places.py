@@ -1,4 +1,4 @@
-"""Places where code keeps something that may change: how to read them, and how to put back what was there."""
+"""Places where code keeps something that may change: how to read them, and how to restore what was there."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.rand
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Something that may change, and what it is called.
+    """Something that may change, with its name.
 
     Attributes:
+      label: what it is called in messages.
       read: returns what is there.
-      write: puts back what `read` has returned.
+      write: restores what `read` has returned.
     """
 
     label: str
@@ -33,7 +34,7 @@ class Place:
 
 
 def array_place(label: str, value: np.ndarray) -> Place:
-    """The numbers of an array."""
+    """Return a Place for the numbers of an array."""
 
     def write(content: bytes) -> None:
         is_writeable = value.flags.writeable
@@ -44,7 +45,7 @@ def array_place(label: str, value: np.ndarray) -> Place:
 
 
 def bytes_place(label: str, value: bytearray | array.array[Any]) -> Place:
-    """The content of a bytearray or of an array of Python's."""
+    """Return a Place for the content of a bytearray or of one of Python's arrays."""
 
     def write(content: bytes) -> None:
         value[:] = content if isinstance(value, bytearray) else array.array(value.typecode, content)  # type: ignore[assignment]
@@ -53,7 +54,7 @@ def bytes_place(label: str, value: bytearray | array.array[Any]) -> Place:
 
 
 def attribute_place(owner: object, name: str) -> Place:
-    """An attribute of an object."""
+    """Return a Place for an attribute of an object."""
 
     def write(content: object) -> None:
         if content is not MISSING:
@@ -63,7 +64,7 @@ def attribute_place(owner: object, name: str) -> Place:
 
 
 def cell_place(name: str, cell: types.CellType) -> Place:
-    """What a closure holds; nothing yet, as long as the name has no value."""
+    """Return a Place for a variable of a closure: None as long as the variable has no value."""
 
     def read() -> object:
         try:
@@ -78,7 +79,7 @@ def cell_place(name: str, cell: types.CellType) -> Place:
 
 
 def globals_place(names: Sequence[str], namespace: dict[str, Any]) -> Place:
-    """Some names of a module."""
+    """Return a Place for some names of a module."""
 
     def read() -> list[object]:
         return [namespace.get(name, MISSING) for name in names]
@@ -94,7 +95,7 @@ def globals_place(names: Sequence[str], namespace: dict[str, Any]) -> Place:
 
 
 def generator_place(generator: Any) -> Place:
-    """The state of a generator of random numbers, as bytes that can be compared."""
+    """Return a Place for the state of a random generator, as bytes that can be compared."""
     get: Callable[[], Any]
     put: Callable[[Any], object]
     if isinstance(generator, random.Random):
@@ -114,7 +115,7 @@ def generator_place(generator: Any) -> Place:
 
 
 def global_generators() -> list[Place]:
-    """The states of the generators of Python, NumPy and PyTorch that all code shares."""
+    """Return Places for the states of the random generators of Python, NumPy and PyTorch that all code shares."""
     generators = [getattr(random, "_inst"), getattr(np.random.mtrand, "_rand"), torch.default_generator]  # noqa: B009
     if torch.cuda._initialized:
         generators += torch.cuda.default_generators

@@ -54,27 +54,29 @@ from bridge.translate.user_modules.places import (
     globals_place,
 )
 
-# Of these, which change all the time, only what the code names is watched.
+# These objects change all the time, so only the attributes that the code names are compared.
 BUSY = (BaseAlgorithm, BaseCallback, VecEnv, gymnasium.Env)
-# No more than so many, because all are compared before each compiled function; and no arrays of more bytes.
+# The most objects, because all are compared before each compiled function; and the most bytes of an array.
 MOST, MOST_BYTES = 500, 2**20
 
 
 class Reach:
-    """What the code of modules can reach, as far as it names it, outside of the modules' own attributes.
+    """Search for what the code of modules can reach, as far as it names it, outside of the modules' own attributes.
 
-    The walk begins with `forward` of the user's classes among the modules, and goes on through whatever their code
-    names: methods, attributes, containers, objects, classes, closures and globals.
+        forward of the user's classes --> names in its code --> methods, attributes, containers,
+                                           ^                    objects, classes, closures, globals
+                                           |                                |
+                                           +-------- functions among them --+
 
     Attributes:
-      live: dicts, lists, sets and deques, whose content may change, and what each is called; None for the attributes
-        of an object.
+      live: dicts, lists, sets and deques, whose content may change, with their names; None for the attributes of an
+        object.
       classes: the user's classes, into which something may be put.
       places: what else may change.
       tensors: tensors that are neither parameters nor buffers of the modules.
-      generators: generators of random numbers.
-      modules: further modules, which are no parts of those given.
-      gap: why not all that the code can reach is known, as a sentence; None if it is.
+      generators: random generators.
+      modules: further modules, which are no parts of the given ones.
+      gap: why not everything that the code can reach is known, as a sentence; None if it is.
       runs_user_code: whether any class is the user's.
     """
 
@@ -88,7 +90,7 @@ class Reach:
         self.runs_user_code = bool(self._own)
         self._computes_names = False
         self._clear()
-        # A name found late may be that of an attribute of an object seen early.
+        # A name that is found late may name an attribute of an object that was visited early, so the walk is repeated.
         before = None
         while self._own and before != (before := (len(self._names), self._computes_names)):
             self._named = frozenset(self._names)
@@ -103,8 +105,8 @@ class Reach:
         self.generators: list[Any] = []
         self.modules: list[nn.Module] = []
         self.gap: str | None = None
-        self._seen: dict[int, object] = {}  # with the objects, so that no other gets their id
-        self._looked_into: set[tuple[str, frozenset[str]]] = set()  # modules of Python, by which names
+        self._seen: dict[int, object] = {}  # keeps the objects alive, so that no id is reused
+        self._looked_into: set[tuple[str, frozenset[str]]] = set()  # Python modules, and for which names
         self._queue: collections.deque[tuple[str, object]] = collections.deque()
 
     def _walk(self, classes: list[type]) -> None:
@@ -160,7 +162,7 @@ class Reach:
             self.places.append(array_place(label, value))
 
     def _visit_callable(self, label: str, value: Any) -> bool:
-        """Whether it is one of Python's wrappers of functions, whose function is visited then."""
+        """Visit the function inside one of Python's wrappers of functions. Return False if it is no wrapper."""
         if isinstance(value, types.MethodType):
             inside: tuple[object, ...] = (value.__func__, value.__self__)
         elif isinstance(value, types.BuiltinFunctionType | CYTHON_FUNCTION):
@@ -282,7 +284,7 @@ class Reach:
     def _visit_globals(self, function: types.FunctionType, names: set[str]) -> None:
         namespace = function.__globals__
         used, imported = _globals_and_imports(function)
-        # Those that there are not yet, too: somebody may define one later.
+        # Including names that do not exist yet: user code may define them later.
         used = sorted(name for name in used if name in namespace or not hasattr(builtins, name))
         if used:
             self.places.append(globals_place(used, namespace))
@@ -299,7 +301,7 @@ class Reach:
                 self._visit_module(module, names)
 
     def _visit_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Look at what code with these names can read in a module."""
+        """Visit what code with these names can read in a module."""
         root, names = module.__name__.partition(".")[0], frozenset(names)
         if (module.__name__, names) in self._looked_into:
             return
@@ -309,8 +311,8 @@ class Reach:
             return
         values = {name: vars(module)[name] for name in sorted(names & vars(module).keys())}
         if root in CALCULATE:
-            # What draws, as the functions of NumPy and `random`, methods of a generator, and what uses files; further
-            # modules of these packages, as `torch.hub`.
+            # Only what draws random numbers (functions of NumPy and `random`, methods of a generator), what uses files,
+            # and further modules of these packages, such as `torch.hub`.
             values = {name: value for name, value in values.items() if _is_followed(value)}
         elif values:
             self.places.append(globals_place([*values], vars(module)))
@@ -335,7 +337,7 @@ class Reach:
         self.gap = self.gap or f"The networks cannot be compiled safely: their code {why}."
 
     def _is_own(self, value: Any) -> bool:
-        """Whether a function or a class is the user's: in a package of the modules, or not installed."""
+        """Return whether a function or a class is the user's: in a package of the modules, or not installed."""
         return self._is_own_package(root_of(value))
 
     def _is_own_package(self, root: str) -> bool:
@@ -346,13 +348,13 @@ class Reach:
 
 
 def _is_followed(value: object) -> bool:
-    """Whether to look at something in a module that calculates."""
+    """Return whether to visit something in a module of a package in CALCULATE."""
     if isinstance(value, types.ModuleType):
         return value.__name__.partition(".")[0] in CALCULATE
     return may_draw(value) or is_outside(value)
 
 
-# Bases that all modules or all objects have; of SB3's policies too, what their code does is translated by hand.
+# Bases that all modules or all objects have. SB3's policies are left out too: their code is translated by hand.
 _OF_ALL: set[type] = {object, *nn.Module.__mro__}
 _OF_MODULES = frozenset(vars(nn.Module()))
 

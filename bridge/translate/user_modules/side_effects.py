@@ -1,4 +1,4 @@
-"""Running a module on trial: what it changes is put back, and is a reason not to compile it."""
+"""Trial runs of a module: what it changes outside is restored, and is a reason not to compile it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reach_of(module: nn.Module) -> Reach:
     """Return what the code of a module and its parts can reach.
 
     Raises:
-      NotCompilable: it cannot be told.
+      NotCompilable: it cannot be determined.
     """
     reach = Reach(module.modules())
     if reach.gap is not None:
@@ -31,10 +31,10 @@ def reach_of(module: nn.Module) -> Reach:
 
 @contextmanager
 def on_trial(replica: nn.Module, reach: Reach) -> Iterator[None]:
-    """Run a replica of a module, and put back all that this changes outside of the replica.
+    """Run a replica of a module, and restore everything that this changes outside of the replica.
 
     Args:
-      reach: that of the replica.
+      reach: what the code of the replica can reach.
 
     Raises:
       NotCompilable: it changes something, which a compiled function would not.
@@ -53,7 +53,7 @@ def on_trial(replica: nn.Module, reach: Reach) -> Iterator[None]:
 
 
 def describe(path: str, module: nn.Module) -> str:
-    """A module in a sentence: where it is, and its class."""
+    """Return a module's path and class, for use in a sentence."""
     return f"{path} ({type(module).__name__})" if path else type(module).__name__
 
 
@@ -72,7 +72,7 @@ def _versions(module: nn.Module) -> list[tuple[int, int]]:
 
 
 class _Outside:
-    """What the user's code may change, as it was."""
+    """Saved values of everything that the user's code may change."""
 
     def __init__(self, replica: nn.Module, reach: Reach) -> None:
         live: list[tuple[str | None, Any]] = [*reach.live, *((None, vars(each)) for each in reach.modules)]
@@ -125,7 +125,7 @@ class _Outside:
 
 
 def _content(container: Any) -> list[Any]:
-    """What is in a container, in an order; of a dict, pairs."""
+    """Return a list of what is in a container; of a dict, pairs."""
     return list(container.items()) if isinstance(container, dict) else list(container)
 
 
@@ -138,7 +138,7 @@ def _put_back(container: Any, content: list[Any]) -> None:
 
 
 def _key(before: list[Any], attributes: dict[str, Any]) -> str:
-    """The name of an attribute that is another than before."""
+    """Return the name of an attribute that has changed."""
     then: dict[str, Any] = dict(before)
     names: list[str] = [*attributes, *then]
     return next(each for each in names if not _is_same(attributes.get(each, MISSING), then.get(each, MISSING)))
@@ -152,7 +152,10 @@ def _name(place: Place, before: Any) -> str:
 
 
 def _is_same(now: Any, then: Any) -> bool:
-    """Whether two contents are the same objects, or equal numbers and strings: users' own `__eq__` may do anything."""
+    """Return whether two contents are the same objects, or equal numbers and strings.
+
+    Other objects are not compared with `==`, because a user's `__eq__` may do anything.
+    """
     if now is then:
         return True
     if type(now) is not type(then):

@@ -1,4 +1,4 @@
-"""Snapshots of modules, by which one knows cheaply whether what tracing made constant is still so.
+"""Snapshots of modules, a cheap way to check whether what tracing made constant has changed.
 
 The code of modules may read numbers that are no parameters: attributes of objects, containers, globals.
 """
@@ -20,23 +20,24 @@ from bridge.translate.user_modules.reach import Reach
 
 
 class Snapshot:
-    """How a module is: submodules, attributes, hooks, and which parameters it has; not their values, nor the mode.
+    """Record of a module: submodules, attributes, hooks, and which parameters it has; not their values, nor the mode.
 
-    SB3 sets the mode before every rollout and every update, and a program has that of the rollout.
-    Of attributes that are lists, sets or dicts a snapshot has what is in them; of other objects, which they are. What
-    the code of a user's own modules can read through its attributes, its classes and its globals is part of it, as far
+    SB3 sets the mode before every rollout and every update, and a compiled function has the mode of the rollout. For
+    attributes that are lists, sets or dicts, a snapshot has their contents; for other objects, their identity. It
+    includes what the code of a user's own modules can read through its attributes, its classes and its globals, as far
     as `Reach` finds it.
 
     Attributes:
-      parameters: in the order of `named_parameters()`, and at hand: to find them takes longer than all this.
+      parameters: in the order of `named_parameters()`. They are stored, because finding them takes longer than
+        everything else here.
     """
 
     def __init__(self, module: nn.Module, parts: Sequence[nn.Module] | None = None) -> None:
-        """Take the snapshot of now.
+        """Take a snapshot of the present state.
 
         Args:
-          module: what will be watched.
-          parts: those of its parts that matter, and all within them; if not given, all.
+          module: will be compared.
+          parts: the parts of it that matter, with everything inside them; if not given, all.
         """
         parts = [module] if parts is None else parts
         watched = dict.fromkeys([module, *(each for part in parts for each in part.modules())])
@@ -46,7 +47,7 @@ class Snapshot:
         inside = [value for each in attributes for value in each.values() if isinstance(value, CONTAINERS)]
         hooks = [getattr(torch_module, f"_global{hooks}") for hooks in (*FORWARD_HOOKS, *BACKWARD_HOOKS)]
         containers = [*inside, *hooks, *(each for _, each in beyond.live)]
-        # Most are empty, as those of hooks, and to ask whether one no longer is takes less than to compare it.
+        # Most are empty, such as dicts of hooks. Checking whether one is still empty takes less time than comparing it.
         self._empty = [each for each in containers if not each]
         classes = {type(value) for each in watched for value in (each, vars(each).get("action_dist"))}
         views = [vars(cls) for cls in (*known_bases(classes), *beyond.classes)]
@@ -60,26 +61,26 @@ class Snapshot:
         self._settings = [_without_empty(each) for each in map(_settings_of, self.parameters)]
 
     def is_current(self, learns: bool = True) -> bool:
-        """Whether the module is still so.
+        """Return whether the module has not changed.
 
         Args:
-          learns: False, if what concerns gradients alone does not matter; then it takes half of that.
+          learns: False to ignore what only concerns gradients, which takes half of the time.
         """
         try:
-            # One comparison in C, which looks into an object only where it is another than before. To leave out modes
-            # first takes as long as the comparison, so that is done where there is a difference.
+            # One comparison in C, which looks into an object only if its identity has changed. Leaving out modes first
+            # would take as long as the comparison, so that is done only if there is a difference.
             is_same = not any(self._empty) and (self._now == self._then or self._is_same_in_another_mode())
             if is_same and self._readers:
                 is_same = [read() for read in self._readers] == self._read
             return is_same and (not learns or self._has_same_settings())
-        except Exception:  # of arrays that are other objects than before, or of users' own `__eq__`
+        except Exception:  # raised for arrays that were replaced, or by users' `__eq__`
             return False
 
     def require_whole(self) -> None:
         """Refuse modules whose code can read what the snapshot does not have.
 
         Raises:
-          NotCompilable: so it can.
+          NotCompilable: this module's code can.
         """
         if self._gap is not None:
             raise NotCompilable(self._gap)
@@ -95,7 +96,7 @@ class Snapshot:
         return settings == self._settings or [_without_empty(each) for each in settings] == self._settings
 
 
-# What a parameter has that concerns its gradient.
+# The attributes of a parameter that concern its gradient.
 _settings_of = operator.attrgetter("requires_grad", "dtype", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -105,7 +106,7 @@ def _without_empty(settings: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _copy(container: Any) -> Any:
-    """What is in a container now, in one that is equal to it; of the view of a class, a dict."""
+    """Return an equal copy of a container; of the view of a class, a dict."""
     for kind in CONTAINERS[1:]:
         if isinstance(container, kind):
             return kind(container)

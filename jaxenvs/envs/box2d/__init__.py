@@ -1,4 +1,4 @@
-"""Worlds of rigid bodies, as Gymnasium has them in Box2D."""
+"""Environments of rigid bodies, as Gymnasium has them in Box2D."""
 
 from jaxenvs.registry import Spec
 

@@ -19,18 +19,18 @@ from jaxenvs.environment import Environment, TimeStep, environment, static, stru
 from jaxenvs.envs.box2d import obstacles, terrain
 from jaxenvs.physics2d import Body, Joint, Motors, World, WorldState
 
-SCALE = 30.0  # in whose inverse [m] the reference has its lengths; pixels a metre of its picture
+SCALE = 30.0  # the reference's lengths are in 1 / SCALE [m]; its picture has SCALE pixels per meter
 FPS = 50
 LEG_HEIGHT, HIP_BELOW = 34 / SCALE, 8 / SCALE  # m
 START_X, START_Y = terrain.STEP * terrain.START / 2, terrain.LEVEL + 2 * LEG_HEIGHT  # m, of the hull
-WIDTH, HEIGHT = 600 / SCALE, 400 / SCALE  # m, of what the picture shows
+WIDTH, HEIGHT = 600 / SCALE, 400 / SCALE  # m, of the picture
 GOAL = terrain.STEP * (terrain.POINTS - 10)  # m
 
 _HULL_CORNERS = [(x / SCALE, y / SCALE) for x, y in [(-30, 9), (6, 9), (34, 1), (34, -8), (-30, -8)]]
 _HALF_WIDTHS = 4 / SCALE, 0.8 * 4 / SCALE  # m, of upper and lower legs
 _UPPER, _LOWER = (Body(physics2d.box(width, LEG_HEIGHT / 2), density=1.0) for width in _HALF_WIDTHS)
 HULL, LOWER_LEGS = 0, (2, 4)  # numbers of bodies
-_LEAN = 0.05  # rad, by which the legs start apart
+_LEAN = 0.05  # rad, initial angle of the legs
 
 
 def _hip(leg: int, lean: float) -> Joint:
@@ -47,26 +47,26 @@ WORLD = World(
     body_order=(4, 3, 0, 1, 2),
     joint_order=(3, 2, 0, 1),
     edge_friction=np.full(terrain.POINTS - 1, 2.5, np.float32),
-    edge_body=np.arange(terrain.POINTS - 1),  # each is a body of its own
-    pairs=32,  # 20 were seen
+    edge_body=np.arange(terrain.POINTS - 1),  # each edge is a separate body
+    pairs=32,  # 20 were seen at most
 )
 _GROUNDS = obstacles.BOXES + terrain.POINTS - 1
 HARDCORE = dataclasses.replace(
     WORLD,
     edge_friction=np.full(_GROUNDS, 2.5, np.float32),
     edge_body=np.arange(_GROUNDS),
-    pairs=48,  # 29 were seen
+    pairs=48,  # 29 were seen at most
     boxes=obstacles.BOXES,
 )
 
 
 @struct
 class BipedalWalkerState:
-    """What an episode is made of.
+    """State of a BipedalWalker.
 
     Attributes:
       terrain: the heights of its points [m], float32 (POINTS,).
-      boxes: of obstacles, float32 (n, 4), as `obstacles.boxes` gives them; without hardcore (0, 4).
+      boxes: of obstacles, float32 (n, 4), as `obstacles.boxes` returns them; without hardcore (0, 4).
       world: the bodies.
       clouds: their seed, uint32.
     """
@@ -82,16 +82,16 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     """Walk to the far end with torques, float32 (4,) from -1 to 1, at hip, knee, hip, knee, as BipedalWalker-v3.
 
     An action's sign is the direction of a motor, its size the share of the greatest torque.
-    Observation: float32 (24,): the hull's angle and velocities; of each leg, angle and speed of hip and knee and
-    whether it stands on the ground; ten distances of a lidar. Reward: the way forward, 300 in all, less a price on
-    torques and on a hull that leans; -100 for a fall, which ends the episode, as does the end of the terrain.
+    Observation: float32 (24,): the hull's angle and velocities; for each leg, angle and speed of hip and knee and
+    whether it stands on the ground; ten distances of a lidar. Reward: the distance forward, 300 in total, minus a cost
+    of torques and of a leaning hull; -100 for a fall, which ends the episode, as does the end of the terrain.
     Source: `gymnasium/envs/box2d/bipedal_walker.py` (Oleg Klimov), on Box2D 2.3; physics of `jaxenvs.physics2d`.
 
     Attributes:
       gravity: m/s^2, upwards.
       max_torque: N m.
-      hip_speed, knee_speed: rad/s that motors aim at, and in which observations count.
-      hardcore: whether stumps, pits and stairs are in the way, as in BipedalWalkerHardcore-v3.
+      hip_speed, knee_speed: rad/s, target speeds of the motors, and units of the speeds in observations.
+      hardcore: whether there are stumps, pits and stairs, as in BipedalWalkerHardcore-v3.
     """
 
     gravity: float = -10.0
@@ -124,7 +124,7 @@ class BipedalWalker(Environment[BipedalWalkerState]):
         terrain_key, push_key, cloud_key = jax.random.split(key, 3)
         push = 5 * jax.random.uniform(push_key, (), jnp.float32, -1.0, 1.0)
         clouds = jax.random.bits(cloud_key, (), jnp.uint32)
-        # The reference takes a step, in which the legs, made too high, are drawn to their joints and to the ground.
+        # The reference takes a step, in which the legs, created too high, are pulled to their joints and to the ground.
         made = terrain.build(terrain.draw(terrain_key, self.hardcore))
         boxes = obstacles.boxes(made) if self.hardcore else jnp.zeros((0, 4), jnp.float32)
         state, timestep = self.step(_stand(made.heights, boxes, push, clouds), jnp.zeros(4))
@@ -214,11 +214,11 @@ class BipedalWalker(Environment[BipedalWalkerState]):
 
 
 def _share(size: float) -> tuple[float, float]:
-    """Of the picture's width and height, that a length [m] is."""
+    """Return the shares of the picture's width and height that a length [m] takes."""
     return size / WIDTH, size / HEIGHT
 
 
-# Fill and outline of bodies; the leg behind is the darker.
+# Fill and outline of bodies; the leg behind is darker.
 _COLORS: list[tuple[Color, Color]] = [
     ((127, 51, 229), (76, 76, 127)),
     *2 * [((178, 101, 152), (127, 76, 101))],
@@ -227,7 +227,7 @@ _COLORS: list[tuple[Color, Color]] = [
 
 
 def _ground(heights: jax.Array, boxes: jax.Array) -> jax.Array:
-    """The edges of a World: boxes, if there are any, and the terrain."""
+    """Return the edges for a World: boxes, if there are any, and the terrain."""
     edges = terrain.edges(heights)
     if not len(boxes):
         return edges
@@ -235,7 +235,7 @@ def _ground(heights: jax.Array, boxes: jax.Array) -> jax.Array:
 
 
 def _stand(heights: jax.Array, boxes: jax.Array, push: jax.Array, clouds: jax.Array) -> BipedalWalkerState:
-    """A walker over some ground [m] as it is made, with the velocity that a force [N] at the hull gives in a step."""
+    """Return a new walker above the ground [m], with the velocity that a force [N] at the hull causes in one step."""
     legs = [START_Y + HIP_BELOW - LEG_HEIGHT * part for part in (0.5, 1.5)]
     origins = np.stack([np.full(5, START_X), [START_Y, *legs, *legs]], 1).astype(np.float32)
     angles = np.array([0, -_LEAN, -_LEAN, _LEAN, _LEAN], np.float32)
@@ -246,13 +246,13 @@ def _stand(heights: jax.Array, boxes: jax.Array, push: jax.Array, clouds: jax.Ar
 
 
 def _origin(world: WorldState) -> tuple[jax.Array, jax.Array]:
-    """Where the hull's origin is [m]."""
+    """Return the position of the hull's origin [m]."""
     at = physics2d.frame(world.position[HULL, 0], world.position[HULL, 1], world.angle[HULL], WORLD.center[HULL])
     return at.x, at.y
 
 
 def _clouds(seed: jax.Array) -> jax.Array:
-    """The corners of ten clouds [m], (10, 5, 2)."""
+    """Return the corners of ten clouds [m], (10, 5, 2)."""
     place, shape = jax.random.split(jax.random.key(seed))
     middles = jax.random.uniform(place, (10,), jnp.float32) * terrain.POINTS * terrain.STEP
     offsets = jax.random.uniform(shape, (10, 5, 2), jnp.float32) * 5 * terrain.STEP
@@ -263,11 +263,11 @@ def _clouds(seed: jax.Array) -> jax.Array:
 
 
 def _with_cloud(canvas: Canvas, corners: jax.Array) -> Canvas:
-    """With a cloud of some corners [m], (5, 2), if the picture shows it: of most of them nothing is to be seen."""
+    """Draw a cloud with these corners [m], (5, 2), if it is in the picture: most clouds are not."""
     least, most = corners.min(0), corners.max(0)
 
     def cloud(canvas: Canvas) -> Canvas:
-        # As wide and high as `_clouds` makes the largest: 30 sin 72° + 5 and 5 + 5 cos 36° + 5 steps.
+        # As wide and high as the largest that `_clouds` draws: 30 sin 72° + 5 and 5 + 5 cos 36° + 5 steps.
         part = canvas.part((least + most) / 2, (34 * terrain.STEP / WIDTH, 15 * terrain.STEP / HEIGHT))
         return canvas.put(part.polygon(list(corners), (255, 255, 255)))
 

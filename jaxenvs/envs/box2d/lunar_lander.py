@@ -17,8 +17,8 @@ from jaxenvs.drawing import BLACK, WHITE, Canvas
 from jaxenvs.environment import Environment, TimeStep, environment, static, struct
 from jaxenvs.physics2d import Body, Joint, Motors, World, WorldState, box, frame, polygon, start, step, step_in_the_air
 
-PIXELS = 30.0  # of the picture, in a metre: lengths are given in them
-WIDTH, HEIGHT = 600 / PIXELS, 400 / PIXELS  # m, of what the picture shows
+PIXELS = 30.0  # pixels per meter of the picture, in which lengths are given
+WIDTH, HEIGHT = 600 / PIXELS, 400 / PIXELS  # m, of the picture
 PAD_HEIGHT = HEIGHT / 4  # m, of the ground between the flags
 CHUNKS = 11  # points of the ground
 FPS = 50
@@ -43,7 +43,7 @@ WORLD = World(
             anchor_b=(side * _LEG_AWAY, _LEG_DOWN),
             lower=0.9 - 0.5 if side == -1 else -0.9,
             upper=0.9 if side == -1 else -0.9 + 0.5,
-            reference=_START_ANGLE * side,  # the angle between the two bodies where pybox2d makes the joint
+            reference=_START_ANGLE * side,  # the angle between the two bodies when pybox2d creates the joint
         )
         for leg, side in enumerate(_SIDES, 1)
     ),
@@ -57,20 +57,20 @@ _MOTORS = Motors(speed=np.array([0.3 * side for side in _SIDES], np.float32), ma
 _NO_FORCE, _NO_TORQUE = np.zeros((3, 2), np.float32), np.zeros(3, np.float32)
 
 
-# Jitted, so that nobody who steps outside of a program compiles them for each step.
+# Jitted, so that calls outside of compiled functions do not compile them for each step.
 _step = jax.jit(functools.partial(step, WORLD))
 _step_in_the_air = jax.jit(functools.partial(step_in_the_air, WORLD))
 
 
 @struct
 class LunarLanderState:
-    """The world, the ground, and what of the last step the next one needs.
+    """State of a LunarLander: bodies, ground, and the values of the last step that the next one needs.
 
     Attributes:
       world: hull, left and right leg.
       edges: (EDGES, 4), from x, y to x, y [m].
       shaping: the potential whose change is the reward.
-      wind: int32 (2,), where in their patterns wind and turbulence are.
+      wind: int32 (2,), positions of wind and turbulence in their patterns.
       over: bool, the episode ended before: nothing moves any more.
       key: of the engines' noise.
     """
@@ -90,10 +90,10 @@ class LunarLander(Environment[LunarLanderState]):
     Actions: nothing (0), left engine (1), main engine (2), right engine (3). With `continuous`, float32 (2,) from -1 to
     1: the main engine above 0, from half to full power; left below -0.5, right above 0.5.
     Observation: float32 (8,): position and velocity, scaled, angle [rad] and angular velocity, scaled, whether the left
-    leg and the right one touch the ground.
-    Reward: what the step brings the lander nearer, slower and more upright, 10 for each leg that touches, less the
-    fuel; -100 for a crash or for leaving the picture, 100 for coming to rest.
-    Source: Oleg Klimov's environment, as of Gymnasium 1.4, in Box2D's world (jaxenvs.physics2d).
+    and the right leg touch the ground.
+    Reward: for getting nearer, slower and more upright, 10 for each leg that touches, minus the cost of fuel; -100 for
+    a crash or for leaving the picture, 100 for coming to rest.
+    Source: Oleg Klimov's environment, as of Gymnasium 1.4, with the physics of Box2D (jaxenvs.physics2d).
 
     Attributes:
       gravity: m/s^2.
@@ -142,13 +142,13 @@ class LunarLander(Environment[LunarLanderState]):
     def _start(
         self, heights: jax.Array, force: jax.Array, wind: jax.Array, key: jax.Array
     ) -> tuple[LunarLanderState, TimeStep]:
-        """The start of an episode, and the step without engines that belongs to it, from what is drawn."""
+        """Return the start of an episode, after its step without engines, from the random draws."""
         edges = _edges(heights)
         middle = np.array([[WIDTH / 2, HEIGHT]])
         origin = np.concatenate([middle, [middle[0] - (side * _LEG_AWAY, 0) for side in _SIDES]])
         world = start(WORLD, origin, np.array([0.0] + [_START_ANGLE * side for side in _SIDES]), edges)
         push, torque, wind = self._wind(world, wind)
-        # The ground is 6.6 m high at most, 6 m below.
+        # The ground is at most 6.6 m high, 6 m below.
         world = _step_in_the_air(world, self.gravity, _MOTORS, push.at[0].add(force), torque)
         state = LunarLanderState(
             world=world,
@@ -166,7 +166,7 @@ class LunarLander(Environment[LunarLanderState]):
         return self._step(dataclasses.replace(state, key=key), action, noise)
 
     def _step(self, state: LunarLanderState, action: jax.Array, noise: jax.Array) -> tuple[LunarLanderState, TimeStep]:
-        """A step, from what is drawn for it: the noise of the engines (2,), from -1 to 1."""
+        """Take a step with the given noise of the engines (2,), from -1 to 1."""
         force, torque, wind = self._wind(state.world, state.wind)
         main, side, direction = self._throttle(action)
         world = self._fire(state.world, noise / PIXELS, main, side, direction)
@@ -185,10 +185,10 @@ class LunarLander(Environment[LunarLanderState]):
         return state, TimeStep.create(observation, reward, over)
 
     def _wind(self, world: WorldState, wind: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Force (3, 2) and torque (3,) of the wind, which does not blow while a leg touches, and its next place."""
+        """Return force (3, 2), torque (3,) and next position of the wind, which does not blow while a leg touches."""
         if not self.enable_wind:
             return jnp.asarray(_NO_FORCE), jnp.asarray(_NO_TORQUE), wind
-        # The second of the two repeats itself every 200 steps: less to round.
+        # The second sine repeats every 200 steps; the remainder reduces rounding errors.
         strength = jnp.tanh(jnp.sin(0.02 * wind) + jnp.sin(0.01 * math.pi * (wind % 200))).astype(jnp.float32)
         blows = ~(world.has_contact[1] | world.has_contact[2])
         force = jnp.where(blows, strength[0] * self.wind_power, 0)
@@ -196,7 +196,7 @@ class LunarLander(Environment[LunarLanderState]):
         return jnp.asarray(_NO_FORCE).at[0, 0].set(force), jnp.asarray(_NO_TORQUE).at[0].set(torque), wind + blows
 
     def _throttle(self, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Power of the main and of the side engines, from 0 to 1, and which of the latter: -1 left, 1 right."""
+        """Return the power of main and side engines, from 0 to 1, and which side engine: -1 left, 1 right."""
         if not self.continuous:
             action = jnp.asarray(action)
             main, side = action == 2, (action == 1) | (action == 3)
@@ -209,7 +209,7 @@ class LunarLander(Environment[LunarLanderState]):
     def _fire(
         self, world: WorldState, noise: jax.Array, main: jax.Array, side: jax.Array, direction: jax.Array
     ) -> WorldState:
-        """The world after the impulses of the engines, at places that the noise (2,) [m] moves."""
+        """Return the bodies after the impulses of the engines, at positions that the noise (2,) [m] shifts."""
         (x, y), angle = world.position[0], world.angle[0]
         at = frame(x, y, angle, WORLD.center[0])
         sine, cosine = at.sine, at.cosine
@@ -220,7 +220,7 @@ class LunarLander(Environment[LunarLanderState]):
         main, side = main * self.main_engine_power, side * self.side_engine_power
         engines = (
             (main * main_x, main * main_y, at.x + main_x, at.y + main_y),
-            # 17 and 14 as there: where the engine is, if the lander stands upright.
+            # 17 and 14 as in Gymnasium: the position of the engine, if the lander stands upright.
             (
                 side * side_x,
                 side * side_y,
@@ -259,10 +259,10 @@ class LunarLander(Environment[LunarLanderState]):
 
 
 def _edges(heights: jax.Array) -> jax.Array:
-    """The base line and the ground, (EDGES, 4), from the heights (CHUNKS + 1,) that are drawn."""
+    """Return the base line and the ground, (EDGES, 4), from the drawn heights (CHUNKS + 1,)."""
     middle = CHUNKS // 2
     heights = jnp.where(np.abs(np.arange(CHUNKS + 1) - middle) <= 2, PAD_HEIGHT, heights)
-    # 0.33, not a third; and left of the first stands the last.
+    # 0.33 as in Gymnasium, not a third; and the last height is the left neighbor of the first.
     y = 0.33 * (jnp.roll(heights, 1) + heights + jnp.roll(heights, -1))[:CHUNKS]
     x = jnp.linspace(0, WIDTH, CHUNKS)
     ground = jnp.stack([x[:-1], y[:-1], x[1:], y[1:]], axis=1)

@@ -1,4 +1,4 @@
-"""The terrain of BipedalWalker: heights that wander, and how far the rays of a lidar go until they meet it."""
+"""Terrain of BipedalWalker: random heights, and the distances that a lidar measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxenvs.environment import struct
 
 STEP = 14 / 30  # m between two points
 POINTS = 200
-LEVEL = 400 / 30 / 4  # m, where the terrain starts and is drawn back to
+LEVEL = 400 / 30 / 4  # m, height at the start, to which the terrain is pulled back
 START = 20  # points of the first stretch, which is flat
 SHORTEST, LONGEST = 5, 9  # points of a stretch of grass
 GRASS, STUMP, STAIRS, PIT = range(4)  # kinds of stretches
@@ -25,14 +25,14 @@ DIRECTIONS = np.stack([np.sin(0.15 * np.arange(RAYS)), -np.cos(0.15 * np.arange(
 
 @struct
 class Draws:
-    """What chance says of each point of a terrain, arrays (POINTS,). Of it is used what a point needs.
+    """Random draws for each point of a terrain, arrays (POINTS,). Each point uses only some of them.
 
     Attributes:
-      kick: float32, what it adds to the slope [m], from -1/30 to 1/30.
-      length: int32, of the stretch of grass that begins after it [points].
-      kind: int32, of the obstacle that begins after it; all are GRASS in the version without obstacles.
-      size: int32, 0 or 1, of the obstacle that begins there: a stump is 1 + size points wide and high, stairs have
-        3 + size steps, a pit is 3 + size points from wall to wall.
+      kick: float32, added to the slope [m], from -1/30 to 1/30.
+      length: int32, of the stretch of grass that begins after the point [points].
+      kind: int32, of the obstacle that begins after the point; all are GRASS in the version without obstacles.
+      size: int32, 0 or 1, of the obstacle that begins there: a stump is 1 + size points wide and high, stairs have 3 +
+        size steps, a pit is 3 + size points from wall to wall.
       rise: int32, -1 or 1, whether stairs that begin there lead down or up.
     """
 
@@ -45,9 +45,9 @@ class Draws:
 
 @struct
 class Terrain:
-    """A terrain: heights of its points [m], float32 (POINTS,), and which obstacle begins there, if any.
+    """Heights of a terrain's points [m], float32 (POINTS,), and which obstacle begins at each point, if any.
 
-    kind, size and rise: int32 (POINTS,), as of Draws; kind is GRASS where none begins.
+    kind, size and rise: int32 (POINTS,), as in Draws; kind is GRASS where none begins.
     """
 
     heights: jax.Array
@@ -57,7 +57,7 @@ class Terrain:
 
 
 def draw(key: jax.Array, hardcore: bool) -> Draws:
-    """The draws of a new terrain."""
+    """Draw the random numbers of a new terrain."""
     length_key, kick_key, kind_key, size_key, rise_key = jax.random.split(key, 5)
     shape = (POINTS,)
     kind = jax.random.randint(kind_key, shape, STUMP, PIT + 1, jnp.int32)
@@ -71,7 +71,7 @@ def draw(key: jax.Array, hardcore: bool) -> Draws:
 
 
 class _Place(NamedTuple):
-    """Where the making of a terrain has got to."""
+    """Position in the construction of a terrain."""
 
     height: Any
     slope: Any
@@ -84,11 +84,11 @@ class _Place(NamedTuple):
 
 
 def build(draws: Draws) -> Terrain:
-    """The terrain that some draws give: stretches of grass, and between them obstacles.
+    """Build the terrain of some draws: stretches of grass, and obstacles between them.
 
-    Grass wanders, but for its first point, which repeats the height before it, as in the reference. The first stretch
-    is level. An obstacle's boxes stand on the terrain or reach down from it (obstacles.py); a pit is a gap in it,
-    and under stairs it slopes.
+    The heights of grass are random, except for its first point, which repeats the height before it, as in the
+    reference. The first stretch is level. An obstacle's boxes stand on the terrain or reach down from it
+    (obstacles.py); a pit is a gap in the terrain, and under stairs the terrain slopes.
     """
     draws = dataclasses.replace(draws, kick=jnp.where(jnp.arange(POINTS) > START, draws.kick, 0))
 
@@ -123,22 +123,22 @@ def build(draws: Draws) -> Terrain:
 
 
 def edges(heights: jax.Array) -> jax.Array:
-    """What lies between the points of a terrain: float32 (POINTS - 1, 4), from x, y to x, y [m]."""
+    """Return the edges between the points of a terrain: float32 (POINTS - 1, 4), from x, y to x, y [m]."""
     x = jnp.asarray(STEP * np.arange(POINTS), jnp.float32)
     return jnp.stack([x[:-1], heights[:-1], x[1:], heights[1:]], 1)
 
 
 def window(edges: jax.Array, x: jax.Array, behind: int, count: int) -> jax.Array:
-    """The edges near x [m], float32 (count, 4), of which `behind` lie left of that under it.
+    """Return the edges near x [m], float32 (count, 4), of which `behind` are to the left of the edge under x.
 
-    At the ends of the terrain there may be less on one side.
+    At the ends of the terrain there may be fewer on one side.
     """
-    first = jnp.floor(x / STEP).astype(jnp.int32) - behind  # a slice is moved to where it has all its rows
+    first = jnp.floor(x / STEP).astype(jnp.int32) - behind  # a slice is moved so that all its rows exist
     return jax.lax.dynamic_slice_in_dim(edges, jnp.maximum(first, 0), count, 0)
 
 
 def lidar(edges: jax.Array, position: jax.Array) -> jax.Array:
-    """How far the rays from a position go until they meet an edge, as shares of RANGE, float32 (RAYS,); 1 if none.
+    """Return the distances at which rays from a position meet an edge, as shares of RANGE, float32 (RAYS,); 1 if none.
 
     Source: `b2EdgeShape::RayCast`.
 

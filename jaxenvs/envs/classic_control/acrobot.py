@@ -19,9 +19,9 @@ Phase = tuple[jax.Array, ...]  # theta_1, theta_2, theta_1_dot, theta_2_dot; or 
 
 @struct
 class AcrobotState:
-    """Angles [rad, from -pi to pi] and angular velocities [rad/s] of the two links.
+    """State of an Acrobot: angles [rad, from -pi to pi] and angular velocities [rad/s] of the two links.
 
-    `theta_1` is 0 where the first link hangs down, `theta_2` is 0 where the second continues the first.
+    `theta_1` is 0 where the first link hangs down, `theta_2` is 0 where the second link is aligned with the first.
     `key` is None unless the torque is noisy.
     """
 
@@ -37,22 +37,21 @@ class Acrobot(Environment[AcrobotState]):
     """Swing the end of two links above the bar: torque -1 (0), none (1) or +1 (2), as Gymnasium's Acrobot-v1.
 
     Observation: float32 (6,): cos and sin of theta_1, cos and sin of theta_2, theta_1_dot, theta_2_dot.
-    Reward: -1 a step, 0 for the last one.
-    Source: Sutton (1996), "Generalization in reinforcement learning"; Sutton & Barto (1998), section 11.3. The
-    paper lacks a term that the book has and the experiments of both had: `dynamics` chooses.
+    Reward: -1 per step, 0 for the last one.
+    Source: Sutton (1996), "Generalization in reinforcement learning"; Sutton & Barto (1998), section 11.3. The paper
+    lacks a term that the book has and the experiments of both had: `dynamics` chooses.
 
     Attributes:
       gravity: m/s^2.
       link_mass_1, link_mass_2: kg.
-      link_length_1, link_length_2: m; the second is seen in the picture only.
+      link_length_1, link_length_2: m; the second is used only in the picture.
       center_of_mass_1, center_of_mass_2: m from the upper end of the link.
       moment_of_inertia: kg m^2, of each link.
       torque_magnitude: N m.
       max_speed_1, max_speed_2: rad/s.
       timestep_length: s.
-      dynamics: "book", or "nips" for the paper's.
-      torque_noise_max: N m, the most of a uniform noise on the torque; static, as without noise there is nothing to
-        draw.
+      dynamics: "book", or "nips" for the paper's equations.
+      torque_noise_max: N m, the bound of a uniform noise on the torque; static, because without noise nothing is drawn.
     """
 
     gravity: float = 9.8
@@ -106,7 +105,7 @@ class Acrobot(Environment[AcrobotState]):
         return self._swing(state, torque + noise, key)
 
     def _swing(self, state: AcrobotState, torque: jax.Array, key: jax.Array | None) -> tuple[AcrobotState, TimeStep]:
-        """The deterministic part of a step; `key` is for the step after it."""
+        """Compute the deterministic part of a step; `key` is for the next step."""
         phase = (state.theta_1, state.theta_2, state.theta_1_dot, state.theta_2_dot)
         theta_1, theta_2, theta_1_dot, theta_2_dot = self._integrate(phase, torque)
         state = AcrobotState(
@@ -120,7 +119,7 @@ class Acrobot(Environment[AcrobotState]):
         return state, TimeStep.create(self._observe(state), jnp.where(terminated, 0.0, -1.0), terminated)
 
     def _integrate(self, phase: Phase, torque: jax.Array) -> Phase:
-        """One step of the classical Runge-Kutta method, of fourth order."""
+        """Take one step of the classical fourth-order Runge-Kutta method."""
 
         def ahead(slope: Phase, time: float) -> Phase:
             return tuple(value + time * rate for value, rate in zip(phase, slope, strict=True))
@@ -134,7 +133,7 @@ class Acrobot(Environment[AcrobotState]):
         return ahead(mean, length)
 
     def _slope(self, phase: Phase, torque: jax.Array) -> Phase:
-        """The time derivative: velocities and accelerations. The letters are those of the book."""
+        """Return the time derivative: velocities and accelerations. The variable names are the book's."""
         theta_1, theta_2, theta_1_dot, theta_2_dot = phase
         m1, m2, l1 = self.link_mass_1, self.link_mass_2, self.link_length_1
         lc1, lc2, inertia, g = self.center_of_mass_1, self.center_of_mass_2, self.moment_of_inertia, self.gravity
@@ -176,7 +175,7 @@ class Acrobot(Environment[AcrobotState]):
 
 
 def wrap_angle(angle: jax.Array) -> jax.Array:
-    """The same angle from -pi to pi, both included, however many turns it is away."""
+    """Return the same angle from -pi to pi, both included, however many turns it is away."""
     over = jnp.maximum(jnp.ceil((angle - math.pi) / (2 * math.pi)), 0)
     under = jnp.minimum(jnp.floor((angle + math.pi) / (2 * math.pi)), 0)
     return angle - 2 * math.pi * (over + under)

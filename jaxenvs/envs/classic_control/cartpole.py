@@ -16,9 +16,9 @@ from jaxenvs.environment import Environment, TimeStep, environment, static, stru
 
 @struct
 class CartPoleState:
-    """Position [m] and velocity [m/s] of the cart, angle [rad] and angular velocity [rad/s] of the pole.
+    """State of a CartPole: position [m], velocity [m/s], and the pole's angle [rad] and angular velocity [rad/s].
 
-    `fallen` says that the episode ended before: a step after the end earns nothing.
+    `fallen` is True if the episode ended before: a step after the end earns nothing.
     """
 
     x: jax.Array
@@ -32,9 +32,9 @@ class CartPoleState:
 class CartPole(Environment[CartPoleState]):
     """Balance a pole on a cart by pushing the cart left (0) or right (1), as Gymnasium's CartPole-v1.
 
-    Observation: float32 (4,): x, x_dot, theta, theta_dot. Reward: 1 a step, the last one included.
-    Source: Barto, Sutton & Anderson (1983); the equations without friction are those of Florian (2007),
-    "Correct equations for the dynamics of the cart-pole system".
+    Observation: float32 (4,): x, x_dot, theta, theta_dot. Reward: 1 per step, including the last one.
+    Source: Barto, Sutton & Anderson (1983); the equations without friction are from Florian (2007), "Correct equations
+    for the dynamics of the cart-pole system".
 
     Attributes:
       gravity: m/s^2.
@@ -44,8 +44,8 @@ class CartPole(Environment[CartPoleState]):
       timestep_length: s.
       position_limit: m, from the middle; beyond it the episode ends.
       angle_limit: rad, from upright; beyond it the episode ends.
-      semi_implicit_euler: positions follow from the velocities after the step, not from those before.
-      sutton_barto_reward: 0 a step and -1 for the fall, instead of 1 a step.
+      semi_implicit_euler: whether positions use the velocities after the step, instead of before it.
+      sutton_barto_reward: 0 per step and -1 for the fall, instead of 1 per step.
     """
 
     gravity: float = 9.8
@@ -86,8 +86,8 @@ class CartPole(Environment[CartPoleState]):
         return 50
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
-        # Scaled after the draw: `uniform` between other bounds than -1 and 1 multiplies and adds, and whether XLA
-        # rounds once or twice then depends on how many lanes it compiles for.
+        # Scale after the draw: `uniform` between other bounds than -1 and 1 multiplies and adds, and the batch size
+        # would decide whether XLA rounds once or twice.
         x, x_dot, theta, theta_dot = 0.05 * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
         state = CartPoleState(x=x, x_dot=x_dot, theta=theta, theta_dot=theta_dot, fallen=jnp.zeros((), bool))
         return state, TimeStep.create(self._observe(state))
@@ -111,7 +111,7 @@ class CartPole(Environment[CartPoleState]):
         return state, TimeStep.create(self._observe(state), reward, terminated)
 
     def _accelerations(self, state: CartPoleState, force: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of the cart [m/s^2] and of the pole [rad/s^2]."""
+        """Return the accelerations of the cart [m/s^2] and of the pole [rad/s^2]."""
         sine, cosine = jnp.sin(state.theta), jnp.cos(state.theta)
         push = (force + self.pole_mass_length * state.theta_dot**2 * sine) / self.total_mass
         angular = (self.gravity * sine - cosine * push) / (

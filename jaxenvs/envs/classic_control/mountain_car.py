@@ -16,7 +16,7 @@ from jaxenvs.environment import Environment, TimeStep, environment, struct
 
 @struct
 class MountainCarState:
-    """Position and velocity [1/step] of the car along the horizontal axis."""
+    """State of a MountainCar: position and velocity [1/step] of the car along the horizontal axis."""
 
     position: jax.Array
     velocity: jax.Array
@@ -26,15 +26,15 @@ class MountainCarState:
 class MountainCar(Environment[MountainCarState]):
     """Drive a car too weak for the hill to its top: push left (0), not at all (1) or right (2), as MountainCar-v0.
 
-    Observation: float32 (2,): position, velocity. Reward: -1 a step, the last one included.
-    Source: Moore (1990), "Efficient memory-based learning for robot control"; the equations are those of
-    Sutton & Barto, "Reinforcement Learning: An Introduction", example 10.1.
+    Observation: float32 (2,): position, velocity. Reward: -1 per step, including the last one.
+    Source: Moore (1990), "Efficient memory-based learning for robot control"; the equations are from Sutton & Barto,
+    "Reinforcement Learning: An Introduction", example 10.1.
 
     Attributes:
       force: 1/step^2, the acceleration at full throttle.
       gravity: 1/step^2.
-      min_position: a wall; whoever hits it stops.
-      max_position: where the track ends.
+      min_position: a wall, which stops the car.
+      max_position: the end of the track.
       max_speed: 1/step.
       goal_position: the top of the hill.
       goal_velocity: 1/step, the least at which the goal counts as reached.
@@ -93,7 +93,7 @@ class MountainCar(Environment[MountainCarState]):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _landscape(height: int, width: int, left: Number, right: Number, goal: Number) -> Canvas:
-    """The hill, and the flag at its top."""
+    """Draw the hill, and the flag at its top."""
     pixel = (right - left) / 600  # of Gymnasium's picture
     canvas = Canvas.blank(height, width, left, right, 0.0, 400 * pixel).graph(_height, BLACK, width=pixel)
     foot, top = _height(goal), _height(goal) + 0.15
@@ -102,5 +102,5 @@ def _landscape(height: int, width: int, left: Number, right: Number, goal: Numbe
 
 
 def _height(position: Number) -> jax.Array:
-    """Of the hill in the picture. Its slope is proportional to the pull of the gravity in the equations."""
+    """Return the height of the hill in the picture. Its slope is proportional to gravity's pull in the equations."""
     return 0.55 + 0.45 * jnp.sin(3 * position)

@@ -1,4 +1,4 @@
-"""MountainCarContinuous: rock a weak car out of a valley, and pay for the throttle."""
+"""MountainCarContinuous: rock a weak car out of a valley, with a cost of the throttle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jaxenvs.envs.classic_control.mountain_car import MountainCar, MountainCarSt
 class MountainCarContinuous(MountainCar):
     """MountainCar with a throttle, float32 (1,) from -1 to 1, as Gymnasium's MountainCarContinuous-v0.
 
-    Observation: float32 (2,): position, velocity. Reward: 100 for the goal, minus a tenth of the throttle squared
-    at each step: of the throttle as it was asked for, before it is clipped.
-    Source: the equations of MountainCar with a stronger engine and a nearer goal, as Gymnasium has them.
+    Observation: float32 (2,): position, velocity. Reward: 100 for the goal, minus 0.1 times the squared throttle at
+    each step, before the throttle is clipped.
+    Source: the equations of MountainCar with a stronger engine and a nearer goal, as in Gymnasium.
     """
 
     force: float = 0.0015

@@ -15,7 +15,7 @@ from jaxenvs.environment import Environment, TimeStep, environment, struct
 
 @struct
 class PendulumState:
-    """Angle [rad], 0 where the pendulum stands upright and not wrapped, and angular velocity [rad/s]."""
+    """State of a Pendulum: angle [rad], 0 where it stands upright and not wrapped, and angular velocity [rad/s]."""
 
     theta: jax.Array
     theta_dot: jax.Array
@@ -25,8 +25,8 @@ class PendulumState:
 class Pendulum(Environment[PendulumState]):
     """Swing up a rod that hangs from its end, with a torque [N m], float32 (1,) from -2 to 2, as Pendulum-v1.
 
-    Observation: float32 (3,): cos theta, sin theta, theta_dot. Reward: minus the squared distance from upright and
-    at rest, with a price on the torque; of the state before the step. Never terminates.
+    Observation: float32 (3,): cos theta, sin theta, theta_dot. Reward: minus the squared distance from upright and at
+    rest, minus a cost of the torque; of the state before the step. Never terminates.
     Source: the equation of motion of a uniform rod, moment of inertia m l^2 / 3, in semi-implicit Euler steps.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pendulum(Environment[PendulumState]):
 
     def step(self, state: PendulumState, action: jax.Array) -> tuple[PendulumState, TimeStep]:
         torque = jnp.clip(jnp.asarray(action[0], float), -self.max_torque, self.max_torque)
-        # A remainder would do, but is a call for each lane where this is a few vector instructions.
+        # A remainder would be a function call for each environment, while this is a few vector instructions.
         from_upright = state.theta - 2 * math.pi * jnp.floor(state.theta / (2 * math.pi) + 0.5)
         cost = from_upright**2 + 0.1 * state.theta_dot**2 + 0.001 * torque**2
 

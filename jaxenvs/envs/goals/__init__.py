@@ -1,10 +1,10 @@
-"""Tasks with a goal that is observed: what was achieved, and a reward for any other goal, as hindsight needs it."""
+"""Tasks with an observed goal: each reports what was achieved, and computes rewards of other goals, for hindsight."""
 
 from jaxenvs.registry import Spec
 
 _HERE = "jaxenvs.envs.goals"
 
-# The limit of BitFlipping is its number of bits, which it tells itself.
+# BitFlipping sets its own limit: its number of bits.
 ENVIRONMENTS = (
     Spec("BitFlipping-v0", f"{_HERE}.bit_flipping:BitFlipping"),
     Spec("BitFlippingContinuous-v0", f"{_HERE}.bit_flipping:BitFlipping", parameters={"continuous": True}),

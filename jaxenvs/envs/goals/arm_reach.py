@@ -17,9 +17,9 @@ from jaxenvs.envs.goals.goal_environment import GoalEnvironment, goal_space
 
 @struct
 class ArmReachState:
-    """The angles of the two joints [rad, from -pi to pi], and the goal of the episode, (2,) [m].
+    """State of an ArmReach: angles of the two joints [rad, from -pi to pi], and the goal of the episode, (2,) [m].
 
-    `theta_1` is that of the first link above the x axis; `theta_2` is 0 where the second continues the first.
+    `theta_1` is the angle of the first link above the x axis; `theta_2` is 0 where the second link continues the first.
     """
 
     theta_1: jax.Array
@@ -29,18 +29,18 @@ class ArmReachState:
 
 @environment
 class ArmReach(GoalEnvironment[ArmReachState]):
-    """Reach a point with an arm of two links in the plane, told only whether it is reached: FetchReach without physics.
+    """Reach a point with an arm of two links in the plane, with a sparse reward: FetchReach without physics.
 
-    Action: float32 (2,) from -1 to 1, how far each joint turns in a step, in `max_turn`. Observation: `observation`,
-    float32 (4,): cos and sin of both angles; `achieved_goal` and `desired_goal`, float32 (2,): where the tip is and
-    where it should be [m]. Reward: 0 if it is within `distance_threshold` of the goal, else -1. Never terminates;
-    `info["is_success"]` says whether it is there. Pose and goal are random: angles uniform, the goal uniform in what
-    the tip can reach.
+    Action: float32 (2,) from -1 to 1, how far each joint turns in a step, in units of `max_turn`. Observation:
+    `observation`, float32 (4,): cos and sin of both angles; `achieved_goal` and `desired_goal`, float32 (2,): positions
+    of the tip and of the goal [m]. Reward: 0 if the tip is within `distance_threshold` of the goal, else -1. Never
+    terminates; `info["is_success"]` reports whether the goal is reached. Pose and goal are random: angles uniform, the
+    goal uniform in what the tip can reach.
     Source: the task of Plappert et al. (2018), "Multi-Goal Reinforcement Learning", with the kinematics of two links.
 
     Attributes:
       link_length_1, link_length_2: m.
-      max_turn: rad a step.
+      max_turn: rad per step.
       distance_threshold: m.
     """
 
@@ -74,7 +74,7 @@ class ArmReach(GoalEnvironment[ArmReachState]):
         return state, self._timestep(state)
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> jax.Array:
-        """0 where the tip is within `distance_threshold` of the goal, else -1."""
+        """Return 0 where the tip is within `distance_threshold` of the goal, else -1."""
         distance = jnp.linalg.norm(jnp.asarray(achieved_goal) - jnp.asarray(desired_goal), axis=-1)
         reward: jax.Array = -(distance > self.distance_threshold).astype(float)
         return reward
@@ -113,5 +113,5 @@ class ArmReach(GoalEnvironment[ArmReachState]):
 
 
 def _wrap(angle: jax.Array) -> jax.Array:
-    """The same angle from -pi to pi."""
+    """Return the same angle from -pi to pi."""
     return angle - 2 * math.pi * jnp.floor(angle / (2 * math.pi) + 0.5)

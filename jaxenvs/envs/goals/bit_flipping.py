@@ -19,7 +19,7 @@ BACKGROUND, ZERO, ONE = (60, 60, 60), (255, 255, 255), (204, 119, 34)
 
 @struct
 class BitFlippingState:
-    """The bits, int8 (n_bits,)."""
+    """State of a BitFlipping: the bits, int8 (n_bits,)."""
 
     bits: jax.Array
 
@@ -28,9 +28,9 @@ class BitFlippingState:
 class BitFlipping(GoalEnvironment[BitFlippingState]):
     """Flip bits until all are one, as SB3's example, `stable_baselines3.common.envs.BitFlippingEnv`.
 
-    Actions: Discrete(n_bits), which bit is flipped; `continuous`: a Box of (n_bits,) from -1 to 1, and every bit is
-    flipped whose number is above 0. Observation: MultiBinary(n_bits) under each of the three names; the goal is all
-    ones. Reward: 0 if the goal is achieved, else -1. Terminates there; `info["is_success"]` says so.
+    Actions: Discrete(n_bits), which bit is flipped; `continuous`: a Box of (n_bits,) from -1 to 1, where every number
+    above 0 flips its bit. Observation: MultiBinary(n_bits) under each of the three names; the goal is all ones. Reward:
+    0 if the goal is achieved, which terminates the episode, else -1; `info["is_success"]` reports it.
     Source: Andrychowicz et al. (2017), "Hindsight Experience Replay", section 3.1.
 
     Attributes:
@@ -49,7 +49,7 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
 
     @property
     def default_max_episode_steps(self) -> int:
-        """The limit that `make` puts on an episode: as many flips as there are bits."""
+        """Limit that `make` puts on an episode: as many flips as there are bits."""
         return self.n_bits
 
     @property
@@ -77,7 +77,7 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
         return state, TimeStep.create(observation, reward, reward == 0, info={"is_success": reward == 0})
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> jax.Array:
-        """0 where all bits are those of the goal, else -1."""
+        """Return 0 where all bits equal the goal's, else -1."""
         return -jnp.any(jnp.asarray(achieved_goal) != jnp.asarray(desired_goal), axis=-1).astype(float)
 
     def _observe(self, state: BitFlippingState) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""What environments with goals have in common."""
+"""Base class of environments with goals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ State = TypeVar("State")
 
 
 class GoalEnvironment(Environment[State]):
-    """An environment whose observation tells of a goal, and which rewards any other one too, as Gymnasium-Robotics has.
+    """Base class of environments that observe a goal and can compute rewards of other goals, as in Gymnasium-Robotics.
 
-    The observation is a dict of `observation`, `achieved_goal` and `desired_goal`, the last two of one kind. The reward
-    of a step is `compute_reward` of what it achieved, of the goal, and of its info. Whatever else has such observations
-    and such a method is as good: hindsight asks for no more.
+    The observation is a dict of `observation`, `achieved_goal` and `desired_goal`, the last two from the same space.
+    The reward of a step is `compute_reward` of its achieved goal, the desired goal, and its info. Hindsight works with
+    any environment that has such observations and such a method, without this base class.
     """
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> jax.Array:
-        """The reward of having achieved one thing where another was desired. Can be traced.
+        """Return the reward for an achieved goal where another goal was desired. Can be traced.
 
         Args:
           achieved_goal, desired_goal: with any leading axes.
@@ -34,5 +34,5 @@ class GoalEnvironment(Environment[State]):
 
 
 def goal_space(observation: gymnasium.Space[Any], goal: gymnasium.Space[Any]) -> gymnasium.spaces.Dict:
-    """The space of the observations, from that of `observation` and that of a goal."""
+    """Return the space of the observations, given the spaces of `observation` and of a goal."""
     return gymnasium.spaces.Dict({"observation": observation, "achieved_goal": goal, "desired_goal": goal})

@@ -1,4 +1,4 @@
-"""MinAtar: five games of Atari made small, with all six actions (v0) or with those that do something (v1)."""
+"""MinAtar: five small versions of Atari games, with all six actions (v0) or only the effective ones (v1)."""
 
 from jaxenvs.registry import Spec
 

@@ -12,18 +12,18 @@ from jaxenvs.environment import environment, struct
 from jaxenvs.envs.minatar.game import DOWN, LEFT, NONE, RIGHT, SIZE, UP, Draws, Game, GameState, uniform
 
 NUM_SLOTS = 8  # slot i is row i + 1
-NOWHERE = -1  # the column of what is not there
+NOWHERE = -1  # the column of an empty slot
 RAMP_PERIOD = 100
 
 
 @struct
 class AsterixState(GameState):
-    """Rows and columns are int32, from 0 at the top and at the left.
+    """State of an Asterix. Rows and columns are int32, from 0 at the top and at the left.
 
     Attributes:
       x, y: column and row of the player.
-      entity_x: int32 (8,), the column of what crosses each row from the second on; -1 where there is nothing.
-      goes_right, is_gold: bool (8,), of what crosses.
+      entity_x: int32 (8,), the column of the entity that crosses each row from the second on; -1 where there is none.
+      goes_right, is_gold: bool (8,), of the entities.
       spawn_speed, move_speed: int32, the steps from one arrival to the next, and from one move.
       spawn_timer, move_timer: int32, the steps until the next.
       ramp_timer: int32, the steps until the game gets faster.
@@ -45,12 +45,12 @@ class AsterixState(GameState):
 
 @struct
 class AsterixDraws(Draws):
-    """What arrives, where something does.
+    """Random draws of a step: the entity that arrives, if one does.
 
     Attributes:
       right: bool, it goes right; half of them do.
       gold: bool, it is gold; one in three is.
-      slot: float32 in [0, 1), in which of the empty slots it arrives.
+      slot: float32 in [0, 1), selects one of the empty slots.
     """
 
     right: jax.Array
@@ -60,10 +60,10 @@ class AsterixDraws(Draws):
 
 @environment
 class Asterix(Game[AsterixState, AsterixDraws]):
-    """Collect gold, avoid enemies: nothing (0), left (1), up (2), right (3), down (4), as MinAtar's.
+    """Collect gold, avoid enemies: nothing (0), left (1), up (2), right (3), down (4), as in MinAtar.
 
     Observation: bool (10, 10, 4): player, enemy, trail, gold. Reward: 1 for each piece of gold. An enemy ends the
-    episode. With `difficulty_ramping` more comes faster as time goes by.
+    episode. With `difficulty_ramping`, entities arrive and move faster as time goes by.
     """
 
     channels = ("player", "enemy", "trail", "gold")
@@ -156,7 +156,7 @@ class Asterix(Game[AsterixState, AsterixDraws]):
 
 
 def _slot(empty: jax.Array, where: jax.Array) -> jax.Array:
-    """One of the empty slots, as a flag for each, by a number in [0, 1); no flag if there is none."""
+    """Select one of the empty slots by a number in [0, 1): a flag for each slot; no flag if none is empty."""
     bit = np.arange(NUM_SLOTS, dtype=np.uint32)
     bits = jnp.where(empty, 1 << bit, 0).sum(dtype=jnp.uint32)
     number = jax.lax.population_count(bits & ((2 << bit) - 1))  # of each empty slot, from 1 on

@@ -13,7 +13,7 @@ from jaxenvs.envs.minatar.game import LEFT, NONE, RIGHT, SIZE, Draws, Game, Game
 
 BRICK_ROWS = (1, 2, 3)
 ALL_BRICKS = 2 ** (len(BRICK_ROWS) * SIZE) - 1
-# Of each place in an observation, seen as one row of numbers, the bit of the brick that shows there; 0 for none.
+# For each element of a raveled observation, the bit of the brick that it shows; 0 for none.
 SHOWN_BRICK = np.zeros((SIZE, SIZE, 4), np.uint32)
 SHOWN_BRICK[BRICK_ROWS, :, 3] = 1 << np.arange(len(BRICK_ROWS) * SIZE).reshape(-1, SIZE)
 
@@ -24,15 +24,15 @@ SIDEWAYS, BACK, VERTICALLY = 1, 2, 3
 
 @struct
 class BreakoutState(GameState):
-    """Columns and rows are int32, from 0 at the left and at the top.
+    """State of a Breakout. Columns and rows are int32, from 0 at the left and at the top.
 
     Attributes:
       paddle: its column.
       ball_x, ball_y: column and row of the ball.
-      trail: int32, 10 * row + column of where the ball was before the last step.
+      trail: int32, 10 * row + column of the ball before the last step.
       direction: int32, one of the four above.
-      bricks: uint32, a bit a brick: that of (row, column) is bit 10 * (row - 1) + column.
-      strike: bool, the last step ended in a contact with a brick. One that follows at once breaks no other.
+      bricks: uint32, one bit for each brick: bit 10 * (row - 1) + column for (row, column).
+      strike: bool, the last step ended in a contact with a brick. A contact in the next step breaks no brick.
     """
 
     paddle: jax.Array
@@ -46,9 +46,10 @@ class BreakoutState(GameState):
 
 @struct
 class BreakoutDraws(Draws):
-    """
+    """Random draws of a step.
+
     Attributes:
-      side: int32, 0 or 1, used by a reset: where the ball starts, on the left or on the right.
+      side: int32, 0 or 1, used by a reset: whether the ball starts on the left or on the right.
     """
 
     side: jax.Array
@@ -56,10 +57,10 @@ class BreakoutDraws(Draws):
 
 @environment
 class Breakout(Game[BreakoutState, BreakoutDraws]):
-    """Keep a ball in play with a paddle and break bricks with it: nothing (0), left (1), right (3), as MinAtar's.
+    """Keep a ball in play with a paddle and break bricks with it: nothing (0), left (1), right (3), as in MinAtar.
 
     Observation: bool (10, 10, 4): paddle, ball, trail, brick. Reward: 1 for each brick. The episode ends when the ball
-    gets past the paddle. Nothing in it grows more difficult.
+    gets past the paddle. The game does not grow more difficult.
     """
 
     channels = ("paddle", "ball", "trail", "brick")
@@ -128,7 +129,7 @@ class Breakout(Game[BreakoutState, BreakoutDraws]):
 
 
 def _brick(row: jax.Array, column: jax.Array) -> jax.Array:
-    """The bit of a brick, uint32; 0 in rows without bricks."""
+    """Return the bit of a brick, uint32; 0 in rows without bricks."""
     among = (row >= BRICK_ROWS[0]) & (row <= BRICK_ROWS[-1])
     number = jnp.where(among, (row - BRICK_ROWS[0]) * SIZE + column, 0)
     return jnp.where(among, jnp.uint32(1) << number.astype(jnp.uint32), jnp.uint32(0))

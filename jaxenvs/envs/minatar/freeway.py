@@ -1,4 +1,4 @@
-"""Freeway: a chicken crosses eight lanes of traffic, again and again."""
+"""Freeway: a chicken crosses eight rows of traffic, again and again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxenvs.envs.minatar.game import DOWN, NONE, SIZE, UP, Draws, Game, GameSta
 
 NUM_CARS = 8  # car i is in row i + 1
 MAX_SPEED = 5
-COLUMN = 4  # the chicken's, always
+COLUMN = 4  # always the chicken's column
 MOVE_PERIOD = 3  # steps from one move of the chicken to the next
 NUM_STEPS = 2500  # on the clock at the start; the step after the last of them ends the episode
 
 
 @struct
 class FreewayState(GameState):
-    """Rows and columns are int32, from 0 at the top and at the left.
+    """State of a Freeway. Rows and columns are int32, from 0 at the top and at the left.
 
     Attributes:
       chicken: its row.
@@ -41,7 +41,8 @@ class FreewayState(GameState):
 
 @struct
 class FreewayDraws(Draws):
-    """
+    """Random draws of a step.
+
     Attributes:
       speeds: int32 (8,), each -5 to -1 or 1 to 5; used by a reset and where the chicken arrives.
     """
@@ -51,10 +52,10 @@ class FreewayDraws(Draws):
 
 @environment
 class Freeway(Game[FreewayState, FreewayDraws]):
-    """Bring a chicken across a road as often as possible: nothing (0), up (2), down (4), as MinAtar's.
+    """Bring a chicken across a road as often as possible: nothing (0), up (2), down (4), as in MinAtar.
 
     Observation: bool (10, 10, 7): chicken, car, and behind each car its speed, 1 (fast) to 5. Reward: 1 for each
-    arrival. The episode ends with step 2501, not before. Nothing in it grows more difficult.
+    arrival. The episode ends with step 2501, not before. The game does not grow more difficult.
     """
 
     channels = ("chicken", "car", "speed 1", "speed 2", "speed 3", "speed 4", "speed 5")
@@ -114,11 +115,11 @@ class Freeway(Game[FreewayState, FreewayDraws]):
 
 
 def _wrapped(x: jax.Array) -> jax.Array:
-    """A column at most one outside of the grid, brought back from the other side."""
+    """Wrap a column that is at most one outside of the grid to the other side."""
     return jnp.where(x < 0, SIZE - 1, jnp.where(x >= SIZE, 0, x))
 
 
 def _decimal_digits(words: jax.Array) -> jax.Array:
-    """Random words as four decimal digits each, int32 (words, 4): the first of a fraction with 28 binary places."""
-    shifted = (words >> 4)[:, None] * np.array([1, 10, 100, 1000], np.uint32)  # the carry is of no use
+    """Return four decimal digits of each random word, int32 (words, 4): of a fraction with 28 binary places."""
+    shifted = (words >> 4)[:, None] * np.array([1, 10, 100, 1000], np.uint32)  # the overflow is not needed
     return (((shifted & 0xFFFFFFF) * 10) >> 28).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""What the games of MinAtar share: ten by ten cells in channels, six actions that may stick, a picture."""
+"""Base class of MinAtar's games: ten by ten cells in channels, six actions that may be sticky, a picture."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NONE, LEFT, UP, RIGHT, DOWN, FIRE = range(6)  # the actions, in the reference's 
 
 @struct
 class GameState:
-    """What the states of all games hold.
+    """Base class of the states of all games.
 
     Attributes:
-      key: of the randomness of the steps to come.
-      last_action: int32, what was played last, one of the six actions; what a sticky action repeats.
+      key: for the randomness of the coming steps.
+      last_action: int32, the last action that was played, one of the six; a sticky action repeats it.
       terminated: bool, the game is over.
     """
 
@@ -35,10 +35,10 @@ class GameState:
 
 @struct
 class Draws:
-    """The random numbers that one step, or one reset, may need; games that need more have more.
+    """Random numbers that one step, or one reset, may need; games that need more have a subclass.
 
     Attributes:
-      sticky: float32 in [0, 1). Below `sticky_action_prob` the action before is played again.
+      sticky: float32 in [0, 1). Below `sticky_action_prob` the previous action is played again.
     """
 
     sticky: jax.Array
@@ -50,27 +50,27 @@ DrawsType = TypeVar("DrawsType", bound=Draws)
 
 @environment
 class Game(Environment[State], Generic[State, DrawsType]):
-    """A game of MinAtar, to be played with all six actions or with those that do something in it.
+    """Base class of MinAtar's games, which are played with all six actions or with the effective ones only.
 
-    A game says `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `play` and
-    `observe`. All but the first are deterministic: with the reference's random numbers they are its episodes.
+    A game sets `channels`, `minimal_action_set` and `num_words`, and defines `draws`, `reset_with`, `play` and
+    `observe`. All except `draws` are deterministic: with the reference's random numbers they reproduce its episodes.
     Source: Young & Tian (2019), "MinAtar: An Atari-inspired testbed for thorough and reproducible reinforcement
     learning experiments".
 
     Attributes:
-      sticky_action_prob: that the last action is done instead of the one asked for.
+      sticky_action_prob: the probability that the last action is played instead of the given one.
       difficulty_ramping: whether the game gets faster, where it can.
-      minimal_actions: whether an action is a position in `minimal_action_set`, Discrete(3) of Breakout; else it is one
-        of all six, nothing (0), left, up, right, down, fire (5). Games name their actions by these numbers.
+      minimal_actions: whether an action is a position in `minimal_action_set`, as Discrete(3) in Breakout; else it is
+        one of all six, nothing (0), left, up, right, down, fire (5). Games name their actions by these numbers.
     """
 
     sticky_action_prob: float = 0.1
     difficulty_ramping: bool = static(default=True)
     minimal_actions: bool = static(default=True)
 
-    channels: ClassVar[tuple[str, ...]]  # what each channel of the observation shows
+    channels: ClassVar[tuple[str, ...]]  # the content of each channel of the observation
     minimal_action_set: ClassVar[tuple[int, ...]]
-    num_words: ClassVar[int]  # random words of 32 bits that a step needs
+    num_words: ClassVar[int]  # the random words of 32 bits that a step needs
     random_start: ClassVar[bool] = True  # whether a reset needs some of them
 
     @property
@@ -91,7 +91,7 @@ class Game(Environment[State], Generic[State, DrawsType]):
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         next_key, draws = self.draw_randomness(key)
-        # Where a start draws nothing, the key is still unused, and to draw the next one would cost a call.
+        # A start that draws nothing leaves the key unused; drawing the next key would cost a call.
         state = self.reset_with(next_key if self.random_start else key, draws)
         return state, TimeStep.create(self.observe(state))
 
@@ -101,45 +101,45 @@ class Game(Environment[State], Generic[State, DrawsType]):
         return dataclasses.replace(state, key=key), timestep
 
     def draw_randomness(self, key: jax.Array) -> tuple[jax.Array, DrawsType]:
-        """The next key, and the random numbers of one step.
+        """Return the next key, and the random numbers of one step.
 
-        All come of one `split`, as calls are what randomness costs on a CPU: the words of keys are random words, two
-        for the work that `jax.random.bits` does for one.
+        All come from one `split`, because on a CPU each call costs time: the words of keys are random words, two for
+        the work that `jax.random.bits` does for one.
         """
         size = jax.random.key_data(key).size
         keys = jax.random.split(key, 1 + math.ceil(self.num_words / size))
         return keys[0], self.draws(jax.random.key_data(keys[1:]).ravel()[: self.num_words])
 
     def step_with(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, TimeStep]:
-        """A step with given random numbers; it leaves the key as it is."""
+        """Take a step with given random numbers; the key stays unchanged."""
         if self.minimal_actions:
             action = jnp.asarray(self.minimal_action_set, jnp.int32)[action]
         played = jnp.where(draws.sticky < self.sticky_action_prob, state.last_action, action.astype(jnp.int32))
         after, reward = self.play(state, played, draws)
-        # A game that is over stands still.
+        # A finished game does not change.
         after = jax.tree.map(lambda old, new: jnp.where(state.terminated, old, new), state, after)
         after = dataclasses.replace(after, last_action=played)
         reward = jnp.where(state.terminated, 0, reward)
         return after, TimeStep.create(self.observe(after), reward, after.terminated)
 
     def draws(self, words: jax.Array) -> DrawsType:
-        """The random numbers of one step, from uint32 (num_words,)."""
+        """Convert uint32 (num_words,) to the random numbers of one step."""
         raise NotImplementedError
 
     def reset_with(self, key: jax.Array, draws: DrawsType) -> State:
-        """The start of an episode; `key` is for the steps after it."""
+        """Return the start of an episode; `key` is for the steps after it."""
         raise NotImplementedError
 
     def play(self, state: State, action: jax.Array, draws: DrawsType) -> tuple[State, jax.Array]:
-        """What one of the six actions does: the state after it, with any `last_action`, and the reward."""
+        """Play one of the six actions; return the next state, with any `last_action`, and the reward."""
         raise NotImplementedError
 
     def observe(self, state: State) -> jax.Array:
-        """What the player sees: bool (10, 10, channels)."""
+        """Return the observation of the player: bool (10, 10, channels)."""
         raise NotImplementedError
 
     def cells(self, channel: Any, row: Any, column: Any, there: Any = True) -> jax.Array:
-        """Where in an observation, seen as one row of numbers, something is; past its end if it is not there.
+        """Return indices into a raveled observation; past its end where nothing is to be painted.
 
         Args:
           channel, row, column: ints or arrays of int32; one shape, or to be broadcast.
@@ -150,14 +150,14 @@ class Game(Environment[State], Generic[State, DrawsType]):
         return jnp.where(there, index, SIZE * SIZE * num_channels)
 
     def paint(self, *cells: jax.Array, onto: jax.Array | None = None) -> jax.Array:
-        """An observation with some cells set.
+        """Return an observation in which some cells are set.
 
-        A scatter into one row of numbers: on a CPU it takes a sixth of the time of planes that are stacked, where a
-        row as short as the channels is computed at a time.
+        It scatters into one raveled array: on a CPU that takes a sixth of the time of stacking planes, which is
+        computed in rows as short as the number of channels.
 
         Args:
-          cells: what `cells` returns.
-          onto: bool (10 * 10 * channels,), what is set already.
+          cells: results of `cells`.
+          onto: bool (10 * 10 * channels,), cells that are set already.
         """
         shape = (SIZE, SIZE, len(self.channels))
         painted = jnp.zeros(math.prod(shape), bool) if onto is None else onto
@@ -165,19 +165,19 @@ class Game(Environment[State], Generic[State, DrawsType]):
         return painted.at[where].set(True, mode="drop").reshape(shape)
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
-        # Where channels overlap, the last one is seen, as in the reference's pictures.
+        # Where channels overlap, the last one is shown, as in the reference's pictures.
         shown = self.observe(state) * jnp.arange(1, len(self.channels) + 1, dtype=jnp.uint8)
         return draw_tiles(shown.max(axis=-1).astype(jnp.int32), _palette(len(self.channels)), height, width)
 
 
 def uniform(words: jax.Array) -> jax.Array:
-    """Random words as floats, uniform in [0, 1). They leave the lowest 8 bits of each word to other uses."""
+    """Convert random words to floats, uniform in [0, 1). The lowest 8 bits of each word remain for other uses."""
     scaled: jax.Array = (words >> 8).astype(jnp.float32) * jnp.float32(2**-24)
     return scaled
 
 
 def below(words: jax.Array, bound: Any) -> jax.Array:
-    """Random words as int32, uniform in 0, ..., bound - 1; their chances differ by less than 2**-24.
+    """Convert random words to int32, uniform in 0, ..., bound - 1; the probabilities differ by less than 2**-24.
 
     Args:
       bound: an int or an array, 1 to 256.
@@ -186,9 +186,9 @@ def below(words: jax.Array, bound: Any) -> jax.Array:
 
 
 def _palette(channels: int) -> np.ndarray:
-    """Black, and a colour a channel: uint8 (1 + channels, 3).
+    """Return black and a color for each channel: uint8 (1 + channels, 3).
 
-    They lie on Green's cubehelix, as those of the reference do.
+    The colors lie on Green's cubehelix, like the reference's.
     Source: Green (2011), "A colour scheme for the display of astronomical intensity images".
     """
     light = np.linspace(0, 1, channels + 2)[:-1]

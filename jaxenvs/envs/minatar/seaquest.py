@@ -15,14 +15,14 @@ SHOT_INTERVAL = 5
 ENEMY_SHOT_TIMER = 10  # steps; a submarine shoots every (timer + 1) steps
 MOVE_SPEED, LEAST_MOVE_SPEED = 5, 2  # an enemy moves every (speed + 1) steps
 SPAWN_SPEED = 20
-DIVER_INTERVAL = 30  # steps, from the arrival of one diver to that of the next
+DIVER_INTERVAL = 30  # steps between the arrivals of divers
 DIVER_PERIOD = 6  # steps, in which a diver moves once
 MAX_OXYGEN = 200
 FULL_HOLD = 6  # divers
 SURFACE, SEABED = 0, SIZE - 2  # the rows that the player can be in
 
-NOWHERE = -1  # the column of what is not there; whoever leaves to the left gets there
-# As the rules have it, 30 enemies can be there at once: slots that are filled in turn are empty when theirs comes.
+NOWHERE = -1  # the column of what is absent; also where things get that leave to the left
+# By the rules, at most 30 enemies can be there at once: slots that are filled in turn are empty again when reused.
 NUM_SLOTS = 32
 SLOT = np.arange(NUM_SLOTS, dtype=np.int32)
 TWO = np.arange(2, dtype=np.int32)
@@ -30,7 +30,7 @@ TWO = np.arange(2, dtype=np.int32)
 
 @struct
 class SeaquestState(GameState):
-    """Rows and columns are int32, from 0 at the top and at the left; column -1 if the thing is not there.
+    """State of a Seaquest. Rows and columns are int32, from 0 at the top and at the left; column -1 means absent.
 
     Attributes:
       x, y: column and row of the player.
@@ -83,11 +83,12 @@ class SeaquestState(GameState):
 
 @struct
 class SeaquestDraws(Draws):
-    """
+    """Random draws of a step.
+
     Attributes:
-      enemy_right, enemy_is_sub: bool, what arrives if an enemy does; half of them and a third.
+      enemy_right, enemy_is_sub: bool, direction and kind of an enemy that may arrive; true for half, and for a third.
       enemy_row: int32, 1 to 8.
-      diver_right: bool, half of them.
+      diver_right: bool, true for half.
       diver_row: int32, 1 to 8.
     """
 
@@ -100,11 +101,11 @@ class SeaquestDraws(Draws):
 
 @environment
 class Seaquest(Game[SeaquestState, SeaquestDraws]):
-    """Shoot enemies, bring divers up, breathe: nothing (0), left, up, right, down (4), fire (5), as MinAtar's.
+    """Shoot enemies, bring divers up, breathe: nothing (0), left, up, right, down (4), fire (5), as in MinAtar.
 
     Observation: bool (10, 10, 10), see `channels`. Reward: 1 for each enemy shot; for six divers brought to the surface
-    0 to 9, the more oxygen is left. The episode ends when the player meets an enemy or a bullet, has no oxygen left or
-    surfaces with no diver on board. With `difficulty_ramping` each time at the surface lets more enemies come faster.
+    0 to 9, more for more remaining oxygen. The episode ends when the player meets an enemy or a bullet, has no oxygen
+    left or surfaces with no diver on board. With `difficulty_ramping`, more enemies come faster after each surfacing.
     """
 
     channels = (
@@ -177,7 +178,7 @@ class Seaquest(Game[SeaquestState, SeaquestDraws]):
         return dataclasses.replace(state, terminated=state.terminated | caught), shot_down + rammed + delivered
 
     def _breathe(self, state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
-        """What time and the surface do, and the reward for six divers."""
+        """Update oxygen, divers, difficulty and timers; return the reward for six divers."""
         below_surface = state.y > SURFACE
         surfaces = ~below_surface & ~state.at_surface
         breathes = surfaces & (state.divers != 0)
@@ -228,17 +229,17 @@ def _ahead(x: jax.Array, go_right: jax.Array) -> jax.Array:
 
 
 def _inside(x: jax.Array) -> jax.Array:
-    """The column; nowhere if it is outside."""
+    """Return the column, or NOWHERE if it is outside."""
     return jnp.where((x < 0) | (x >= SIZE), NOWHERE, x)
 
 
 def _behind(x: jax.Array, go_right: jax.Array) -> jax.Array:
-    """The column behind; nowhere if it is outside, or behind what is nowhere."""
+    """Return the column behind, or NOWHERE if it is outside, or behind something absent."""
     return jnp.where(x == NOWHERE, NOWHERE, _inside(_ahead(x, ~go_right)))
 
 
 def _let_enemy_arrive(state: SeaquestState, draws: SeaquestDraws) -> SeaquestState:
-    """At its edge of its row, unless others cross the row the other way."""
+    """Add an enemy at its edge of its row, unless others cross the row the other way."""
     due = state.spawn_timer == 0
     against = state.enemies_go_right != draws.enemy_right
     blocked = ((state.enemy_x != NOWHERE) & (state.enemy_y == draws.enemy_row) & against).any()
@@ -288,7 +289,10 @@ def _act(state: SeaquestState, action: jax.Array) -> SeaquestState:
 
 
 def _move_bullets(state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
-    """Each takes one of the enemies in its cell, the fish that came first or else the submarine. Returns how many."""
+    """Move the player's bullets, and return how many enemies they hit.
+
+    Each hits one of the enemies in its cell, the fish that came first or else the submarine.
+    """
     x = jnp.where(state.bullet_x == NOWHERE, NOWHERE, _inside(_ahead(state.bullet_x, state.bullets_go_right)))
     arrival = (SLOT - state.next_slot) % NUM_SLOTS  # lower is earlier
     rank = jnp.where(state.is_sub, NUM_SLOTS, 0) + arrival
@@ -308,8 +312,8 @@ def _move_bullets(state: SeaquestState) -> tuple[SeaquestState, jax.Array]:
 
 
 def _move_divers(state: SeaquestState) -> SeaquestState:
-    """Who meets the player, before or after the move, is picked up, the newest first, as long as there is room."""
-    # All move at once, as the intervals between their arrivals are multiples of that between their moves.
+    """Move divers, and pick up the ones that meet the player before or after the move, the newest first, up to six."""
+    # All move at once, because the interval between their arrivals is a multiple of the interval between their moves.
     moves = (state.diver_timer % DIVER_PERIOD == 1) & (state.diver_x != NOWHERE)
     x = jnp.where(moves, _inside(_ahead(state.diver_x, state.divers_go_right)), state.diver_x)
     met = (state.diver_y == state.y) & ((state.diver_x == state.x) | (x == state.x))
@@ -322,7 +326,7 @@ def _move_divers(state: SeaquestState) -> SeaquestState:
 
 
 def _move_enemies(state: SeaquestState) -> tuple[SeaquestState, jax.Array, jax.Array]:
-    """Enemies and their bullets. Returns how many met a bullet of the player's, and whether one met the player."""
+    """Move enemies and their bullets; return how many met a bullet of the player, and whether one met the player."""
     there = state.enemy_x != NOWHERE
     moves = there & (state.enemy_move_timer == 0)
     x = jnp.where(moves, _inside(_ahead(state.enemy_x, state.enemies_go_right)), state.enemy_x)
@@ -333,7 +337,7 @@ def _move_enemies(state: SeaquestState) -> tuple[SeaquestState, jax.Array, jax.A
     beside = state.enemy_y == state.y
     caught = beside & ((state.enemy_x == state.x) | (x == state.x) | (shot_x == state.x) | (flown_x == state.x))
 
-    # What moves onto the player and onto a bullet at once does not meet the bullet.
+    # An enemy that moves onto the player and onto a bullet at once does not meet the bullet.
     can_meet = moves & (x != NOWHERE) & ~(beside & (x == state.x))
     meets = [can_meet & (x == state.bullet_x[b]) & (state.enemy_y == state.bullet_y[b]) for b in range(2)]
     met = [meets[0].any(), meets[1].any()]
@@ -341,7 +345,7 @@ def _move_enemies(state: SeaquestState) -> tuple[SeaquestState, jax.Array, jax.A
         state,
         bullet_x=jnp.where(jnp.stack(met), NOWHERE, state.bullet_x),
         enemy_x=jnp.where(meets[0] | meets[1], NOWHERE, x),
-        # Those of empty slots go round and round.
+        # Timers of empty slots run too.
         enemy_move_timer=jnp.where(state.enemy_move_timer == 0, state.move_speed, state.enemy_move_timer - 1),
         enemy_shot_timer=jnp.where(state.enemy_shot_timer == 0, ENEMY_SHOT_TIMER, state.enemy_shot_timer - 1),
         enemy_bullet_x=flown_x,

@@ -13,7 +13,7 @@ from jaxenvs.envs.minatar.game import FIRE, LEFT, NONE, RIGHT, SIZE, Draws, Game
 
 SHOT_INTERVAL = 5
 ENEMY_SHOT_INTERVAL = 10
-ENEMY_MOVE_INTERVAL = 12  # steps, of a full block; it falls by one with each block shot down, to
+ENEMY_MOVE_INTERVAL = 12  # steps between moves of a full block; each block shot down reduces it, down to:
 LEAST_MOVE_INTERVAL = 6
 
 BLOCK_ROWS, BLOCK_COLUMNS = 4, 6
@@ -25,18 +25,18 @@ INDEX = np.arange(SIZE, dtype=np.int32)
 
 @struct
 class SpaceInvadersState(GameState):
-    """Rows and columns are int32, from 0 at the top and at the left.
+    """State of a SpaceInvaders. Rows and columns are int32, from 0 at the top and at the left.
 
     Attributes:
       cannon: its column.
-      bullet_rows, bullet_columns: of the player's bullets, shape (2,), the last shot first; row -1 if there is none.
-        No more can be in flight: shots come five steps apart and last nine.
+      bullet_rows, bullet_columns: of the player's bullets, shape (2,), the last shot first; row -1 if there is none. No
+        more can be in flight: shots come five steps apart and last nine.
       enemy_bullet_row, enemy_bullet_column: of the aliens' bullet; row 10 if there is none. No second can be in flight:
         shots come ten steps apart.
-      aliens: int32, a bit for each that is left of the block: that of its row r and column c is bit 6 * r + c.
-      top, left: where row 0 and column 0 of the block are. What is below row 9 is seen in row 0.
+      aliens: int32, one bit for each alien that is left of the block: bit 6 * r + c for its row r and column c.
+      top, left: position of the block's row 0 and column 0. What is below row 9 is shown in row 0.
       direction: int32, -1 or 1, of the aliens.
-      move_interval: steps, between moves of the aliens if there are so many of them, or else their number.
+      move_interval: steps between moves of the aliens, or the number of aliens if that is smaller.
       move_timer, enemy_shot_timer, shot_timer: steps.
     """
 
@@ -57,12 +57,12 @@ class SpaceInvadersState(GameState):
 
 @environment
 class SpaceInvaders(Game[SpaceInvadersState, Draws]):
-    """Shoot the aliens before one lands or hits: nothing (0), left (1), right (3), fire (5), as MinAtar's.
+    """Shoot the aliens before one lands or hits: nothing (0), left (1), right (3), fire (5), as in MinAtar.
 
     Observation: bool (10, 10, 6): cannon, alien, alien left, alien right, friendly bullet, enemy bullet; an alien is in
-    the channel of its direction too. Reward: 1 for each alien. The episode ends when an alien or a bullet of theirs
-    gets to the cannon, or when aliens in the lowest row would go down. With `difficulty_ramping` each block moves
-    faster than the one before.
+    the channel of its direction too. Reward: 1 for each alien. The episode ends when an alien or an alien's bullet gets
+    to the cannon, or when aliens in the lowest row would go down. With `difficulty_ramping`, each block moves faster
+    than the previous one.
     """
 
     channels = ("cannon", "alien", "alien_left", "alien_right", "friendly_bullet", "enemy_bullet")
@@ -128,10 +128,10 @@ class SpaceInvaders(Game[SpaceInvadersState, Draws]):
 
 
 def _aliens_in_row(state: SpaceInvadersState, row: jax.Array | np.ndarray | int) -> jax.Array:
-    """Where in a row aliens are: a bit a column."""
+    """Return the columns of the aliens in a row: one bit for each column."""
     row = (row - state.top) % SIZE  # in the block
     aliens = state.aliens >> BLOCK_COLUMNS * jnp.minimum(row, BLOCK_ROWS - 1) & (1 << BLOCK_COLUMNS) - 1
-    # Columns of the block of which nothing is left may lie outside on the left.
+    # Columns of the block without aliens may lie outside on the left.
     return jnp.where(row < BLOCK_ROWS, aliens << state.left + BLOCK_COLUMNS >> BLOCK_COLUMNS, 0)
 
 
@@ -140,7 +140,7 @@ def _alien_on_cannon(state: SpaceInvadersState) -> jax.Array:
 
 
 def _fire_and_move(state: SpaceInvadersState, action: jax.Array) -> SpaceInvadersState:
-    """What the player does, and the way of all bullets."""
+    """Apply the player's action, and move all bullets."""
     fires = (action == FIRE) & (state.shot_timer == 0)
     cannon = jnp.clip(state.cannon + (action == RIGHT) - (action == LEFT), 0, SIZE - 1)
     newest = fires & (np.arange(2) == 0)
@@ -159,7 +159,7 @@ def _fire_and_move(state: SpaceInvadersState, action: jax.Array) -> SpaceInvader
 
 
 def _columns_with_aliens(state: SpaceInvadersState) -> jax.Array:
-    """A bit a column."""
+    """Return the columns with aliens: one bit for each column."""
     aliens = state.aliens | state.aliens >> 2 * BLOCK_COLUMNS
     aliens = (aliens | aliens >> BLOCK_COLUMNS) & (1 << BLOCK_COLUMNS) - 1
     return aliens << state.left + BLOCK_COLUMNS >> BLOCK_COLUMNS
@@ -184,7 +184,7 @@ def _move_aliens(state: SpaceInvadersState) -> SpaceInvadersState:
 
 
 def _shoot_back(state: SpaceInvadersState) -> SpaceInvadersState:
-    """The lowest alien of the column nearest to the cannon shoots; of two such columns, the left one."""
+    """Let the lowest alien of the column nearest to the cannon shoot; of two such columns, the left one."""
     shoots = state.enemy_shot_timer == 0
     distance = jnp.where(_columns_with_aliens(state) >> INDEX & 1, jnp.abs(INDEX - state.cannon), SIZE)
     column = jnp.argmin(distance).astype(jnp.int32)
@@ -198,7 +198,7 @@ def _shoot_back(state: SpaceInvadersState) -> SpaceInvadersState:
 
 
 def _hit(state: SpaceInvadersState) -> tuple[SpaceInvadersState, jax.Array]:
-    """Bullets and aliens that share a cell go. The two bullets are never in the same row."""
+    """Remove bullets and aliens that share a cell. The two bullets are never in the same row."""
     hit = (state.bullet_rows >= 0) & (_aliens_in_row(state, state.bullet_rows) >> state.bullet_columns & 1 != 0)
     number = BLOCK_COLUMNS * ((state.bullet_rows - state.top) % SIZE) + state.bullet_columns - state.left
     state = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Small tasks of few states, as Gymnasium's toy text has them."""
+"""Small tasks with few states, as in Gymnasium's toy text."""
 
 from jaxenvs.registry import Spec
 

@@ -26,24 +26,24 @@ from jaxenvs.envs.toy_text.pixel_art import (
 )
 
 STICK, HIT = range(2)
-DEALER_STANDS = 17  # from this sum on, the dealer takes no more cards
+DEALER_STANDS = 17  # at this sum or more, the dealer takes no more cards
 MOST_DEALER_DRAWS = 10  # as with two aces, four aces, a six and five aces
 
 SIZE = 96  # of the picture [pixels]
-PLAYER_ROW, ACE_ROW = 48, 80  # the rows of pixels above which it shows the dealer's card and the player's sum
+PLAYER_ROW, ACE_ROW = 48, 80  # above these rows of pixels are the dealer's card and the player's sum
 
 
 @struct
 class BlackjackState:
-    """A hand of cards and what it is up against.
+    """State of a Blackjack: the player's cards, and the dealer's.
 
     Attributes:
       total: int32, the player's cards, aces counted as 1.
       has_ace: bool, whether there is an ace among them.
       is_natural: bool, whether they are two, an ace and a ten.
-      dealer_card: int32, the dealer's card that is seen, from 1 (an ace) to 10.
-      dealer_sum: int32, what the dealer will have in the end. The cards come from an endless deck, so it does not
-        depend on what the player does, and is drawn at the start.
+      dealer_card: int32, the dealer's visible card, from 1 (an ace) to 10.
+      dealer_sum: int32, the dealer's final sum. The cards come from an endless deck, so it does not depend on the
+        player's actions, and is drawn at the start.
       dealer_is_natural: bool, whether that will be an ace and a ten.
       over: bool, the game is over: nothing changes any more, and nothing is earned.
       stream: of the cards that the player takes.
@@ -63,13 +63,13 @@ class BlackjackState:
 class Blackjack(Environment[BlackjackState]):
     """Stick (0) or hit (1) against a dealer who hits below 17, as Gymnasium's Blackjack-v1.
 
-    Observation: Tuple(Discrete(32), Discrete(11), Discrete(2)): the player's sum, the dealer's card that is seen (1 is
-    an ace), and whether an ace counts as 11. Reward, at the end: 1 for a win, 0 for a draw, -1 for a loss.
+    Observation: Tuple(Discrete(32), Discrete(11), Discrete(2)): the player's sum, the dealer's visible card (1 is an
+    ace), and whether an ace counts as 11. Reward, at the end: 1 for a win, 0 for a draw, -1 for a loss.
     Source: Sutton & Barto (2018), example 5.1; their rules are `sab`.
 
     Attributes:
-      natural: a win with an ace and a ten as first cards pays 1.5; of no effect with `sab`.
-      sab: a player with such cards wins against a dealer without them.
+      natural: whether a win with an ace and a ten as first cards pays 1.5; it has no effect with `sab`.
+      sab: whether a player with such cards wins against a dealer without them.
     """
 
     natural: bool = static(default=False)
@@ -94,14 +94,14 @@ class Blackjack(Environment[BlackjackState]):
 
     def reset(self, key: jax.Array) -> tuple[BlackjackState, TimeStep]:
         deal_key, stream_key = jax.random.split(key)
-        # Three cards of each draw, each as likely as the other to 1e-6: a draw costs more than all the rest of a start.
+        # Use three cards of each draw, equally likely to 1e-6: a draw costs more than the rest of a start.
         bits = jax.random.bits(deal_key, (5,), jnp.uint32)
         cards = _card((bits[:, None] // np.array([1, 13, 13**2], np.uint32) % 13).ravel().astype(jnp.int32))
         state = self._deal(cards[:2], cards[2:4], cards[4:], UniformStream.create(stream_key))
         return state, TimeStep.create(self._observe(state))
 
     def _deal(self, dealer: jax.Array, player: jax.Array, draws: jax.Array, stream: UniformStream) -> BlackjackState:
-        """The start of a game with these cards: the dealer's two, the player's two, and those the dealer may take."""
+        """Start a game with these cards: the dealer's two, the player's two, and the cards that the dealer may take."""
         hidden, hidden_ace = dealer[0] + dealer[1], (dealer[0] == 1) | (dealer[1] == 1)
         for i in range(MOST_DEALER_DRAWS):  # not a scan: these few sums are one kernel
             hits = _best(hidden, hidden_ace) < DEALER_STANDS
@@ -134,7 +134,7 @@ class Blackjack(Environment[BlackjackState]):
         return state, TimeStep.create(self._observe(state), jnp.where(was_over, 0.0, reward), state.over)
 
     def _payout(self, state: BlackjackState) -> jax.Array:
-        """What sticking earns."""
+        """Return the reward for sticking."""
         dealer = jnp.where(state.dealer_sum > 21, 0, state.dealer_sum)
         reward = jnp.sign(_best(state.total, state.has_ace) - dealer).astype(float)
         if self.sab:
@@ -160,12 +160,12 @@ class Blackjack(Environment[BlackjackState]):
 
 
 def _card(rank: jax.Array) -> jax.Array:
-    """The value of a card of rank 0 (an ace, 1) to 12 (a king, 10)."""
+    """Return the value of a card of rank 0 (an ace, 1) to 12 (a king, 10)."""
     return jnp.minimum(1 + rank, 10)
 
 
 def _best(total: jax.Array, has_ace: jax.Array) -> jax.Array:
-    """The sum of a hand, in which an ace counts as 11 where that does not take it above 21."""
+    """Return the sum of a hand, in which an ace counts as 11 if the sum stays at 21 or below."""
     return total + jnp.where(has_ace & (total <= 11), 10, 0)
 
 
@@ -175,7 +175,7 @@ def _is_natural(two: jax.Array) -> jax.Array:
 
 @functools.cache
 def _tables() -> np.ndarray:
-    """Pictures, of which number k shows the dealer's card k, the player's sum k and, if k is odd, a usable ace."""
+    """Return pictures; number k shows the dealer's card k, the player's sum k and, if k is odd, a usable ace."""
     return np.stack([_table(number) for number in range(32)])
 
 

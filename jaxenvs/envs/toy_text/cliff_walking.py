@@ -28,12 +28,12 @@ ROWS = ("............", "............", "............", "SCCCCCCCCCCG")  # C is 
 HEIGHT, WIDTH = len(ROWS), len(ROWS[0])
 START = 36  # the position of S
 DIRECTIONS = ((-1, 0), (0, 1), (1, 0), (0, -1))  # of the actions: rows down, columns to the right
-GROUND, FALL, END = range(3)  # where a step leads
+GROUND, FALL, END = range(3)  # the outcome of a step
 
 
 @struct
 class CliffWalkingState:
-    """Where one is: `position` is row * 12 + column, int32. `stream` is None unless the ground is slippery."""
+    """State of a CliffWalking: `position` is row * 12 + column, int32. `stream` is None on firm ground."""
 
     position: jax.Array
     stream: UniformStream | None
@@ -43,13 +43,13 @@ class CliffWalkingState:
 class CliffWalking(Environment[CliffWalkingState]):
     """Walk up (0), right (1), down (2) or left (3) to the other end of a cliff, as Gymnasium's CliffWalking-v1.
 
-    On slippery ground a step goes where it was meant to, or to either side of that, with a probability of 1/3 each.
-    Observation: Discrete(48), the position. Reward: -1 a step; -100 for a fall, after which one stands at the start.
-    The info has `prob`, the probability of the step just taken.
+    On slippery ground a step goes in the chosen direction, or to either side of it, with a probability of 1/3 each.
+    Observation: Discrete(48), the position. Reward: -1 per step; -100 for a fall, which leads back to the start. The
+    info has `prob`, the probability of the step just taken.
     Source: Sutton & Barto (2018), example 6.6.
 
     Attributes:
-      is_slippery: whether the ground is.
+      is_slippery: whether the ground is slippery.
     """
 
     is_slippery: bool = static(default=False)
@@ -97,7 +97,7 @@ class CliffWalking(Environment[CliffWalkingState]):
 
 @functools.cache
 def _steps() -> np.ndarray:
-    """Where each step leads: int32 (positions * directions,), of 4 * next position + kind, for one gather a step."""
+    """Return a table of steps: int32 (positions * directions,), 4 * next position + kind, for one gather per step."""
     steps = np.empty((HEIGHT, WIDTH, 4), np.int32)
     for row, column, direction in np.ndindex(steps.shape):
         down, right = DIRECTIONS[direction]
@@ -110,7 +110,7 @@ def _steps() -> np.ndarray:
 
 @functools.cache
 def _pictures() -> tuple[np.ndarray, np.ndarray]:
-    """The land with somebody on every square but the cliff, and without anybody."""
+    """Draw the land with a walker on every square except the cliff, and without a walker."""
     ground = tile(16, (196, 215, 156), (174, 196, 132))
     cliff = painted(painted(ground, box(16, 16, INK), 0, 0), box(13, 16, (168, 124, 82)), 1, 0)
     cliff = painted(cliff, box(3, 16, (128, 90, 62)), 11, 0)

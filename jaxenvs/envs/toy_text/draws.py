@@ -1,4 +1,4 @@
-"""Random numbers for dynamics that take one a step."""
+"""Random numbers for dynamics that take one number per step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jaxenvs.environment import struct
 
 @struct
 class UniformStream:
-    """The uniform numbers of one episode, for a state to carry: number k is made of `fold_in(key, k)`.
+    """Stream of an episode's uniform numbers, for a state to carry: number k is made of `fold_in(key, k)`.
 
-    That is one block of threefry a step, where `split` and `uniform` take three.
+    That takes one block of threefry per step, where `split` and `uniform` take three.
 
     Attributes:
       key: a typed key, shape (), used for nothing else.
@@ -27,17 +27,17 @@ class UniformStream:
         return cls(key=key, count=jnp.zeros((), jnp.uint32))
 
     def next(self) -> tuple[UniformStream, jax.Array]:
-        """The stream after one number, and the number: float () in [0, 1), a multiple of 2^-24."""
+        """Return the next stream, and a number: float () in [0, 1), a multiple of 2^-24."""
         bits = _folded_in(self.key, self.count)
         uniform = (bits >> 8).astype(jnp.int32) * jnp.asarray(2**-24, float)  # signed, which CPUs convert faster
         return UniformStream(key=self.key, count=self.count + 1), uniform
 
 
 def _folded_in(key: jax.Array, count: jax.Array) -> jax.Array:
-    """The first word of the key `fold_in(key, count)`: uint32 ().
+    """Return the first word of the key `fold_in(key, count)`: uint32 ().
 
     On a CPU, JAX's threefry is a loop over its rounds, which takes most of the time of a small environment's step;
-    written out, it is one kernel.
+    unrolled, it is one kernel.
     """
     if str(jax.random.key_impl(key)) != "threefry2x32":
         return jax.random.key_data(jax.random.fold_in(key, count))[0]
@@ -46,7 +46,7 @@ def _folded_in(key: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _threefry(key_0: jax.Array, key_1: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    """The first word of Threefry-2x32 with 20 rounds.
+    """Return the first word of Threefry-2x32 with 20 rounds.
 
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
     """

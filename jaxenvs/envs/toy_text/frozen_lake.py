@@ -31,12 +31,12 @@ MAPS = {
     "8x8": ("SFFFFFFF", "FFFFFFFF", "FFFHFFFF", "FFFFFHFF", "FFFHFFFF", "FHHFFFHF", "FHFFHFHF", "FFFHFFFG"),
 }
 DIRECTIONS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # of the actions: rows down, columns to the right
-GOAL, HOLE, ICE, OVER = range(4)  # where a step leads; OVER from a goal or a hole, which nobody leaves
+GOAL, HOLE, ICE, OVER = range(4)  # the outcome of a step; OVER at a goal or a hole, which a step never leaves
 
 
 @struct
 class FrozenLakeState:
-    """Where one is: `position` is row * columns + column, int32. `stream` is None unless the ice is slippery."""
+    """State of a FrozenLake: `position` is row * columns + column, int32. `stream` is None if ice is not slippery."""
 
     position: jax.Array
     stream: UniformStream | None
@@ -46,16 +46,16 @@ class FrozenLakeState:
 class FrozenLake(Environment[FrozenLakeState]):
     """Walk left (0), down (1), right (2) or up (3) to the goal, as Gymnasium's FrozenLake-v1.
 
-    On slippery ice a step goes where it was meant to with `success_rate`, else to either side of that.
-    Observation: Discrete(rows * columns), the position. Reward: 1 for the goal, else 0; see `reward_schedule`. The
-    info has `prob`, the probability of the step just taken.
+    On slippery ice a step goes in the chosen direction with probability `success_rate`, else to either side of it.
+    Observation: Discrete(rows * columns), the position. Reward: 1 for the goal, else 0; see `reward_schedule`. The info
+    has `prob`, the probability of the step just taken.
 
     Attributes:
       success_rate: a probability.
-      reward_schedule: of reaching a goal, a hole, ice.
-      desc: the map, rows of S (start), F (ice), H (hole), G (goal); None for that of `map_name`.
+      reward_schedule: rewards of reaching a goal, a hole, ice.
+      desc: the map, rows of S (start), F (ice), H (hole), G (goal); None for the map of `map_name`.
       map_name: "4x4" or "8x8".
-      is_slippery: whether the ice is.
+      is_slippery: whether the ice is slippery.
     """
 
     success_rate: float = 1 / 3
@@ -79,7 +79,7 @@ class FrozenLake(Environment[FrozenLakeState]):
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The map: a text for each row."""
+        """Map: a string for each row."""
         return MAPS[self.map_name] if self.desc is None else self.desc
 
     @property
@@ -130,9 +130,9 @@ class FrozenLake(Environment[FrozenLakeState]):
 
 
 def generate_random_map(size: int = 8, p: float = 0.8, seed: int | None = None) -> tuple[str, ...]:
-    """A map of which each field is ice with the probability `p`, else a hole, and whose goal can be reached.
+    """Return a map in which each field is ice with probability `p`, else a hole, and the goal can be reached.
 
-    A seed gives the map that Gymnasium's function of this name gives.
+    With the same seed, Gymnasium's function of this name returns the same map.
     """
     size, p = integer("size", size, 2), number("p", p, above=0, most=1)
     random = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def _letters(rows: tuple[str, ...]) -> np.ndarray:
 
 @functools.lru_cache
 def _steps(rows: tuple[str, ...]) -> np.ndarray:
-    """Where each step leads: int32 (positions * directions,), of 4 * next position + kind, for one gather a step."""
+    """Return a table of steps: int32 (positions * directions,), 4 * next position + kind, for one gather per step."""
     height, width = len(rows), len(rows[0])
     steps = np.empty((height, width, 4), np.int32)
     for row, column, direction in np.ndindex(steps.shape):
@@ -189,7 +189,7 @@ def _steps(rows: tuple[str, ...]) -> np.ndarray:
 
 @functools.lru_cache
 def _pictures(rows: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The lake with somebody on every field but the holes, and without anybody."""
+    """Draw the lake with a walker on every field except the holes, and without a walker."""
     ice = tile(16, (199, 223, 242), (172, 202, 231))
     hole = painted(painted(ice, box(12, 12, (62, 108, 160)), 2, 2), box(11, 12, (91, 138, 190)), 3, 2)
     for top, left in ((7, 4), (10, 8)):

@@ -1,4 +1,4 @@
-"""Pictures of pixels: sprites written as text, painted into scenes, of which a state chooses the parts."""
+"""Pixel art: sprites written as text, painted into scenes; a state selects the parts of a picture."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _FONT = {  # three columns by five rows
 
 
 class Sprite(NamedTuple):
-    """Colours, uint8 (height, width, 3), and where there are any, bool (height, width)."""
+    """Colors, uint8 (height, width, 3), with a mask of opaque pixels, bool (height, width)."""
 
     colours: np.ndarray
     mask: np.ndarray
 
 
 def sprite(rows: Sequence[str]) -> Sprite:
-    """A sprite of letters: see `_COLOURS`; a dot is nothing."""
+    """Return a sprite from rows of letters: see `_COLOURS`; a dot is transparent."""
     letters = np.array([list(row) for row in rows])
     colours = np.zeros((*letters.shape, 3), np.uint8)
     for letter, colour in _COLOURS.items():
@@ -70,7 +70,7 @@ def sprite(rows: Sequence[str]) -> Sprite:
 
 
 def text(line: str, colour: Colour, scale: int = 1) -> Sprite:
-    """Letters and digits, 3 by 5 pixels each, times a scale."""
+    """Return a sprite of letters and digits, 3 by 5 pixels each, times a scale."""
     columns = [np.array([list(row) for row in _FONT[letter].split()]) == "#" for letter in line]
     gap = np.zeros((5, 1), bool)
     mask = np.hstack([part for column in columns for part in (column, gap)][:-1])
@@ -79,34 +79,34 @@ def text(line: str, colour: Colour, scale: int = 1) -> Sprite:
 
 
 def plain(height: int, width: int, colour: Colour) -> np.ndarray:
-    """A picture of one colour."""
+    """Return a picture of one color."""
     return np.full((height, width, 3), colour, np.uint8)
 
 
 def box(height: int, width: int, colour: Colour) -> Sprite:
-    """A full rectangle."""
+    """Return a filled rectangle."""
     return Sprite(plain(height, width, colour), np.ones((height, width), bool))
 
 
 def painted(picture: np.ndarray, what: Sprite, top: int, left: int) -> np.ndarray:
-    """A copy of a picture, uint8 (height, width, 3), with a sprite in it."""
+    """Return a copy of a picture, uint8 (height, width, 3), with a sprite in it."""
     picture, (height, width) = picture.copy(), what.mask.shape
     picture[top : top + height, left : left + width][what.mask] = what.colours[what.mask]
     return picture
 
 
 def tile(size: int, colour: Colour, edge: Colour) -> np.ndarray:
-    """A square with an edge at the left and above."""
+    """Return a square with an edge at the left and above."""
     return painted(plain(size, size, edge), box(size - 1, size - 1, colour), 1, 1)
 
 
 def mosaic(rows: Sequence[str], tiles: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The picture of a map, a tile for each letter."""
+    """Return the picture of a map, a tile for each letter."""
     return np.vstack([np.hstack([tiles[letter] for letter in row]) for row in rows])
 
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A picture, or several (..., height, width, 3), to the nearest pixel."""
+    """Scale a picture, or several (..., height, width, 3), to the nearest pixel."""
     rows, columns = (
         np.arange(new) * old // new for new, old in zip((height, width), picture.shape[-3:-1], strict=True)
     )
@@ -116,9 +116,9 @@ def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 def draw_in_cell(
     inside: np.ndarray, outside: np.ndarray, grid: tuple[int, int], position: jax.Array, height: int, width: int
 ) -> jax.Array:
-    """One picture in the cell `position` = row * columns + column of a grid, another in all other cells.
+    """Draw one picture in the cell `position` = row * columns + column of a grid, another in all other cells.
 
-    By masks, which XLA computes faster on a CPU than a gather of tiles.
+    It uses masks, which XLA computes faster on a CPU than a gather of tiles.
 
     Args:
       inside, outside: uint8 (..., ..., 3), of the same shape.
@@ -128,7 +128,7 @@ def draw_in_cell(
       uint8, shape (height, width, 3).
     """
     row = np.arange(height) * grid[0] // height
-    column = (np.arange(width) * grid[1] // width).repeat(3).reshape(width, 3)  # as it lies in memory
+    column = (np.arange(width) * grid[1] // width).repeat(3).reshape(width, 3)  # in the order of memory
     is_inside = (row == position // grid[1])[:, None, None] & (column == position % grid[1])
     return jnp.where(is_inside, scaled(inside, height, width), scaled(outside, height, width))
 

@@ -27,15 +27,15 @@ from jaxenvs.envs.toy_text.pixel_art import (
 SIZE = 5  # rows and columns of the grid
 WALLS = ((0, 1), (1, 1), (3, 0), (4, 0), (3, 2), (4, 2))  # (row, column) of the squares with a wall to their right
 PLACES = ((0, 0), (0, 4), (4, 0), (4, 3))  # (row, column) of red, green, yellow and blue
-IN_TAXI = len(PLACES)  # where a passenger is who is at none of them
+IN_TAXI = len(PLACES)  # the place of a passenger in the taxi
 SOUTH, NORTH, EAST, WEST, PICK_UP, DROP_OFF = range(6)
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))  # of the first four: rows down, columns to the right
 LEFT_OF = (EAST, WEST, NORTH, SOUTH)
 RIGHT_OF = (WEST, EAST, SOUTH, NORTH)
-DELIVERED, FORBIDDEN, USUAL = range(3)  # what an action comes to
+DELIVERED, FORBIDDEN, USUAL = range(3)  # the outcome of an action
 NUM_STATES = SIZE * SIZE * (IN_TAXI + 1) * len(PLACES)
 
-# The picture: a square is 14 by 22 pixels, which are four tiles.
+# In the picture, a square is 14 by 22 pixels, which are four tiles.
 TILE_HEIGHT, TILE_WIDTH = 7, 11
 TILE_ROWS, TILE_COLUMNS = 16, 12
 TOP, LEFT = 4, 1  # tiles above and left of the grid
@@ -44,12 +44,12 @@ NOBODY, PASSENGER, TAXI, TAXI_AND_PASSENGER, FULL = range(5)  # what is on a squ
 
 @struct
 class TaxiState:
-    """Who is where.
+    """State of a Taxi: positions of taxi, passenger and destination.
 
     Attributes:
       situation: int32, ((row * 5 + column) * 5 + passenger) * 4 + destination.
-      change_of_mind: int32, how many places further (modulo 4) the passenger's destination will be once he has been
-        driven to another square; 0 if he sticks to it. None unless passengers are fickle.
+      change_of_mind: int32, by how many places (modulo 4) the passenger's destination changes once he has been driven
+        to another square; 0 if it does not change. None unless passengers are fickle.
       stream: None unless it rains.
     """
 
@@ -62,16 +62,16 @@ class TaxiState:
 class Taxi(Environment[TaxiState]):
     """Drive south (0), north (1), east (2) or west (3), pick up (4) and drop off (5), as Gymnasium's Taxi-v4.
 
-    In rain a drive goes where it was meant to with `rainy_probability`, else to either side of that. A fickle
-    passenger changes his destination, with `fickle_probability`, as soon as he is driven to another square.
-    Observation: Discrete(500), ((row * 5 + column) * 5 + passenger) * 4 + destination; 4 is a passenger in the taxi.
-    Reward: -1 a step, 20 for the passenger delivered, -10 for one picked up or dropped off where that cannot be done.
-    The info has `prob`, the probability of the step just taken, rain considered; and `action_mask`, int8 (6,), which
-    actions would change anything.
+    In rain a drive goes in the chosen direction with `rainy_probability`, else to either side of it. A fickle passenger
+    changes his destination, with `fickle_probability`, as soon as he is driven to another square. Observation:
+    Discrete(500), ((row * 5 + column) * 5 + passenger) * 4 + destination; 4 is a passenger in the taxi. Reward: -1 per
+    step, 20 for the passenger delivered, -10 for one picked up or dropped off where that is not possible. The info has
+    `prob`, the probability of the step just taken, considering rain; and `action_mask`, int8 (6,), which actions would
+    change anything.
     Source: Dietterich (2000), "Hierarchical reinforcement learning with the MAXQ value function decomposition".
 
     Attributes:
-      rainy_probability: that a drive goes where it was meant to, in rain.
+      rainy_probability: that a drive goes in the chosen direction, in rain.
       fickle_probability: that a fickle passenger changes his destination.
       is_rainy: whether it rains.
       fickle_passenger: whether the passenger is fickle.
@@ -135,7 +135,7 @@ class Taxi(Environment[TaxiState]):
         return state, TimeStep.create(situation.astype(int), reward, kind == DELIVERED, info=self._info(state, prob))
 
     def action_masks(self, state: TaxiState) -> jax.Array:
-        """Which actions would change anything: int8 (6,), as `info["action_mask"]`."""
+        """Return which actions would change anything: int8 (6,), as `info["action_mask"]`."""
         mask = jnp.asarray(_masks())[state.situation] >> jnp.arange(6, dtype=jnp.uint8)
         return (mask & 1).astype(jnp.int8)
 
@@ -151,7 +151,7 @@ class Taxi(Environment[TaxiState]):
         taxi = jnp.where(passenger == IN_TAXI, FULL, jnp.where(waits, TAXI_AND_PASSENGER, TAXI))
         content = jnp.where(squares == square, taxi, jnp.where(waits, PASSENGER, NOBODY))
         scene = 2 * content + (squares == places[destination])
-        # Each square is four tiles; around them the picture is always the same.
+        # Each square is four tiles; the picture around them is always the same.
         which = scene.reshape(SIZE, SIZE).repeat(2, axis=0).repeat(2, axis=1)
         below, beside = TILE_ROWS - TOP - 2 * SIZE, TILE_COLUMNS - LEFT - 2 * SIZE
         which = jnp.pad(which, ((TOP, below), (LEFT, beside)))
@@ -164,18 +164,18 @@ class Taxi(Environment[TaxiState]):
 
 
 def _encode(row: int, column: int, passenger: int, destination: int) -> int:
-    """The number of a situation, as it is observed."""
+    """Return the number of a situation, as it is observed."""
     return ((row * SIZE + column) * (IN_TAXI + 1) + passenger) * len(PLACES) + destination
 
 
 def _decode(situation: int) -> tuple[int, int, int, int]:
-    """Row, column, passenger and destination."""
+    """Return row, column, passenger and destination."""
     row, column, passenger, destination = np.unravel_index(situation, (SIZE, SIZE, IN_TAXI + 1, len(PLACES)))
     return int(row), int(column), int(passenger), int(destination)
 
 
 def _leads_to(row: int, column: int, direction: int) -> tuple[int, int]:
-    """The square in a direction, or the same where a wall or the edge is in the way."""
+    """Return the next square in a direction, or the same square if a wall or the edge is in the way."""
     down, right = DIRECTIONS[direction]
     wall = (row, column + min(right, 0)) in WALLS and right != 0
     inside = 0 <= row + down < SIZE and 0 <= column + right < SIZE
@@ -184,16 +184,16 @@ def _leads_to(row: int, column: int, direction: int) -> tuple[int, int]:
 
 @functools.cache
 def _starts() -> np.ndarray:
-    """The situations in which the passenger waits elsewhere than where he wants to go: int32 (300,)."""
+    """Return the situations in which the passenger waits away from his destination: int32 (300,)."""
     waiting = [s for s in range(NUM_STATES) if _decode(s)[2] not in (IN_TAXI, _decode(s)[3])]
     return np.array(waiting, np.int32)
 
 
 @functools.cache
 def _steps(is_rainy: bool) -> tuple[np.ndarray, int]:
-    """What each action comes to, and how many outcomes it may have: 1, or in rain 3 (ahead, left, right).
+    """Return a table of the outcomes of actions, and the number of outcomes: 1, or in rain 3 (ahead, left, right).
 
-    The first is int32 (situations * actions * outcomes,), of 4 * next situation + kind, for one gather a step.
+    The table is int32 (situations * actions * outcomes,), 4 * next situation + kind, for one gather per step.
     """
     outcomes = 3 if is_rainy else 1
     steps = np.empty((NUM_STATES, 6, outcomes), np.int32)
@@ -204,7 +204,7 @@ def _steps(is_rainy: bool) -> tuple[np.ndarray, int]:
 
 
 def _outcome(situation: int, action: int, drift: int) -> tuple[int, int]:
-    """The next situation and what the action came to; rain drives nobody aside who could not have driven ahead."""
+    """Return the next situation and the kind of outcome. Rain diverts a drive only if it could have gone ahead."""
     row, column, passenger, destination = _decode(situation)
     if action < PICK_UP:
         square = _leads_to(row, column, action)
@@ -221,16 +221,16 @@ def _outcome(situation: int, action: int, drift: int) -> tuple[int, int]:
 
 @functools.cache
 def _masks() -> np.ndarray:
-    """Of each situation a bit for each action, whether it would change anything: uint8 (situations,)."""
+    """Return, for each situation, a bit for each action that would change anything: uint8 (situations,)."""
     changes = [[_outcome(s, action, 0)[0] != s for action in range(6)] for s in range(NUM_STATES)]
     return np.packbits(np.array(changes), axis=1, bitorder="little").ravel()
 
 
 @functools.cache
 def _scenes() -> tuple[np.ndarray, np.ndarray]:
-    """Scenes 2 k and 2 k + 1 are the town with thing k on every square, without and with marked places.
+    """Return tiles of scenes: 2 k and 2 k + 1 show thing k on every square, without and with marked places.
 
-    They are cut into tiles, (n, 7, 11, 3), each kept once, and their numbers, (scenes, rows, columns).
+    The scenes are cut into tiles, (n, 7, 11, 3), each kept once, and numbers of tiles, (scenes, rows, columns).
     """
     things = {
         NOBODY: [],
@@ -261,7 +261,7 @@ def _left(column: int) -> int:
 
 
 def _town(marked: bool) -> np.ndarray:
-    """The town without anybody; `marked`: with a frame around each place, as around the destination."""
+    """Draw the empty town; `marked`: with a frame around each place, as around the destination."""
     picture = plain(TILE_ROWS * TILE_HEIGHT, TILE_COLUMNS * TILE_WIDTH, (250, 250, 246))
     height, width = 2 * TILE_HEIGHT, 2 * TILE_WIDTH
     picture = painted(picture, box(SIZE * height + 6, SIZE * width + 6, INK), _top(0) - 3, _left(0) - 3)

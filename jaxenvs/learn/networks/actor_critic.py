@@ -27,11 +27,11 @@ from jaxenvs.spaces import flatten
 
 @struct
 class Masked:
-    """An observation, and which actions are legal there.
+    """Batch of observations together with masks of the legal actions.
 
     Attributes:
       observation: a batch.
-      action_mask: (batch, n), 0 for those that are not.
+      action_mask: (batch, n), 0 for illegal actions.
     """
 
     observation: Arrays
@@ -39,31 +39,31 @@ class Masked:
 
 
 class Network(OnPolicyNetwork, Protocol):
-    """What a training of an on-policy algorithm takes. It must be hashable: programs are compiled for each network.
+    """Network for an on-policy algorithm. It must be hashable: functions are compiled for each network.
 
-    One for MaskablePPO takes observations that are Masked too.
+    A network for MaskablePPO also accepts Masked observations.
     """
 
     def init(self, key: jax.Array) -> Any:
-        """New parameters: a pytree of arrays of one dtype."""
+        """Draw new parameters: a pytree of arrays of one dtype."""
 
     def apply(self, params: Any, observation: Any) -> tuple[Distribution, jax.Array]:
-        """The distribution over actions and the values, (batch,), for a batch of observations."""
+        """Return the distribution over actions and the values, (batch,), for a batch of observations."""
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of what the distribution gives as actions of the environments."""
+        """Convert a batch of samples of the distribution to actions of the environments."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ActionHead:
-    """How numbers become a distribution over the actions of a space.
+    """Conversion of a network's outputs to a distribution over an action space, and of samples to actions.
 
     Attributes:
       kind: "discrete", "multi_discrete", "multi_binary" or "box".
       shape: of an action.
-      sizes: the numbers for each part of an action; for a Box, its dimension.
-      low, high: of a Box, element by element.
-      start: of a Discrete space, its least member.
+      sizes: how many outputs each part of an action takes; for a Box, its dimension.
+      low, high: bounds of a Box, element by element.
+      start: the least member of a Discrete space.
       dtype: of the space, by its name; environments get actions in it, as far as JAX has it.
     """
 
@@ -77,10 +77,10 @@ class ActionHead:
 
     @classmethod
     def of(cls, space: gymnasium.Space[Any]) -> ActionHead:
-        """The head for an action space.
+        """Return the head for an action space.
 
         Raises:
-          ValueError: the space is none of Discrete, MultiDiscrete (flat), MultiBinary and Box.
+          ValueError: the space is not a Discrete, MultiDiscrete (flat), MultiBinary or floating-point Box.
         """
         dtype = str(space.dtype)
         if isinstance(space, spaces.Discrete):
@@ -99,11 +99,11 @@ class ActionHead:
 
     @property
     def size(self) -> int:
-        """How many numbers it takes."""
+        """Number of outputs of the network that the head takes."""
         return sum(self.sizes)
 
     def distribution(self, numbers: jax.Array, log_std: jax.Array | None) -> Distribution:
-        """The distribution of (batch, size) numbers, and for a Box of the logarithm of its deviations, (size,)."""
+        """Return the distribution for (batch, size) outputs and, for a Box, the log standard deviations, (size,)."""
         if self.kind == "discrete":
             return Categorical(numbers)
         if self.kind == "multi_discrete":
@@ -114,20 +114,20 @@ class ActionHead:
         return DiagonalGaussian(numbers, log_std)
 
     def in_choices(self) -> ActionHead:
-        """Of a MultiBinary, the head that chooses between two values of each bit by two numbers, as MaskablePPO's."""
+        """Return, for MultiBinary, a head that chooses each bit by two outputs, as in MaskablePPO; else this head."""
         if self.kind != "multi_binary":
             return self
         return dataclasses.replace(self, kind="multi_discrete", sizes=(2,) * self.size, dtype="int64")
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of samples as members of the space, in its dtype; those of a Box are clipped to it."""
+        """Convert a batch of samples to members of the space, in its dtype; samples of a Box are clipped to it."""
         if self.kind == "box":
             action = jnp.clip(action, jnp.asarray(self.low, action.dtype), jnp.asarray(self.high, action.dtype))
         action = action + self.start if self.start else action
         return action.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
 
     def unscale(self, action: jax.Array) -> jax.Array:
-        """A batch of numbers in [-1, 1] as members of a Box, in its dtype."""
+        """Scale a batch of numbers in [-1, 1] to members of a Box, in its dtype."""
         low, high = (jnp.asarray(bound, action.dtype) for bound in (self.low, self.high))
         unscaled = low + 0.5 * (action + 1) * (high - low)
         return unscaled.reshape(-1, *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
@@ -135,7 +135,9 @@ class ActionHead:
 
 @dataclasses.dataclass(frozen=True)
 class FlattenExtractor:
-    """Observations of a space as vectors: `gymnasium.spaces.flatten` of each. One-hot, end to end, and raveled.
+    """Features extractor that flattens observations to vectors, as `gymnasium.spaces.flatten` does.
+
+    Discrete parts are one-hot; all parts are raveled and concatenated.
 
     Attributes:
       space: of observations.
@@ -144,15 +146,15 @@ class FlattenExtractor:
     space: gymnasium.Space[Any]
 
     def __hash__(self) -> int:
-        return hash(repr(self.space))  # spaces can be compared and not hashed
+        return hash(repr(self.space))  # spaces can be compared but not hashed
 
     @property
     def size(self) -> int:
-        """The length of a vector."""
+        """Length of a vector."""
         return gymnasium.spaces.flatdim(self.space)
 
     def __call__(self, observation: Arrays, dtype: Any) -> jax.Array:
-        """The vectors of a batch of observations, (batch, size)."""
+        """Return the vectors of a batch of observations, (batch, size)."""
         return jax.vmap(lambda one: flatten(self.space, one, dtype))(observation)
 
 
@@ -161,16 +163,16 @@ Activation = Callable[[jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class ActorCritic:
-    """Two perceptrons, for the actor and for the critic: in shape, activation and initialisation SB3's MlpPolicy.
+    """Separate perceptrons for actor and critic, with the shape, activation and initialization of SB3's MlpPolicy.
 
     Parameters have the names and the layout of SB3's `policy.state_dict()`, weights as (outputs, inputs).
 
     Attributes:
-      extractor: of what both see.
+      extractor: the features extractor of both.
       head: for the actions.
       actor, critic: sizes of the hidden layers.
       activation: after each hidden layer.
-      log_std_init: of the Gaussian of a Box.
+      log_std_init: the initial log standard deviation of the Gaussian of a Box.
     """
 
     extractor: FlattenExtractor
@@ -182,7 +184,7 @@ class ActorCritic:
 
     @classmethod
     def of(cls, env: Environment[Any], **settings: Any) -> ActorCritic:
-        """The networks for the spaces of an environment.
+        """Return the networks for the spaces of an environment.
 
         Args:
           settings: the attributes after `head`.
@@ -193,7 +195,7 @@ class ActorCritic:
         return cls(FlattenExtractor(env.observation_space), ActionHead.of(env.action_space), **settings)
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """Orthogonal weights, of gain sqrt(2), for actions 0.01 and for the value 1; biases 0."""
+        """Draw orthogonal weights with gain sqrt(2), or 0.01 for actions and 1 for the value; biases are 0."""
         params: dict[str, jax.Array] = {}
         layers = self._layers()
         for (name, inputs, outputs, gain), layer_key in zip(layers, jax.random.split(key, len(layers))):
@@ -204,7 +206,7 @@ class ActorCritic:
         return params
 
     def apply(self, params: dict[str, jax.Array], observation: Any) -> tuple[Distribution, jax.Array]:
-        """See Network."""
+        """Return the distribution over actions and the values, (batch,), for observations, which may be Masked."""
         if isinstance(observation, Masked):
             distribution, value = self.apply(params, observation.observation)
             return distribution.masked(observation.action_mask), value  # type: ignore[attr-defined]
@@ -215,7 +217,7 @@ class ActorCritic:
         return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """See Network."""
+        """Convert a batch of samples of the distribution to actions of the environments."""
         return self.head.to_env(action)
 
     def _hidden(self, params: dict[str, jax.Array], name: str, depth: int, x: jax.Array) -> jax.Array:
@@ -225,11 +227,11 @@ class ActorCritic:
 
     @property
     def _inputs(self) -> int:
-        """How many numbers the first layers see."""
+        """Number of inputs of the first layers."""
         return self.extractor.size
 
     def _layers(self) -> list[tuple[str, int, int, float]]:
-        """Name, inputs, outputs and gain of every layer."""
+        """Return name, inputs, outputs and gain of every layer."""
         layers = []
         for name, sizes in (("policy_net", self.actor), ("value_net", self.critic)):
             inputs = (self._inputs, *sizes)
@@ -239,18 +241,18 @@ class ActorCritic:
 
 
 def linear(params: Mapping[str, jax.Array], name: str, x: jax.Array) -> jax.Array:
-    """A layer with PyTorch's names and layout of weights, (outputs, inputs)."""
+    """Apply a linear layer with PyTorch's names and layout of weights, (outputs, inputs)."""
     return times_transposed(x, params[f"{name}.weight"]) + params[f"{name}.bias"]
 
 
-# With fewer inputs than this, XLA's CPU backend takes several times as long for the gradient of (outputs, inputs)
-# weights, gradient.T @ x, as for that of their transpose, x.T @ gradient.
+# With fewer inputs than this, XLA's CPU backend computes the gradient of (outputs, inputs) weights, gradient.T @ x,
+# several times slower than the gradient of their transpose, x.T @ gradient.
 FEW = 32
 
 
 def times_transposed(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """`x @ weight.T`, for x of any leading axes."""
+    """Return `x @ weight.T`, for x of any leading axes."""
     if weight.shape[1] < FEW:
         transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
-        return x @ transposed  # without the barrier, XLA would turn it around
+        return x @ transposed  # without the barrier, XLA would undo the transposition
     return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))

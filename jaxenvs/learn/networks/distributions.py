@@ -1,7 +1,7 @@
 """Distributions over actions, a batch at a time.
 
-Randomness is drawn apart from its use: `noise` needs shapes alone, so that the noise of a whole rollout comes from one
-draw, before the policy has seen an observation. One sample is `d.sample(d.noise(key, 1)[0])`.
+Noise is drawn separately from its use: `noise` needs only shapes, so that the noise of a whole rollout comes from one
+draw, before the policy has seen an observation. Draw one sample with `d.sample(d.noise(key, 1)[0])`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from jaxenvs.environment import static, struct
 
 
 class Distribution(Protocol):
-    """What a policy gives for a batch of observations. All but `noise` are differentiable where that makes sense."""
+    """Distribution over a batch of actions, as a policy returns it. All methods except `noise` are differentiable where
+    that makes sense.
+    """
 
     def noise(self, key: jax.Array, num: int) -> jax.Array:
-        """The noise of `num` batches like this one: leading axis `num`. Uses shapes and dtypes only."""
+        """Draw the noise of `num` batches like this one: leading axis `num`. Uses shapes and dtypes only."""
 
     def sample(self, noise: jax.Array) -> jax.Array:
-        """A batch of actions. Equal noise gives equal actions."""
+        """Return a batch of actions. Equal noise gives equal actions."""
 
     def mode(self) -> jax.Array:
-        """The most likely actions; of a Gaussian, its mean."""
+        """Return the most likely actions; the mean of a Gaussian."""
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """The logarithm of the probability of each action as a whole, (batch,)."""
+        """Return the log-probability of each whole action, (batch,)."""
 
     def entropy(self) -> jax.Array | None:
-        """The entropy, (batch,); None where there is no formula."""
+        """Return the entropy, (batch,); None where there is no formula."""
 
 
-# Of the logits of illegal actions, as sb3-contrib has it: they have no chance, and no gradient.
+# Logits of illegal actions, as in sb3-contrib: such actions have no probability, and no gradient.
 ILLEGAL = -1e8
 
 
 def _legal(mask: jax.Array, logits: jax.Array) -> jax.Array:
-    """Which of the logits are of legal actions. A mask may be of any shape with as many numbers, as sb3-contrib's."""
+    """Return which logits belong to legal actions. As in sb3-contrib, a mask may have any shape of the right size."""
     if mask.size != logits.size:
         raise ValueError(f"action masks must have shape {logits.shape}, got {mask.shape}.")
     return mask.reshape(logits.shape) != 0
@@ -50,18 +52,18 @@ def _legal(mask: jax.Array, logits: jax.Array) -> jax.Array:
 
 @struct
 class Categorical:
-    """One of n actions: int32 (batch,).
+    """Distribution over n actions: int32 (batch,).
 
     Attributes:
       logits: (batch, n).
-      mask: of those that are legal, (batch, n); or None.
+      mask: which actions are legal, (batch, n); or None.
     """
 
     logits: jax.Array
     mask: jax.Array | None = None
 
     def masked(self, mask: jax.Array) -> Categorical:
-        """Without the illegal actions, those with 0 in the mask, (batch, n).
+        """Return the distribution without the illegal actions, which have 0 in the mask, (batch, n).
 
         Raises:
           ValueError: the mask has another size.
@@ -75,7 +77,8 @@ class Categorical:
     def sample(self, noise: jax.Array) -> jax.Array:
         logits = self.logits
         if self.mask is not None:
-            # Where nothing is legal any action is as likely, as with sb3-contrib: beside ILLEGAL noise is rounded off.
+            # If no action is legal, all are equally likely, as in sb3-contrib: noise added to ILLEGAL would be rounded
+            # off.
             logits = jnp.where(self.mask.any(axis=-1, keepdims=True), logits, 0)
         return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
@@ -84,7 +87,7 @@ class Categorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         log_probs = jax.nn.log_softmax(self.logits)
-        # A comparison with every action rather than an index, whose gradient would be a scatter.
+        # Compare with every action rather than index, because the gradient of indexing would be a scatter.
         chosen = action[..., None].astype(jnp.int32) == jnp.arange(self.logits.shape[-1], dtype=jnp.int32)
         return jnp.sum(jnp.where(chosen, log_probs, 0), axis=-1)
 
@@ -96,12 +99,12 @@ class Categorical:
 
 @struct
 class MultiCategorical:
-    """Several independent choices: int32 (batch, len(nvec)).
+    """Distribution over several independent choices: int32 (batch, len(nvec)).
 
     Attributes:
       logits: (batch, sum(nvec)), side by side.
-      nvec: among how many each choice is.
-      mask: of those that are legal, (batch, sum(nvec)); or None.
+      nvec: the number of options of each choice.
+      mask: which options are legal, (batch, sum(nvec)); or None.
     """
 
     logits: jax.Array
@@ -109,7 +112,7 @@ class MultiCategorical:
     mask: jax.Array | None = None
 
     def masked(self, mask: jax.Array) -> MultiCategorical:
-        """Without the illegal choices, those with 0 in the mask, (batch, sum(nvec)).
+        """Return the distribution without the illegal options, which have 0 in the mask, (batch, sum(nvec)).
 
         Raises:
           ValueError: the mask has another size.
@@ -129,7 +132,7 @@ class MultiCategorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         parts = self._parts(self.logits)
-        # Not with a start of 0., which under x64 would be of another dtype.
+        # No start value of 0., which under x64 would have another dtype.
         return functools.reduce(operator.add, [part.log_prob(action[..., i]) for i, part in enumerate(parts)])
 
     def entropy(self) -> jax.Array:
@@ -143,7 +146,7 @@ class MultiCategorical:
 
 @struct
 class Bernoulli:
-    """Independent yes or no: int32 (batch, n), 0 or 1.
+    """Distribution over independent bits: int32 (batch, n), 0 or 1.
 
     Attributes:
       logits: (batch, n).
@@ -152,7 +155,9 @@ class Bernoulli:
     logits: jax.Array
 
     def masked(self, mask: jax.Array) -> MultiCategorical:
-        """Without the illegal values of each number: the mask has one for 0 and one for 1 of each, (batch, 2 * n)."""
+        """Return the distribution without illegal values: the mask has an entry for 0 and one for 1 of each bit,
+        (batch, 2 * n).
+        """
         pairs = jnp.stack([jnp.zeros_like(self.logits), self.logits], axis=-1)
         pairs = pairs.reshape(*self.logits.shape[:-1], -1)
         return MultiCategorical(pairs, (2,) * self.logits.shape[-1]).masked(mask)
@@ -178,7 +183,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 @struct
 class DiagonalGaussian:
-    """Independent normal numbers: float (batch, n).
+    """Distribution of independent normal numbers: float (batch, n).
 
     Attributes:
       mean: (batch, n).
@@ -207,7 +212,7 @@ class DiagonalGaussian:
 
 @struct
 class SquashedGaussian:
-    """The tanh of independent normal numbers: float (batch, n), in (-1, 1).
+    """Distribution of the tanh of independent normal numbers: float (batch, n), in (-1, 1).
 
     Attributes:
       mean, log_std: (batch, n).
@@ -231,7 +236,7 @@ class SquashedGaussian:
         return self._gaussian().log_prob(_arctanh(action)) - self._correction(action)
 
     def sample_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """A batch of actions and `log_prob` of each, without the arctanh, which loses digits near the bounds."""
+        """Return actions and their log-probabilities, without the arctanh, which loses digits near the bounds."""
         action = self.sample(noise)
         log_prob = -jnp.sum(0.5 * noise**2 + self.log_std + HALF_LOG_TWO_PI, axis=-1)
         return action, log_prob - self._correction(action)
@@ -247,7 +252,7 @@ class SquashedGaussian:
 
 
 def _arctanh(action: jax.Array) -> jax.Array:
-    """Finite at the bounds, too."""
+    """Return the arctanh, finite also at the bounds."""
     limit = 1 - np.finfo(action.dtype).eps
     return jnp.arctanh(jnp.clip(action, -limit, limit))
 
@@ -257,15 +262,15 @@ class StateDependentGaussian:
     """Generalized state-dependent exploration (Raffin, Kober & Stulp 2021, https://arxiv.org/abs/2005.05719).
 
     The noise of an action is `latent @ matrix` with a random matrix, so that it is a smooth function of the state for
-    as long as the matrix stays. The noise here is therefore a key: that of the matrices, one for each row of the batch;
-    or, as `matrix_noise` draws it, one matrix for all rows.
+    as long as the matrix stays the same. The `noise` here is therefore a key for each batch, from which each row draws
+    its matrix; or, as `matrix_noise` draws it, one matrix for all rows.
 
     Attributes:
       mean: (batch, n).
       latent: (batch, features).
       log_std: of the entries of the matrix, (features, n) or (features, 1).
-      squash: actions are the tanh of the Gaussian.
-      expln: the standard deviation grows like a logarithm above 1, instead of exponentially.
+      squash: whether actions are the tanh of the Gaussian.
+      expln: whether the standard deviation grows like a logarithm above 1, instead of exponentially.
       learn_features: whether gradients flow through the latent.
       epsilon: SB3's, which keeps square roots, logarithms and the arctanh finite.
     """
@@ -282,7 +287,7 @@ class StateDependentGaussian:
         return jax.random.split(key, num)
 
     def matrix_noise(self, key: jax.Array, num: int) -> jax.Array:
-        """The noise of `num` batches, each with one matrix for all of its rows: (num, features, n)."""
+        """Draw the noise of `num` batches, each with one matrix for all of its rows: (num, features, n)."""
         return jax.random.normal(key, (num, self.latent.shape[-1], self.mean.shape[-1]), self.mean.dtype)
 
     def sample(self, noise: jax.Array) -> jax.Array:
@@ -305,7 +310,7 @@ class StateDependentGaussian:
         return self._gaussian().log_prob(gaussian) - jnp.sum(correction, axis=-1)
 
     def sample_and_log_prob(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """A batch of actions and `log_prob` of each."""
+        """Return a batch of actions and `log_prob` of each."""
         action = self.sample(noise)
         return action, self.log_prob(action)
 

@@ -12,26 +12,27 @@ from jaxenvs.environment import struct
 from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks.actor_critic import times_transposed
 
-# Hidden states and cell states, each (batch, layers, size).
+# Recurrent states: hidden states and cell states, each (batch, layers, size).
 Memory = tuple[jax.Array, jax.Array]
-# Of the critic: a memory of its own, that of the actor, or none.
+# Recurrent states of the critic: separate ones, those that the actor computes, or none.
 CRITICS = ("own", "shared", "none")
-# So many sequences go side by side through the layers in an update, as each step of one reads all weights. With more
-# lanes all wait for the longest: of the 128 rows that sb3-contrib learns from at once, two lanes take a quarter less
-# time of a core than four where sequences are long, and no more where there are six (9.1 and 12.5 ms, 8.8 and 9.5).
+# An update runs at most this many slots side by side through the layers, of at least that many rows each, because each
+# step of one slot reads all weights. A slot processes sequences one after the other, and all slots wait for the
+# longest. With the 128 rows that sb3-contrib learns from at once, two slots take a quarter less time of a core than
+# four where sequences are long (9.1 instead of 12.5 ms), and no more where there are six sequences (8.8 and 9.5 ms).
 MOST_LANES, ROWS_OF_LANE = 16, 64
 
 
 @struct
 class Recalled:
-    """An observation, and what a recurrent network remembers there.
+    """Batch of observations together with recurrent states.
 
     Attributes:
       observation: a batch.
-      memory: from the steps before: of the actor and of the critic, by "pi" and "vf".
-      episode_start: (batch,), not 0 where an episode begins: nothing is remembered of the one before.
-      begins: None: each row of the batch is one step. Or bool (batch,): the rows are sequences end to end, and here
-        each of them begins, with the memory of its row; the first row is the begin of one.
+      memory: the recurrent states after the previous steps, of the actor and of the critic, by "pi" and "vf".
+      episode_start: (batch,), not 0 where an episode begins, which resets the recurrent state.
+      begins: None: each row of the batch is one step. Or bool (batch,): the rows are concatenated sequences, True where
+        one begins, with the recurrent state of its row; the first row must begin one.
     """
 
     observation: Arrays
@@ -41,16 +42,16 @@ class Recalled:
 
 
 def no_memory(num_envs: int, layers: int, size: int, dtype: Any) -> dict[str, Memory]:
-    """What is remembered before the first step."""
+    """Return the zero recurrent states before the first step."""
     zeros = jnp.zeros((num_envs, layers, size), dtype)
     return {name: (zeros, zeros) for name in ("pi", "vf")}
 
 
 def remember(params: Mapping[str, jax.Array], pi: Any, vf: Any, seen: Recalled, critic: str) -> dict[str, Memory]:
-    """The memory after a step of each row.
+    """Return the recurrent states after a step of each row.
 
     Args:
-      params: with those of `lstm_actor` and, with "own", of `lstm_critic`.
+      params: including the parameters of `lstm_actor` and, with "own", of `lstm_critic`.
       pi, vf: the features that actor and critic see, (batch, inputs).
       critic: one of CRITICS.
     """
@@ -63,10 +64,10 @@ def remember(params: Mapping[str, jax.Array], pi: Any, vf: Any, seen: Recalled, 
 def latents(
     params: Mapping[str, jax.Array], pi: jax.Array, vf: jax.Array, seen: Recalled, critic: str
 ) -> tuple[jax.Array, jax.Array]:
-    """What the layers behind the memory see, of the actor and of the critic.
+    """Return the inputs of the layers behind the LSTMs, for the actor and for the critic.
 
     Args:
-      vf: without a memory of the critic, what its layers see.
+      vf: if the critic has no LSTM, the input of its layers.
     """
     if seen.begins is None:
         memory = remember(params, pi, vf, seen, critic)
@@ -83,12 +84,12 @@ def latents(
 
 
 def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, start: jax.Array) -> Memory:
-    """One step of each row of a batch: the memory after it. The output is the hidden state of the last layer.
+    """Run one step for each row of a batch, and return the new recurrent states. The output is the last hidden state.
 
     Args:
       params: with `{name}.weight_ih_l0` and so on.
       x: (batch, inputs).
-      start: (batch,), not 0 where the memory is to be forgotten first.
+      start: (batch,), not 0 where the recurrent state is reset first.
     """
     hidden, cell = (jnp.where(start[:, None, None] != 0, 0, part).astype(x.dtype) for part in memory)
     layers = []
@@ -102,12 +103,12 @@ def step(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memor
 
 
 def sequences(params: Mapping[str, jax.Array], name: str, x: jax.Array, memory: Memory, begins: jax.Array) -> jax.Array:
-    """The outputs for rows that are sequences end to end: (rows, size), differentiable by the params and `x`.
+    """Return the outputs for rows that are concatenated sequences: (rows, size), differentiable in the params and `x`.
 
     Args:
       x: (rows, inputs).
-      memory: before each row; that of the rows with which sequences begin is read.
-      begins: bool (rows,), where these are, the first among them.
+      memory: the recurrent states before each row; only the rows that begin a sequence are read.
+      begins: bool (rows,), where sequences begin, the first row among them.
     """
     memory = jax.tree.map(jnp.asarray, memory)
     first, length = _side_by_side(begins)
@@ -125,9 +126,9 @@ def _from_input(params: Mapping[str, jax.Array], name: str, x: jax.Array) -> jax
 
 
 def _cell(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Hidden state, cell, and the gates as they act, end to end.
+    """Return the hidden state, the cell state, and the activated gates, concatenated.
 
-    Barriers, because XLA would compute what is behind one anew for whatever needs it, three times in all.
+    The barriers keep XLA from recomputing an intermediate value for each of its uses, three times in all.
     """
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     acting = jnp.concatenate([jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)], axis=-1)
@@ -138,14 +139,14 @@ def _cell(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array, jax.
 
 
 def _side_by_side(begins: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first row of each lane and, behind them, the number of rows; and of how many rows the longest lane is.
+    """Return the first row of each slot, followed by the number of rows; and the number of rows of the longest slot.
 
-    Sequences that begin in the same part of the rows go one after the other through one lane, which they reset.
+    Sequences that begin in the same part of the rows go one after the other through one slot, and reset it.
     """
     size = begins.shape[0]
     lanes = max(1, min(MOST_LANES, size // ROWS_OF_LANE))
     parts = (jnp.arange(lanes + 1, dtype=jnp.int32) * size + lanes - 1) // lanes
-    # A lane begins with the first sequence that begins in its part, or where the next one does.
+    # A slot begins with the first sequence that begins in its part, or where the next slot does.
     rows = jnp.arange(size, dtype=jnp.int32)
     next_begin = jax.lax.cummin(jnp.where(begins, rows, size), reverse=True)
     first = jnp.append(next_begin, jnp.int32(size))[parts]
@@ -162,21 +163,21 @@ def _layer(
     first: jax.Array,
     length: jax.Array,
 ) -> jax.Array:
-    """The hidden states after each row.
+    """Return the hidden states after each row.
 
-    JAX cannot differentiate a loop of unknown length; and of one of known length the gradient of the weights would be
-    a sum over its steps, of products that here are one in the end.
+    JAX cannot differentiate a loop of unknown length. In a loop of known length, the gradient of the weights would be a
+    sum of products over the steps; here it is one product in the end.
 
     Args:
-      gates: (rows, 4 * size), what the input adds to them.
+      gates: (rows, 4 * size), the contribution of the input.
       hidden, cell: before each row where a sequence begins.
-      first, length: as `_side_by_side` gives them.
+      first, length: as `_side_by_side` returns them.
     """
     return _forward(gates, weight, hidden, cell, begins, first, length)[:, : hidden.shape[1]]
 
 
 def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first: Any, length: Any) -> jax.Array:
-    """Of each row: the hidden state, the cell and the four gates after it, (rows, 6 * size)."""
+    """Return the hidden state, the cell state and the four gates after each row, (rows, 6 * size)."""
     rows_of_all, lanes, size = hidden.shape[0], first.shape[0] - 1, hidden.shape[1]
     zeros = jnp.zeros((lanes, size), gates.dtype)
     transposed: jax.Array = jax.lax.optimization_barrier(weight.T)  # type: ignore[no-untyped-call]
@@ -196,19 +197,21 @@ def _forward(gates: Any, weight: Any, hidden: Any, cell: Any, begins: Any, first
 
 
 def _rows(first: jax.Array, time: jax.Array, none: int) -> jax.Array:
-    """The row of each lane, or where it has no more, one behind all."""
+    """Return the current row of each slot, or `none`, the index past all rows, where a slot has ended."""
     rows = first[:-1] + time
     return jnp.where(rows < first[1:], rows, none)
 
 
 def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
-    """Row by row, because a gather takes several times as long on a CPU. One behind all is any."""
+    """Take rows one by one, because a gather takes several times as long on a CPU. The index past the end takes any
+    row.
+    """
     nothing = jnp.zeros_like(rows[0])
     return jnp.concatenate([jax.lax.dynamic_slice(array, (row, nothing), (1, array.shape[1])) for row in rows])
 
 
 def _write(kept: jax.Array, rows: jax.Array, values: jax.Array) -> jax.Array:
-    """Row by row, because a scatter is a slow loop on a CPU. The last row of `kept` is nobody's."""
+    """Write rows one by one, because a scatter is a slow loop on a CPU. The last row of `kept` is a dummy."""
     for lane in range(len(values)):
         kept = jax.lax.dynamic_update_slice(kept, values[lane : lane + 1], (rows[lane], jnp.zeros_like(rows[lane])))
     return kept
@@ -227,7 +230,7 @@ def _backward(residuals: Any, gradient: jax.Array) -> tuple[Any, ...]:
         jnp.where(begins[:, None], start, jnp.roll(each, 1, axis=0)) for start, each in ((hidden, after), (cell, cells))
     )
     tanh = jnp.tanh(cells)
-    # What does not depend on the rows after, for all rows at once: how gates and cell follow from what is known.
+    # Compute for all rows at once what does not depend on later rows: the derivatives of gates and cell.
     by_output, through_cell = tanh * o * (1 - o), o * (1 - tanh**2)
     by_cell = jnp.concatenate([g * i * (1 - i), cells_before * f * (1 - f), i * (1 - g**2)], axis=1)
     rows_of_all, size = hidden.shape

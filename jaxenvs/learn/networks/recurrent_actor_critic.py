@@ -1,4 +1,4 @@
-"""Networks that remember: perceptrons of actor and critic behind LSTMs, as sb3-contrib's MlpLstmPolicy."""
+"""Recurrent networks: perceptrons of actor and critic behind LSTMs, as sb3-contrib's MlpLstmPolicy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxenvs.learn.networks.lstm import CRITICS, Memory, Recalled, latents, no_m
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentActorCritic(ActorCritic):
-    """ActorCritic behind memories, for RecurrentPPO: in shape and initialisation sb3-contrib's MlpLstmPolicy.
+    """ActorCritic behind LSTMs, for RecurrentPPO, with the shape and initialization of sb3-contrib's MlpLstmPolicy.
 
-    It sees observations that are Recalled.
+    Its observations are Recalled: they include the recurrent states.
 
     Attributes:
-      lstm_hidden_size, n_lstm_layers: of each memory.
-      critic_lstm: whether the critic has a memory of its "own", that of the actor, whose gradient it leaves alone
-        ("shared"), or "none", but a layer of that size.
+      lstm_hidden_size, n_lstm_layers: of each LSTM.
+      critic_lstm: "own": the critic has a separate LSTM. "shared": it reads the actor's, without a gradient into it.
+        "none": it has a linear layer of that size instead.
     """
 
     lstm_hidden_size: int = 256
@@ -33,7 +33,9 @@ class RecurrentActorCritic(ActorCritic):
             raise ValueError(f"critic_lstm must be one of {', '.join(map(repr, CRITICS))}, got {self.critic_lstm!r}.")
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """As ActorCritic's; those of the memories as PyTorch draws them, up to the root of their inverse size."""
+        """Draw parameters as ActorCritic does, and the LSTMs' as PyTorch does: uniform up to 1 /
+        sqrt(lstm_hidden_size).
+        """
         key, lstm_key = jax.random.split(key)
         params, size, inputs = super().init(key), self.lstm_hidden_size, self.extractor.size
         shapes: dict[str, tuple[int, ...]] = {}
@@ -52,7 +54,7 @@ class RecurrentActorCritic(ActorCritic):
         return params
 
     def apply(self, params: dict[str, jax.Array], observation: Recalled) -> tuple[Distribution, jax.Array]:
-        """See Network."""
+        """Return the distribution over actions and the values, (batch,), for a batch of Recalled observations."""
         pi, vf = latents(params, *self._features(params, observation), observation, self.critic_lstm)
         actor = self._hidden(params, "mlp_extractor.policy_net", len(self.actor), pi)
         critic = self._hidden(params, "mlp_extractor.value_net", len(self.critic), vf)
@@ -60,11 +62,11 @@ class RecurrentActorCritic(ActorCritic):
         return self.head.distribution(numbers, params.get("log_std")), value[:, 0]
 
     def recall(self, params: dict[str, jax.Array], seen: Recalled) -> dict[str, Memory]:
-        """The memory after a step of each row."""
+        """Return the recurrent states after a step of each row."""
         return remember(params, *self._features(params, seen), seen, self.critic_lstm)
 
     def no_memory(self, params: dict[str, jax.Array], num_envs: int) -> dict[str, Memory]:
-        """What is remembered before the first step."""
+        """Return the zero recurrent states before the first step."""
         return no_memory(num_envs, self.n_lstm_layers, self.lstm_hidden_size, params["value_net.weight"].dtype)
 
     def _features(self, params: dict[str, jax.Array], seen: Recalled) -> tuple[jax.Array, jax.Array]:

@@ -1,1 +1,1 @@
-"""DQN, SAC, TD3 and DDPG: all that was seen is stored, and learnt from again and again."""
+"""DQN, SAC, TD3 and DDPG, which store all transitions and learn from them repeatedly."""

@@ -1,4 +1,4 @@
-"""Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236), as Stable-Baselines3's."""
+"""Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236), as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 class DQN(OffPolicySettings):
     """Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236).
 
-    Its settings are those of OffPolicySettings, with SB3's defaults, and:
+    Use it for Discrete actions. It explores epsilon-greedily. Its settings are the attributes of OffPolicySettings,
+    with SB3's defaults, and:
 
     Attributes:
-      target_update_interval: steps of all environments together between changes of the target.
+      target_update_interval: steps of all environments together between updates of the target network.
       exploration_fraction: the share of a training in which the share of random actions falls linearly.
-      exploration_initial_eps, exploration_final_eps: from this to this.
-      max_grad_norm: longer gradients are scaled down to it.
+      exploration_initial_eps, exploration_final_eps: the share of random actions at first, and after it has fallen.
+      max_grad_norm: longer gradients are scaled down to this norm.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
@@ -54,48 +55,48 @@ class DQN(OffPolicySettings):
     max_grad_norm: Any = 10.0
 
     def check(self) -> None:
-        """See Settings."""
+        """Raise if a setting is invalid."""
         super().check()
         if self.action_noise is not None:
             got = arguments.type_name(self.action_noise)
             raise ValueError(f"action_noise must be None, because DQN's actions are Discrete, got a {got}.")
 
     def exploration_rate(self, progress: Any) -> jax.Array:
-        """The share of random actions.
+        """Return the share of random actions.
 
         Args:
           progress: the share of the training that is done.
         """
         initial, final = self.exploration_initial_eps, self.exploration_final_eps
-        fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # where it is 0, the quotient is not used
+        fraction = jnp.maximum(self.exploration_fraction, 1e-30)  # if it is 0, the quotient is not used
         return jnp.where(progress > self.exploration_fraction, final, initial + progress * (final - initial) / fraction)
 
     def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
-        """See OffPolicySettings."""
+        """Draw the uniform numbers that decide, in each of `num` steps, whether actions are random."""
         return jax.random.uniform(key, (num, 1))  # one for all environments, as in SB3
 
     def with_exploration_rate(self, rate: jax.Array) -> DQN:
-        """See OffPolicySettings."""
+        """Return the settings with a constant share of random actions."""
         return self.replace(exploration_initial_eps=rate, exploration_final_eps=rate)
 
     def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
-        """Of each action, (batch, n): the greedy one has the largest."""
+        """Return the value of each action, (batch, n): the greedy action has the largest."""
         values: jax.Array = policy.q_net.apply(params["q_net"], observation)
         return values
 
     def explore(
         self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
-        """See OffPolicySettings."""
+        """Return random actions with probability `exploration_rate(progress)`, else greedy ones."""
         greedy = jnp.argmax(self.values(policy, params, observation), axis=1).astype(random.dtype)
         return jnp.where(noise < self.exploration_rate(progress), random, greedy)
 
     def on_step(self, policy: Any, state: LearnerState, before: Any, after: Any, num_envs: int) -> LearnerState:
-        """See OffPolicySettings."""
+        """Update the target network if `target_update_interval` has passed between the steps `before` and `after`."""
         policy, state, back = on_vectors(policy, state)
         interval = jnp.maximum(jnp.asarray(self.target_update_interval, jnp.int32) // num_envs, 1)
         times = after // interval - before // interval
-        # Several changes towards the same parameters are one.
+        # Several updates with the same parameters equal one with a larger share.
         tau = 1 - (1 - self.tau) ** times.astype(state.params[self.NETWORKS[0]].dtype)
         targets = jax.lax.cond(
             times > 0,
@@ -123,13 +124,13 @@ class DQN(OffPolicySettings):
     def _loss_of(
         self, policy: Any, targets: Mapping[str, Any], batch: Transitions
     ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-        """Of parameters: the loss, and how far each value was from its target, (batch,)."""
+        """Return, as a function of the parameters, the loss and each value's distance from its target, (batch,)."""
         next_value = policy.q_net.apply(targets["q_net_target"], batch.next_observation).max(1)
         target = batch.reward + batch.discount * next_value
 
         def loss_of(params: jax.Array) -> tuple[jax.Array, jax.Array]:
             values = policy.q_net.apply(params, batch.observation)
-            # A comparison with every action rather than an index, whose gradient would be a scatter.
+            # Compare with every action rather than index, because the gradient of indexing would be a scatter.
             chosen = batch.action[:, None].astype(jnp.int32) == jnp.arange(values.shape[1], dtype=jnp.int32)
             error = jnp.sum(jnp.where(chosen, values, 0), axis=1) - target
             distance = jnp.abs(error)

@@ -1,4 +1,4 @@
-"""An off-policy training within limits: updates that are due, and steps that are stored, in turns."""
+"""Run an off-policy training within limits: alternate updates that are due and steps that are stored."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
 @struct
 class Progress:
-    """Where a training is, besides its environments and what it learns.
+    """Position of a training, besides its environments and what it learns.
 
     Attributes:
-      iteration: its number. All that is drawn follows from it and the key.
-      step: of the iteration, how many were taken.
+      iteration: the number of the iteration. All random draws follow from it and the key.
+      step: how many steps of the iteration were taken.
       is_due: whether an update is due before the next step.
       num_timesteps: steps of all environments together.
       calls: how many steps each environment took, by which DQN counts.
@@ -38,11 +38,11 @@ class Progress:
 
 @struct
 class Limits:
-    """Until when to run.
+    """Conditions under which a run ends.
 
     Attributes:
-      steps: so many steps of each environment; with 0, only the update that is due.
-      episodes: until so many more episodes have ended.
+      steps: the number of steps of each environment; with 0, only the update that is due.
+      episodes: the number of further episodes to end.
       follows, follows_last: whether DQN's target network is updated after each step, and after the last one. Otherwise
         the caller does that, once callbacks have seen the step.
     """
@@ -55,7 +55,7 @@ class Limits:
 
 @struct
 class Rates:
-    """Schedules, (most,): no more steps may be taken.
+    """Schedules of a run, (most,): it takes at most that many steps.
 
     Attributes:
       learning: the learning rate of an update before each of the steps.
@@ -67,25 +67,25 @@ class Rates:
 
 
 class Keep(Protocol):
-    """What is kept of steps, each of which gives the stored action, and whatever the environments give besides."""
+    """Recorder of steps. Each step provides the stored action, and the further output of the environments."""
 
     def empty(self, given: Any) -> Any:
-        """Return what is kept before the first step, from the shapes of what one gives."""
+        """Return the record before the first step, from the shapes of the data of one step."""
 
     def put(self, kept: Any, count: jax.Array, given: Any) -> Any:
-        """Return what is kept after the step of this number."""
+        """Return the record after the step of this number."""
 
 
 @struct
 class Run:
-    """What a run goes on with and gives.
+    """State and results of a run.
 
     Attributes:
       learner: parameters, targets and moments.
-      exploration, progress: where it is.
-      metrics: each of the last update that had it; `num_updated`: how many times there was one.
-      count: how many steps of each environment there were; `num_ended`: how many episodes ended in them.
-      kept: what `keep` made of them.
+      exploration, progress: the state of exploration, and the position of the training.
+      metrics: each metric of the last update that had it; `num_updated`: the number of updates.
+      count: the number of steps of each environment; `num_ended`: the number of episodes that ended in them.
+      kept: the record that `keep` made of the steps.
     """
 
     learner: LearnerState
@@ -109,15 +109,15 @@ def run(
     rates: Rates,
     keep: Keep,
 ) -> Run:
-    """Go on until a limit is reached. However a training is cut into runs, its bits are the same.
+    """Continue until a limit is reached. However a training is split into runs, its bits are the same.
 
-    An iteration makes the updates that the iteration before left due, and then takes its steps: callbacks see a step
+    An iteration makes the updates that the previous iteration left due, and then takes its steps: callbacks see a step
     before the update that follows it.
 
     Args:
-      own: its `step` gives besides whether episodes ended, and anything.
+      own: its `step` returns as further output whether episodes ended, and anything else.
       settings: the learning rate is not used.
-      key: a typed key. All that is drawn follows from it and the number of the iteration.
+      key: a typed key. All random draws follow from it and the number of the iteration.
     """
     num_envs = exploration.replay.num_envs * axis_size(settings.axis_name)  # of all devices
     dtype = jax.tree.leaves(learner.params)[0].dtype
@@ -136,7 +136,7 @@ def run(
         kept=keep.empty(jax.eval_shape(turns.step, begun, noise)[2]),
     )
     chunk = num_at_once(noise, rates.learning.shape[0] // settings.train_freq)
-    # Once at least, for the update that is due.
+    # The loop runs at least once, for the update that is due.
     limited = loop.Limits(None, turns.goes_on, at_least_once=True)
     end: Run = loop.run(Loop(turns.iterate, draw, chunk), begun, limited)[0]
     return end
@@ -144,10 +144,10 @@ def run(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Turns:
-    """What is done in turns, the update that is due and the steps of an iteration, as `run` describes it.
+    """The two parts of an iteration that `run` alternates: the update that is due, and the steps.
 
     Attributes:
-      own, settings, limits, rates, keep: as given to `run`.
+      own, settings, limits, rates, keep: as passed to `run`.
       num_envs: of all devices.
       dtype: of the parameters.
     """
@@ -162,17 +162,17 @@ class _Turns:
 
     @property
     def has_updates(self) -> bool:
-        """Whether an iteration has any."""
+        """True if an iteration has updates."""
         return self.settings.num_updates(self.num_envs) > 0
 
     def update(self, carry: Run, noise: Noise) -> tuple[LearnerState, dict[str, Any], Any]:
-        """Update if that is due; and whether it was."""
+        """Update if an update is due; return the learner, the metrics, and whether it was due."""
         now = self.settings.replace(learning_rate=self.rates.learning[carry.count].astype(self.dtype))
         is_due = carry.progress.is_due & is_ready(self.settings, carry.exploration.replay)
         return *self.own.update(now, carry.learner, carry.exploration.replay, noise, is_due), is_due
 
     def update_if_due(self, carry: Run, noise: Noise) -> Run:
-        """The carry after the update, if one is due."""
+        """Return the carry after the update, if one is due."""
         if not self.has_updates:
             return carry
         learner, metrics, is_due = self.update(carry, noise)
@@ -187,7 +187,7 @@ class _Turns:
         )
 
     def step(self, carry: Run, noise: Noise) -> tuple[Run, jax.Array, Any]:
-        """Step once: the carry with what explores, whether episodes ended, and what is to be kept of the step."""
+        """Take one step; return the carry with the new exploration state, whether episodes ended, and the step data."""
         progress = carry.progress
         now = self.settings.with_exploration_rate(self.rates.exploration[carry.count].astype(self.dtype))
         row, no_progress = carry.exploration.replay.position, jnp.zeros((), self.dtype)
@@ -208,7 +208,7 @@ class _Turns:
         return after, done, (exploration.replay.action[row], outputs)
 
     def take(self, carry: Run, noise: Noise) -> Run:
-        """Step once, keep what is to be kept, and let target networks follow."""
+        """Take one step, record it, and update target networks."""
         after, done, given = self.step(carry, noise)
         after = dataclasses.replace(
             after,
@@ -222,11 +222,11 @@ class _Turns:
         return dataclasses.replace(after, learner=learner)
 
     def goes_on(self, carry: Run) -> Any:
-        """Whether no limit is reached."""
+        """Return whether no limit is reached."""
         return (carry.count < self.limits.steps) & (carry.num_ended < self.limits.episodes)
 
     def iterate(self, carry: Run, _: jax.Array, noise: Noise) -> tuple[Run, None]:
-        """The update that is due, and the rest of an iteration, or as much of it as the limits allow."""
+        """Run the update that is due, and the rest of an iteration, or as much of it as the limits allow."""
         left = loop.Limits(self.settings.train_freq - carry.progress.step, self.goes_on)
         steps = Loop(lambda carry, _, __: (self.take(carry, noise), None))
         return loop.run(steps, self.update_if_due(carry, noise), left)[0], None

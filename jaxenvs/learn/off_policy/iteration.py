@@ -1,4 +1,4 @@
-"""What an iteration of an off-policy training is made of: what it draws, its steps, which are stored, its updates."""
+"""An iteration of an off-policy training: its random draws, its steps, which are stored, and its updates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 from jaxenvs.learn.on_policy.collecting import Step
 from jaxenvs.learn.training_state import CollectorState
 
-# The noise of so many bytes is drawn at once, because to draw takes as long for one iteration as for some; but not that
-# of many more than a program is likely to need.
+# This many bytes of noise are drawn at once, because drawing for one iteration takes as long as for several; but not
+# for many more iterations than a compiled function is likely to need.
 NOISE_BYTES = 2**16
 
 
 @struct
 class ExplorationState:
-    """Where exploring goes on from.
+    """State from which exploration continues.
 
     Attributes:
-      collector: the environments, and what the policy acts on next, as the store holds it.
-      replay: what was seen so far.
+      collector: the environments, and the observation on which the policy acts next, as the store holds it.
+      replay: the stored steps.
       action_noise: the state of `settings.action_noise`.
     """
 
@@ -41,13 +41,13 @@ class ExplorationState:
 
 @struct
 class Noise:
-    """All that one iteration draws. It depends on a key alone, so that many iterations may draw at once.
+    """All random draws of one iteration. They depend on a key alone, so that many iterations may draw at once.
 
     Attributes:
       exploration, random, normal: (train_freq, ...), of the policy; a random action, for each environment; standard
         normal numbers for the action noise, or None.
       bits: uint32 (gradient_steps, batch_size), from which slots of the store are drawn; with hindsight
-        (gradient_steps, 2, batch_size), and goals.
+        (gradient_steps, 2, batch_size), for slots and goals.
       updates: (gradient_steps, ...), of the updates.
     """
 
@@ -66,7 +66,7 @@ class Noise:
         observation: Any,
         key: jax.Array,
     ) -> Noise:
-        """Of several devices each draws its own, for its part of the batches.
+        """Draw the noise. Each of several devices draws separately, for its part of the batches.
 
         Args:
           params, observation: of the networks and of all environments, of which only shapes and dtypes are used.
@@ -101,7 +101,7 @@ class Noise:
 
 
 def num_at_once(noise: Noise, most: int) -> int:
-    """Of how many iterations noise is drawn at once, if there are not more than `most`; given the shapes of one's."""
+    """Return for how many iterations, at most `most`, to draw noise at once, given the shapes of one iteration's."""
 
     def data(leaf: Any) -> Any:  # the size in bytes of a key is not known
         return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
@@ -113,13 +113,13 @@ def num_at_once(noise: Noise, most: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
-    """What an iteration draws, does in a step, and does in an update. `loop` puts these in order.
+    """Parts of an iteration: random draws, a step, an update. `loop` puts them in order.
 
     Attributes:
       policy: the networks, on vectors.
       optimizers: by the names of parameters.
-      step: see `jaxenvs.learn.on_policy.collecting.Step`. What it gives is stored as it is.
-      compute_reward: that of the environments, for hindsight.
+      step: a `jaxenvs.learn.on_policy.collecting.Step`, whose TimeStep is stored unchanged.
+      compute_reward: the environments' method, for hindsight.
     """
 
     policy: OffPolicyNetworks
@@ -130,7 +130,7 @@ class Iteration:
     def draw(
         self, settings: OffPolicySettings, learner: LearnerState, exploration: ExplorationState, key: jax.Array
     ) -> Noise:
-        """Draw for one iteration. Of the states only shapes and dtypes are used."""
+        """Draw the noise of one iteration. Only shapes and dtypes of the states are used."""
         params, observation = settings.acting_params(learner), exploration.collector.observation
         return Noise.draw(settings, self.policy, params, observation, key)
 
@@ -148,13 +148,13 @@ class Iteration:
         """Act for one step in every environment, and store it.
 
         Args:
-          index: its number in the iteration.
+          index: the number of the step in the iteration.
           num_timesteps: steps of all environments together so far.
           progress: the share of the training that is done.
-          normalizer: of what the policy sees of the environments.
+          normalizer: normalizes what the policy sees of the environments.
 
         Returns:
-          Where to go on; and what `step` gave besides.
+          The state to continue from; and the further output of `step`.
         """
         exploration, random, normal = jax.tree.map(
             lambda leaf: leaf[index], (noise.exploration, noise.random, noise.normal)
@@ -192,10 +192,10 @@ class Iteration:
         is_due: Any,
         normalizer: Normalizer | None = None,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """Update after a collection, on what the store holds, if the update is due.
+        """Update on sampled steps after a collection, if the update is due.
 
         Args:
-          normalizer: of what the networks see of the store.
+          normalizer: normalizes what the networks see of the store.
         """
 
         def batch_of(bits: jax.Array) -> Transitions:
@@ -216,11 +216,11 @@ class Iteration:
             )
             return dataclasses.replace(batch, observation=observation, next_observation=next_observation)
 
-        # None of them rather than a branch around them, which would copy what they change.
+        # Run zero updates rather than branch around them: a branch would copy the arrays that they change.
         num = jnp.where(is_due, settings.num_updates(replay.num_envs * axis_size(settings.axis_name)), 0)
         return settings.updates(self.policy, self.optimizers, learner, noise.bits, noise.updates, batch_of, num)
 
 
 def is_ready(settings: OffPolicySettings, replay: Store) -> Any:
-    """Whether there is anything to learn from, on all devices."""
+    """Return whether there is anything to learn from, on all devices."""
     return all_of(replay.is_ready, settings.axis_name)

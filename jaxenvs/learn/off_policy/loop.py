@@ -1,4 +1,4 @@
-"""A whole off-policy training as one program: steps that are stored, and updates on what the store holds, in turns."""
+"""A whole off-policy training as one compiled function, which alternates stored steps and updates."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @struct
 class OffPolicyTrainingState(TrainingState):
-    """A TrainingState, and:
+    """State of an off-policy training: a TrainingState with a replay store.
 
     Attributes:
-      replay: the store. Give it away (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two. Over a mesh
-        there is one on each device, for its lanes: a leading axis of devices.
+      replay: the store. Donate it (`jax.jit(advance, ..., donate_argnums=1)`), or there will be two copies. Over a mesh
+        each device has a store for its environments: there is a leading axis of devices.
       action_noise: the state of the action noise, if it has one.
     """
 
@@ -42,11 +42,11 @@ class OffPolicyTrainingState(TrainingState):
     action_noise: Any
 
     def layout(self, lanes: Any, same: Any) -> Self:
-        """See TrainingState."""
+        """Return a prefix of this pytree, in which the store and the action noise are divided too."""
         return dataclasses.replace(super().layout(lanes, same), replay=lanes, action_noise=lanes)
 
     def divided(self, num_devices: int) -> Self:
-        """See TrainingState."""
+        """Return the state with the store divided into one for each device."""
         is_divided = self.replay.tag.ndim == 3
         if is_divided and self.replay.tag.shape[0] == num_devices:
             return self
@@ -54,20 +54,20 @@ class OffPolicyTrainingState(TrainingState):
         return dataclasses.replace(self, replay=regroup(stores if is_divided else stores.of_all_devices(), num_devices))
 
     def whole(self) -> Self:
-        """See TrainingState."""
+        """Return the state with one store, for arrays on the host."""
         return self if self.replay.tag.ndim == 2 else self.divided(1).of_one_device()
 
     def of_one_device(self, mesh: Mesh | None = None) -> Self:
-        """See TrainingState."""
+        """Return what one device works with, given its part of each leaf."""
         return dataclasses.replace(self, replay=self.replay.of_one_device(mesh))
 
     def of_all_devices(self) -> Self:
-        """See TrainingState."""
+        """Undo `of_one_device`: add a leading axis of devices to the store."""
         return dataclasses.replace(self, replay=self.replay.of_all_devices())
 
 
 def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> OffPolicyTrainingState:
-    """See Training.init."""
+    """Return the state before the first iteration, for `Training.init`."""
     settings: Any = training.algorithm
     policy = training.network
     params, collector, key = start(training, key, params)
@@ -86,7 +86,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
 
 
 def _new_store(settings: OffPolicySettings, observation: Observation, action: jax.Array, mesh: Mesh | None) -> Replay:
-    """An empty store for observations and actions of all environments; of a mesh one on each device, for its own."""
+    """Create an empty store for the transitions of all environments; over a mesh, one on each device for its part."""
     capacity = max(settings.buffer_size // len(action), 1)
 
     def create(observation: Any, action: jax.Array) -> Replay:
@@ -104,12 +104,12 @@ def _new_store(settings: OffPolicySettings, observation: Observation, action: ja
 def advance(
     training: Training, state: OffPolicyTrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[OffPolicyTrainingState, dict[str, jax.Array]]:
-    """See `jaxenvs.learn.training.advance`. An iteration takes its steps and then its updates."""
+    """Run iterations of an off-policy training, for `jaxenvs.learn.training.advance`: steps, then updates."""
     venv, axis_name = training.venv, training.algorithm.axis_name
     num_envs = venv.num_envs * axis_size(axis_name)
     num_timesteps = training.algorithm.steps_per_iteration * num_envs
     policy, learner, back = on_vectors(training.network, state.learner)
-    # SB3 computes the rewards of all environments by the first one.
+    # Like SB3, use the first environment to compute the rewards of all environments.
     compute_reward = None if training.algorithm.hindsight is None else require_goals(venv.first_env)  # type: ignore[attr-defined]
 
     def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
@@ -122,7 +122,7 @@ def advance(
     exploration = ExplorationState(state.collector, state.replay, state.action_noise)
 
     def draw(number: jax.Array) -> Noise:
-        # From the number of the iteration, not from the key before it, so that many may draw at once.
+        # Depends on the number of the iteration, not on the previous key, so that many iterations may draw at once.
         key = jax.random.fold_in(state.key, state.iteration + number)
         return own.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from jaxenvs.environment import struct
 
 @struct
 class NormalActionNoise:
-    """Independent normal noise in each step.
+    """Independent normal noise in each step. Use it with policies that are deterministic, as TD3's and DDPG's.
 
     Attributes:
       mean, sigma: of the noise on actions in [-1, 1]; numbers, or one for each dimension of an action.
@@ -22,27 +22,27 @@ class NormalActionNoise:
     sigma: Any
 
     def init(self, like: jax.Array) -> Any:
-        """The state before the first step; `like`: actions of all environments, (num_envs, n)."""
+        """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""
         return None
 
     def step(self, state: Any, normal: jax.Array) -> tuple[Any, jax.Array]:
-        """The next state, and the noise of a step, from standard normal numbers, (num_envs, n)."""
+        """Return the next state, and the noise of a step, from standard normal numbers, (num_envs, n)."""
         return state, self.mean + self.sigma * normal
 
     def reset(self, state: Any, done: jax.Array) -> Any:
-        """The state with environments whose episode ended, (num_envs,), where they began."""
+        """Return the state after a reset of the environments whose episode ended, (num_envs,)."""
         return state
 
 
 @struct
 class OrnsteinUhlenbeckActionNoise:
-    """Noise that drifts back to its mean: Brownian motion with friction.
+    """Correlated noise that drifts back to its mean: Brownian motion with friction.
 
     Attributes:
-      mean, sigma: see NormalActionNoise.
+      mean, sigma: of the noise on actions in [-1, 1]; numbers, or one for each dimension of an action.
       theta: the friction.
       dt: the length of a step.
-      initial_noise: where each episode begins.
+      initial_noise: the noise at the beginning of each episode.
     """
 
     mean: Any
@@ -52,14 +52,14 @@ class OrnsteinUhlenbeckActionNoise:
     initial_noise: Any = 0.0
 
     def init(self, like: jax.Array) -> jax.Array:
-        """See NormalActionNoise."""
+        """Return the state before the first step; `like`: actions of all environments, (num_envs, n)."""
         return jnp.broadcast_to(jnp.asarray(self.initial_noise, like.dtype), like.shape)
 
     def step(self, state: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """See NormalActionNoise."""
+        """Return the next state, and the noise of a step, from standard normal numbers, (num_envs, n)."""
         noise = state + self.theta * (self.mean - state) * self.dt + self.sigma * jnp.sqrt(self.dt) * normal
         return noise, noise
 
     def reset(self, state: jax.Array, done: jax.Array) -> jax.Array:
-        """See NormalActionNoise."""
+        """Return the state with `initial_noise` in environments whose episode ended, (num_envs,)."""
         return jnp.where(done[:, None], jnp.asarray(self.initial_noise, state.dtype), state)

@@ -1,4 +1,4 @@
-"""What off-policy algorithms train: Q-networks, actors and critics, in shape and initialisation SB3's MlpPolicy.
+"""Networks of off-policy algorithms: Q-networks, actors and critics, with SB3's MlpPolicy's shape and initialization.
 
 Parameters have the names and the layout of SB3's `state_dict()` of each network, weights as (outputs, inputs).
 """
@@ -19,61 +19,61 @@ from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.networks.actor_critic import ActionHead, Activation, FlattenExtractor, linear
 from jaxenvs.learn.networks.distributions import SquashedGaussian
 
-# Of the logarithm of a standard deviation; SB3's.
+# Bounds of the log standard deviation; SB3's.
 LOG_STD_MIN, LOG_STD_MAX = -20, 2
 
 Params = dict[str, jax.Array]
 
 
 class OffPolicyPolicy:
-    """The networks of an off-policy algorithm, by their names in SB3's policies.
+    """Base class of the networks of an off-policy algorithm, by their names in SB3's policies.
 
-    Subclasses are hashable, because programs are compiled for each, and have the networks as attributes:
+    Subclasses are hashable, because functions are compiled for each, and have the networks as attributes:
     `q_net.apply(params, observation)` -> (batch, n); `actor.apply(params, observation)` -> a Distribution (SAC) or an
-    action in [-1, 1] (TD3); `critic.apply(params, observation, action)` -> (n_critics, batch). And:
+    action in [-1, 1] (TD3); `critic.apply(params, observation, action)` -> (n_critics, batch).
 
     Attributes:
-      head: of the actions.
+      head: the ActionHead of the action space.
 
-    `params` and `targets` are dicts by the name of a network. While they are trained, each holds one vector. The three
-    methods are hooks for networks that share parameters.
+    `params` and `targets` are dicts by the name of a network. During training, each holds one vector. Networks that
+    share parameters override `critic_params`, `critic_target_params` and `polyak`.
     """
 
     head: ActionHead
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """New parameters, by the name of the network."""
+        """Draw new parameters, by the name of the network."""
         raise NotImplementedError(f"{type(self).__name__} does not define init.")
 
     def to_env(self, action: jax.Array) -> jax.Array:
-        """A batch of actions as the store holds them as members of the space."""
+        """Convert a batch of actions, as the store holds them, to members of the space."""
         return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
 
     def critic_params(self, params: Mapping[str, Any]) -> Any:
-        """What `critic.apply` takes. Gradients of its loss go into `params["critic"]` alone, whatever else is used."""
+        """Return the argument of `critic.apply`. Gradients of the critics' loss change `params["critic"]` alone."""
         return params["critic"]
 
     def critic_target_params(self, targets: Mapping[str, Any]) -> Any:
-        """What `critic.apply` takes, of the targets."""
+        """Return the argument of `critic.apply`, from the parameters of the target networks."""
         return targets["critic_target"]
 
     def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any) -> dict[str, Any]:
-        """The targets moved by a share `tau` to the parameters; all of them vectors."""
+        """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
         return {name: mix(target, params[name.removesuffix("_target")], tau) for name, target in targets.items()}
 
 
 def mix(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
-    """A share `tau` of the parameters and the rest of the target."""
+    """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
     mixed: jax.Array = (1 - tau) * target + tau * params
     return mixed
 
 
 @dataclasses.dataclass(frozen=True)
 class Perceptron:
-    """Linear layers with an activation between them.
+    """Linear layers with activations between them.
 
     Attributes:
-      name: before the numbers of the layers.
+      name: prefix of the numbers of the layers.
       sizes: inputs, hidden layers, outputs.
       activation: after each hidden layer; `is_hidden`: after the last one, too.
     """
@@ -84,14 +84,14 @@ class Perceptron:
     is_hidden: bool = False
 
     def init(self, key: jax.Array) -> Params:
-        """PyTorch's default: uniform weights and biases up to 1 / sqrt(inputs)."""
+        """Draw parameters with PyTorch's default: uniform weights and biases up to 1 / sqrt(inputs)."""
         params: Params = {}
         for index, layer_key in enumerate(jax.random.split(key, max(len(self.sizes) - 1, 1))[: len(self.sizes) - 1]):
             params |= init_linear(layer_key, f"{self.name}.{2 * index}", *self.sizes[index : index + 2])
         return params
 
     def apply(self, params: Params, x: jax.Array) -> jax.Array:
-        """(batch, sizes[0]) to (batch, sizes[-1])."""
+        """Map (batch, sizes[0]) to (batch, sizes[-1])."""
         num_layers = len(self.sizes) - 1
         for index in range(num_layers):
             x = linear(params, f"{self.name}.{2 * index}", x)
@@ -100,7 +100,7 @@ class Perceptron:
 
 
 def init_linear(key: jax.Array, name: str, inputs: int, outputs: int) -> Params:
-    """As PyTorch begins with."""
+    """Draw a linear layer's parameters as PyTorch does: uniform up to 1 / sqrt(inputs)."""
     bound = 1 / math.sqrt(inputs)
     weight_key, bias_key = jax.random.split(key)
     return {
@@ -115,7 +115,7 @@ def _dtype(params: Params) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class QNetwork:
-    """Values of all actions, (batch, n)."""
+    """Network for the values of all actions, (batch, n)."""
 
     extractor: FlattenExtractor
     perceptron: Perceptron
@@ -129,7 +129,7 @@ class QNetwork:
 
 @dataclasses.dataclass(frozen=True)
 class SquashedActor:
-    """SAC's: a SquashedGaussian, mean and standard deviation from the last hidden layer."""
+    """SAC's actor: a SquashedGaussian, with mean and standard deviation from the last hidden layer."""
 
     extractor: FlattenExtractor
     latent_pi: Perceptron
@@ -144,14 +144,14 @@ class SquashedActor:
         return self.distribution(params, self.latent_pi.apply(params, self.extractor(observation, _dtype(params))))
 
     def distribution(self, params: Params, latent: jax.Array) -> SquashedGaussian:
-        """Given the last hidden layer."""
+        """Return the distribution, given the last hidden layer."""
         log_std = jnp.clip(linear(params, "log_std", latent), LOG_STD_MIN, LOG_STD_MAX)
         return SquashedGaussian(linear(params, "mu", latent), log_std)
 
 
 @dataclasses.dataclass(frozen=True)
 class DeterministicActor:
-    """TD3's: an action in [-1, 1], (batch, n)."""
+    """TD3's actor: an action in [-1, 1], (batch, n)."""
 
     extractor: FlattenExtractor
     mu: Perceptron
@@ -165,7 +165,7 @@ class DeterministicActor:
 
 @dataclasses.dataclass(frozen=True)
 class ContinuousCritic:
-    """Values of observations and actions in [-1, 1], by several perceptrons: (n_critics, batch)."""
+    """Critics for the values of observations and actions in [-1, 1], by several perceptrons: (n_critics, batch)."""
 
     extractor: FlattenExtractor
     q_networks: tuple[Perceptron, ...]
@@ -180,16 +180,16 @@ class ContinuousCritic:
         return jnp.stack([numbers[:, 0] for numbers in self.outputs(params, observation, action)])
 
     def outputs(self, params: Params, observation: Arrays, action: jax.Array) -> list[jax.Array]:
-        """What each perceptron gives, (batch, n)."""
+        """Return the output of each perceptron, (batch, n)."""
         features = self.extractor(observation, _dtype(params))
         x = jnp.concatenate([features, action.reshape(len(action), -1).astype(features.dtype)], axis=1)
-        # One after the other: XLA's CPU backend is slower with a batch of products than with the products one by one.
+        # One after the other: XLA's CPU backend is slower with a batch of products than with single products.
         return [network.apply(params, x) for network in self.q_networks]
 
 
 @dataclasses.dataclass(frozen=True)
 class DQNPolicy(OffPolicyPolicy):
-    """A Q-network for Discrete actions.
+    """Q-network for Discrete actions.
 
     Attributes:
       q_net: the values of all actions.
@@ -202,7 +202,11 @@ class DQNPolicy(OffPolicyPolicy):
     def of(
         cls, env: Environment[Any], net_arch: tuple[int, ...] = (64, 64), activation: Activation = jax.nn.relu
     ) -> Self:
-        """For the spaces of an environment.
+        """Return the network for the spaces of an environment.
+
+        Args:
+          net_arch: sizes of the hidden layers.
+          activation: after each hidden layer.
 
         Raises:
           ValueError: actions are not Discrete.
@@ -216,7 +220,7 @@ class DQNPolicy(OffPolicyPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class ActorCriticPolicy(OffPolicyPolicy):
-    """An actor, and critics of what it does.
+    """Actor, and critics of its actions.
 
     Attributes:
       actor: from observations to actions.
@@ -233,7 +237,7 @@ class ActorCriticPolicy(OffPolicyPolicy):
 
 
 class SACPolicy(ActorCriticPolicy):
-    """A stochastic actor and critics, for actions of a Box."""
+    """Stochastic actor and critics, for actions of a Box."""
 
     @classmethod
     def of(
@@ -243,13 +247,15 @@ class SACPolicy(ActorCriticPolicy):
         activation: Activation = jax.nn.relu,
         n_critics: int = 2,
     ) -> Self:
-        """For the spaces of an environment.
+        """Return the networks for the spaces of an environment.
 
         Args:
           net_arch: hidden layers of the actor and of the critics, or of each under "pi" and "qf".
+          activation: after each hidden layer.
+          n_critics: the number of critics.
 
         Raises:
-          ValueError: actions are no Box with bounds.
+          ValueError: actions are not of a Box with bounds.
         """
         extractor, head = spaces_of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
@@ -259,7 +265,7 @@ class SACPolicy(ActorCriticPolicy):
 
 
 class TD3Policy(ActorCriticPolicy):
-    """A deterministic actor and critics, for actions of a Box."""
+    """Deterministic actor and critics, for actions of a Box."""
 
     @classmethod
     def of(
@@ -269,7 +275,10 @@ class TD3Policy(ActorCriticPolicy):
         activation: Activation = jax.nn.relu,
         n_critics: int = 2,
     ) -> Self:
-        """See SACPolicy.of. With one critic, what DDPG trains."""
+        """Return the networks for the spaces of an environment, with the arguments of SACPolicy.of.
+
+        With `n_critics=1`, these are the networks of DDPG.
+        """
         extractor, head = spaces_of(cls.__name__, env, "box")
         pi, qf = _net_arch(net_arch)
         actor = DeterministicActor(extractor, Perceptron("mu", (extractor.size, *pi, head.size), activation))
@@ -289,7 +298,7 @@ def _net_arch(net_arch: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def spaces_of(name: str, env: Environment[Any], kind: str) -> tuple[FlattenExtractor, ActionHead]:
-    """The extractor of observations, and the head for the actions."""
+    """Return the extractor of observations, and the head for the actions."""
     head = ActionHead.of(env.action_space)
     if head.kind != kind or not np.isfinite([head.low, head.high]).all():
         expected = "a Discrete action space" if kind == "discrete" else "a Box action space with bounds"

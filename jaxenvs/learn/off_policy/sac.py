@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905), as Stable-Baselines3's."""
+"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905), as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 class SAC(OffPolicySettings):
     """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905).
 
-    Its settings are those of OffPolicySettings, with SB3's defaults, and:
+    Use it for actions of a Box where samples are scarce. Its settings are the attributes of OffPolicySettings, with
+    SB3's defaults, and:
 
     Attributes:
-      ent_coef: the weight of the entropy; or, if it is learned, what it starts from.
+      ent_coef: the weight of the entropy; or, if it is learned, its initial value.
       auto_ent_coef: whether it is learned. SB3's "auto" is this with `ent_coef` 1, its "auto_0.1" with 0.1.
-      target_entropy: at which a learned one aims. None: minus the size of an action.
-      target_update_interval: gradient steps between changes of the targets, counted anew after each collection.
-      sde_sample_freq: so many steps use the same noise if exploration is state-dependent; -1: those between updates.
-      use_sde_at_warmup: whether state-dependent exploration begins at once, in the place of random actions.
+      target_entropy: the entropy that a learned coefficient aims at. None: minus the size of an action.
+      target_update_interval: gradient steps between updates of the targets, counted from 0 after each collection.
+      sde_sample_freq: how many steps use the same noise if exploration is state-dependent; -1: all between updates.
+      use_sde_at_warmup: whether state-dependent exploration begins at once, instead of random actions.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
@@ -54,22 +55,22 @@ class SAC(OffPolicySettings):
 
     @property
     def random_warm_up(self) -> bool:
-        """See OffPolicySettings."""
+        """True if actions are random until learning starts."""
         return not self.use_sde_at_warmup
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
-        """See OffPolicySettings. That of the entropy coefficient is always Adam, as in SB3."""
+        """Return an optimizer for each network. The entropy coefficient always uses Adam, as in SB3."""
         return dict(super().optimizers(optimizer)) | ({"log_ent_coef": ADAM} if self.auto_ent_coef else {})
 
     def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> LearnerState:
-        """See OffPolicySettings."""
+        """Return the state before the first update, which includes the entropy coefficient if it is learned."""
         if self.auto_ent_coef:
             dtype = jax.tree.leaves(params)[0].dtype
             params = dict(params) | {"log_ent_coef": jnp.log(jnp.full(1, self.ent_coef, dtype))}
         return super().create(params, optimizers)
 
     def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> Any:
-        """See OffPolicySettings. A pair: of the actions after `observation`, and after `next_observation`."""
+        """Draw the noise of `num` updates: a pair, for the actions after `observation` and after `next_observation`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, batch.observation)
         if isinstance(distribution, StateDependentGaussian):  # one matrix for both, and for the whole batch
             matrices = distribution.matrix_noise(key, num)
@@ -78,7 +79,7 @@ class SAC(OffPolicySettings):
         return noise[:num], noise[num:]
 
     def exploration_noise(self, policy: Any, params: Any, observation: Arrays, key: jax.Array, num: int) -> jax.Array:
-        """See OffPolicySettings."""
+        """Draw the noise of the actions in `num` steps of all environments, with the leading axis `num`."""
         distribution = jax.eval_shape(functools.partial(self._distribution, policy), params, observation)
         repeat = 1
         if isinstance(distribution, StateDependentGaussian):
@@ -89,35 +90,35 @@ class SAC(OffPolicySettings):
     def explore(
         self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
-        """See OffPolicySettings."""
+        """Sample actions of the policy, from the noise of one step."""
         action: jax.Array = self._distribution(policy, params, observation).sample(noise)
         return action
 
     def _distribution(self, policy: Any, params: Any, observation: Arrays) -> Any:
-        """Of actions, given what `acting_params` gives."""
+        """Return the distribution over actions, given the result of `acting_params`."""
         return policy.actor.apply(params["actor"], observation)
 
     def _descend_entropy(
         self, optimizers: Optimizers, state: LearnerState, log_prob: jax.Array, size: int
     ) -> tuple[jax.Array, LearnerState]:
-        """The loss of the entropy coefficient, and the state after a step of it, given the size of an action."""
+        """Return the loss of the entropy coefficient, and the state after its step, given the size of an action."""
         log_ent_coef = state.params["log_ent_coef"]
         excess = jnp.mean(log_prob + (-size if self.target_entropy is None else self.target_entropy))
         loss = -log_ent_coef[0] * excess
         return loss, self._descend(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
 
-    # What TQC does in another way, given what the critics say: (n_critics, batch).
+    # TQC overrides these three; `values` is what the critics return: (n_critics, batch).
 
     def _value(self, values: jax.Array) -> jax.Array:
-        """Which the actor makes larger, (batch,)."""
+        """Return the values that the actor maximizes, (batch,)."""
         return values.min(0)
 
     def _next_value(self, values: jax.Array) -> jax.Array:
-        """Of which targets are made, (..., batch)."""
+        """Return the values from which targets are computed, (..., batch)."""
         return values.min(0)
 
     def _critic_loss(self, values: jax.Array, target: jax.Array, batch: Transitions) -> tuple[jax.Array, jax.Array]:
-        """The loss, and how far each value was from its target, (..., batch)."""
+        """Return the loss, and each value's distance from its target, (..., batch)."""
         error = values - target
         return 0.5 * jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
 
@@ -139,7 +140,8 @@ class SAC(OffPolicySettings):
             )
             return acted
 
-        # The actor's loss comes last, after the critics have changed; what it does now serves all three losses.
+        # The actor's loss comes last, after the critics have changed, but one evaluation of the actor serves all three
+        # losses.
         (action, log_prob), actor_gradient_of = jax.vjp(act, actor_params)
 
         metrics: dict[str, jax.Array] = {}

@@ -1,4 +1,4 @@
-"""What the settings of off-policy algorithms share."""
+"""Base class of the settings of off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ ADAM = optax.scale_by_adam()
 
 @struct
 class OffPolicySettings(Settings):
-    """What off-policy algorithms share.
+    """Base class of the settings of off-policy algorithms.
 
     Attributes:
       learning_rate: a float; or, for a Training, an array with one for each iteration; or, for an update, a dict with
         one for each network.
       buffer_size: of the replay store, in transitions of all environments together.
-      learning_starts: until so many steps of all environments together, actions are random and nothing is learned.
+      learning_starts: until this many steps of all environments together, actions are random and nothing is learned.
       batch_size: of the minibatches.
-      tau, gamma: the share of new parameters in each change of the targets; the discount.
+      tau, gamma: the share of new parameters in each update of the targets; the discount.
       train_freq: steps of each environment between updates.
       gradient_steps: after them; -1: as many as steps of all environments together.
       n_steps: of the returns.
-      action_noise: added to the actions of a Box, see `jaxenvs.learn.off_policy.noise`; or None.
-      hindsight: a Hindsight, for environments with goals: whole episodes are drawn, most of them with goals that they
-        achieved; there are no updates before one has ended. Or None.
+      action_noise: added to the actions of a Box, a NormalActionNoise or OrnsteinUhlenbeckActionNoise; or None.
+      hindsight: a Hindsight, for environments with goals: whole episodes are sampled, most transitions with goals that
+        were achieved in them; there are no updates before an episode has ended. Or None.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {"tau": (0, 1)}
     COUNTS: ClassVar[tuple[str, ...]] = ("buffer_size", "batch_size", "train_freq", "n_steps")
     OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
-    # What it trains, and the networks that have a target.
+    # The policy class that the algorithm trains, and the networks that have a target network.
     POLICY: ClassVar[type[OffPolicyPolicy]] = OffPolicyPolicy
     TARGETS: ClassVar[tuple[str, ...]] = ()
-    # Names of running statistics, vectors that follow batches: a policy makes them among its parameters.
+    # Names of running statistics, vectors that follow batches: a policy creates them among its parameters.
     STATISTICS: ClassVar[tuple[str, ...]] = ()
-    # Names of metrics that only every `policy_delay`-th update has; each update tells by "actor_updates" if it is one.
+    # Names of metrics that only every `policy_delay`-th update has; each update reports by "actor_updates" if it has
+    # them.
     DELAYED: ClassVar[tuple[str, ...]] = ()
 
     learning_rate: Any = 3e-4
@@ -76,15 +77,15 @@ class OffPolicySettings(Settings):
 
     @property
     def random_warm_up(self) -> bool:
-        """Whether actions are random until learning starts."""
+        """True if actions are random until learning starts."""
         return True
 
     def num_updates(self, num_envs: int) -> int:
-        """Gradient steps after each collection."""
+        """Return the number of gradient steps after each collection."""
         return self.train_freq * num_envs if self.gradient_steps < 0 else self.gradient_steps
 
     def check(self) -> None:
-        """See Settings."""
+        """Raise if a setting is invalid."""
         super().check()
         arguments.non_negative_int("learning_starts", self.learning_starts)
         arguments.integer("gradient_steps", self.gradient_steps, -1)
@@ -98,12 +99,12 @@ class OffPolicySettings(Settings):
                 raise ValueError(f"n_steps must be 1 with hindsight, got {self.n_steps}.")
 
     def check_devices(self, num_devices: int, num_envs: int) -> None:
-        """See Settings."""
+        """Raise where several devices cannot share the environments and the minibatches equally."""
         super().check_devices(num_devices, num_envs)
         require_divisible("batch_size", self.batch_size, num_devices)
 
     def check_network(self, network: object) -> None:
-        """See Settings. One of another class must have all that is needed, but for those that are of this package."""
+        """Raise unless the network is of this algorithm's policy class, or a class outside this package that fits."""
         is_ours = type(network).__module__.startswith(__package__)
         is_other = is_ours and not isinstance(network, self.POLICY)
         if is_other or not all(hasattr(network, name) for name in (*self.NETWORKS, "head", "to_env", "polyak")):
@@ -111,20 +112,20 @@ class OffPolicySettings(Settings):
             raise TypeError(f"network must be a learn.{self.POLICY.__name__} for {type(self).__name__}, got a {got}.")
 
     def create(self, params: Mapping[str, Any], optimizers: Optimizers) -> LearnerState:
-        """See Settings. Running statistics may be among the parameters."""
+        """Return the state before the first update. Running statistics may be among the parameters."""
         targets = {f"{name}_target": jax.tree.map(jnp.copy, params[name]) for name in self.TARGETS}
         statistics = {name: params[name] for name in self.STATISTICS if name in params}
         params = {name: params[name] for name in params if name not in statistics}
         return LearnerState.create(params, optimizers, targets | statistics)
 
     def acting_params(self, state: LearnerState) -> dict[str, Any]:
-        """What `explore` and the draws of noise take: parameters and running statistics, by name."""
+        """Return the params of `explore` and of the noise: parameters and running statistics, by name."""
         return state.params | {name: state.targets[name] for name in self.STATISTICS if name in state.targets}
 
     def noise(
         self, policy: OffPolicyNetworks, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int
     ) -> Any:
-        """What `num` updates draw, in one draw: a pytree with the leading axis `num`, or None.
+        """Draw the noise of `num` updates at once: a pytree with the leading axis `num`, or None.
 
         Args:
           batch: a minibatch, of which only shapes and dtypes are used.
@@ -140,17 +141,19 @@ class OffPolicySettings(Settings):
         noise: Any = None,
         gradient_step: Any = 0,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One gradient step of each network. A pure function of the settings and its arguments.
+        """Take one gradient step of each network. A pure function of the settings and its arguments.
 
         Args:
-          policy: the networks, see OffPolicyPolicy.
+          policy: the networks, an OffPolicyPolicy.
           optimizers: by the names of `state.params`; without a learning rate, on vectors.
+          state: the parameters, the states of their optimizers, and the targets.
+          batch: Transitions to learn from.
           noise: of one update, as `noise` draws it.
-          gradient_step: its number among those after one collection, at which SB3's SAC looks.
+          gradient_step: its number among the gradient steps after one collection, which SB3's SAC uses.
 
         Returns:
           The next state, and metrics with SB3's names and meanings. If the batch has weights, "td_errors" is one of
-          them, (batch,): how far each value was from its target before, the mean over the critics.
+          them, (batch,): each value's distance from its target before the step, the mean over the critics.
         """
         policy, state, back = on_vectors(policy, state)
         state, metrics = self._update(policy, optimizers, state, batch, noise, jnp.asarray(gradient_step))
@@ -168,18 +171,18 @@ class OffPolicySettings(Settings):
         num: Any = None,
         first: Any = 0,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """Gradient steps one after the other: `update` in a loop, whose parameters and moments are vectors.
+        """Take gradient steps one after the other: `update` in a loop, whose parameters and moments are vectors.
 
         Args:
-          batches: Transitions with one more leading axis; or whatever has such an axis, and `batch_of` makes a batch
-            of each of its elements. Made in the loop, one at a time, they stay in the caches.
+          batches: Transitions with one more leading axis; or any pytree with such an axis, from each element of which
+            `batch_of` makes a batch. Made in the loop, one at a time, batches stay in the caches.
           noise: with the same axis, as `noise` draws it.
-          num: how many of them; may be traced. If not given, all.
-          first: the number of the first one among those after one collection; may be traced.
+          num: how many steps to take; may be traced. If not given, all.
+          first: the number of the first one among the gradient steps after one collection; may be traced.
 
         Returns:
-          The next state, and the means of the metrics, which are 0 where there is nothing to take the mean of. If the
-          batches have weights, "td_errors" is among them as `update` gives them, one after the other.
+          The next state, and the means of the metrics, which are 0 where there is nothing to average. If the batches
+          have weights, "td_errors" is among them as in `update`, with the leading axis of the batches.
         """
         policy, state, back = on_vectors(policy, state)
         most = jax.tree.leaves(batches)[0].shape[0]
@@ -203,7 +206,7 @@ class OffPolicySettings(Settings):
         return back(state), pmean(self._means(sums, count), self.axis_name) | errors
 
     def num_averaged(self, metric: str, before: Any, after: Any) -> Any:
-        """Of how many updates a metric is the mean, where `num_updates` went from `before` to `after`."""
+        """Return how many updates a metric averages, where `num_updates` went from `before` to `after`."""
         if metric not in self.DELAYED:
             return after - before
         delay: int = self.policy_delay  # type: ignore[attr-defined]
@@ -212,21 +215,21 @@ class OffPolicySettings(Settings):
     def on_step(
         self, policy: OffPolicyNetworks, state: LearnerState, before: Any, after: Any, num_envs: int
     ) -> LearnerState:
-        """What happens at steps of the environments rather than at updates, as the targets of DQN.
+        """Update what follows steps of the environments rather than updates, such as the target network of DQN.
 
         Args:
-          before, after: how many steps each environment had taken before, and now.
+          before, after: how many steps each environment had taken before, and has now.
         """
         return state
 
     def with_exploration_rate(self, rate: jax.Array) -> Self:
-        """With so large a share of random actions, whatever the progress; as they are, if they know of none."""
+        """Return the settings with a constant share of random actions; unchanged, if they have no such share."""
         return self
 
     def exploration_noise(
         self, policy: OffPolicyNetworks, params: Any, observation: Arrays, key: jax.Array, num: int
     ) -> Any:
-        """What `explore` draws in `num` steps of all environments: a pytree with the leading axis `num`, or None."""
+        """Draw the noise of `explore` in `num` steps of all environments: a pytree with leading axis `num`, or None."""
         return None
 
     def explore(
@@ -238,7 +241,7 @@ class OffPolicySettings(Settings):
         random: jax.Array,
         progress: Any,
     ) -> jax.Array:
-        """Actions to learn from, without action noise, as the store holds them.
+        """Return the actions to take, without action noise, as the store holds them.
 
         Args:
           noise: of one step, as `exploration_noise` draws it.
@@ -256,7 +259,7 @@ class OffPolicySettings(Settings):
         noise: Any,
         gradient_step: jax.Array,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """`update`, where every network's parameters are one vector. Metrics are summed up, and given to `_means`."""
+        """Compute `update` with one vector of parameters per network. Metrics are summed up, and passed to `_means`."""
         raise NotImplementedError(f"{type(self).__name__} does not define an update.")
 
     def _means(self, sums: dict[str, jax.Array], count: jax.Array) -> dict[str, jax.Array]:
@@ -273,7 +276,7 @@ class OffPolicySettings(Settings):
         gradient: jax.Array,
         max_grad_norm: Any = None,
     ) -> LearnerState:
-        """The state after one step of one network."""
+        """Return the state after one step of one network."""
         rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
         params, optimizer_state = descend(
             optimizers[name],
@@ -292,12 +295,12 @@ class OffPolicySettings(Settings):
 
 
 def _take_errors(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """What metrics have of each transition rather than of all, out of them."""
+    """Remove per-transition entries from the metrics, and return them."""
     return {name: metrics.pop(name) for name in (TD_ERRORS,) if name in metrics}
 
 
 class _OnVectors(OffPolicyPolicy):
-    """A policy whose parameters are vectors, which it takes apart itself."""
+    """Policy whose parameters are vectors, which it unravels itself."""
 
     def __init__(self, policy: Any, unravel: Mapping[str, Callable[[jax.Array], Any]]) -> None:
         def apply(name: str) -> Callable[..., Any]:
@@ -314,7 +317,7 @@ class _OnVectors(OffPolicyPolicy):
 def on_vectors(
     policy: OffPolicyNetworks, state: LearnerState
 ) -> tuple[OffPolicyNetworks, LearnerState, Callable[[LearnerState], LearnerState]]:
-    """A policy and a state with one vector for each network, and the way back; as they are, if they have that."""
+    """Return a policy and a state with one vector for each network, and the inverse; unchanged if they have vectors."""
     trees = state.params | state.targets
     if all(isinstance(tree, jax.Array) and tree.ndim == 1 for tree in trees.values()):
         return policy, state, lambda state: state

@@ -1,4 +1,4 @@
-"""Twin delayed DDPG (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477) and DDPG, as Stable-Baselines3's."""
+"""Twin delayed DDPG (Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477) and DDPG, as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 class TD3(OffPolicySettings):
     """Twin delayed deterministic policy gradient (Fujimoto, van Hoof & Meger 2018, https://arxiv.org/abs/1802.09477).
 
-    Its settings are those of OffPolicySettings, with SB3's defaults, and:
+    Use it for actions of a Box, with an action noise for exploration, because its policy is deterministic. Its settings
+    are the attributes of OffPolicySettings, with SB3's defaults, and:
 
     Attributes:
       policy_delay: gradient steps of the critics for one of the actor and of the targets.
-      target_policy_noise: the standard deviation of the noise on the actions that targets are made of.
-      target_noise_clip: its bound.
+      target_policy_noise: the standard deviation of the noise on the actions from which targets are computed.
+      target_noise_clip: the bound of that noise.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.RANGES | {
@@ -46,13 +47,13 @@ class TD3(OffPolicySettings):
     target_noise_clip: Any = 0.5
 
     def noise(self, policy: Any, params: Mapping[str, Any], batch: Transitions, key: jax.Array, num: int) -> jax.Array:
-        """See OffPolicySettings. Standard normal, (num, batch, n)."""
+        """Draw the noise on the target actions of `num` updates: standard normal, (num, batch, n)."""
         return jax.random.normal(key, (num, *batch.action.shape), jax.tree.leaves(params)[0].dtype)
 
     def explore(
         self, policy: Any, params: Any, observation: Arrays, noise: Any, random: jax.Array, progress: Any
     ) -> jax.Array:
-        """See OffPolicySettings."""
+        """Return the actions of the deterministic policy."""
         action: jax.Array = policy.actor.apply(params["actor"], observation)
         return action
 
@@ -106,8 +107,10 @@ class TD3(OffPolicySettings):
 
 @struct
 class DDPG(TD3):
-    """Deep deterministic policy gradient (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971): TD3 without delay
-    and target noise. SB3's has one critic, `TD3Policy.of(env, n_critics=1)`."""
+    """Deep deterministic policy gradient (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971).
+
+    It is TD3 without delay and target noise. SB3's DDPG has one critic: use `TD3Policy.of(env, n_critics=1)`.
+    """
 
     policy_delay: int = static(default=1)
     target_policy_noise: Any = 0.1

@@ -1,1 +1,1 @@
-"""A2C and PPO: rollouts that the policy of the moment collects are learnt from once."""
+"""A2C, PPO and their variants, which learn once from each rollout that the current policy collects."""

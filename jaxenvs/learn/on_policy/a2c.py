@@ -1,4 +1,4 @@
-"""Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous, as Stable-Baselines3's."""
+"""Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), synchronous, as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
 
-# As Stable-Baselines3 sets it: PyTorch's form, which has epsilon beside the root.
+# Set as in Stable-Baselines3: PyTorch's form, which adds epsilon outside of the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
 
 
@@ -24,7 +24,8 @@ RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
 class A2C(OnPolicySettings):
     """Advantage actor-critic (Mnih et al. 2016, https://arxiv.org/abs/1602.01783): one gradient step for each rollout.
 
-    Its settings are those of OnPolicySettings, with SB3's defaults.
+    Use it for short rollouts with cheap updates; PPO learns more from each sample. Its settings are the attributes of
+    OnPolicySettings, with SB3's defaults.
     """
 
     OPTIMIZER: ClassVar[optax.GradientTransformation] = RMSPROP
@@ -42,7 +43,7 @@ class A2C(OnPolicySettings):
         rollout: Rollout,
         key: jax.Array,
     ) -> tuple[LearnerState, dict[str, Any]]:
-        """One gradient step on the whole rollout. Draws nothing."""
+        """Take one gradient step on the whole rollout. Draws nothing."""
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         params, unravel = ravel(state.params[POLICY])
         gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params[POLICY], data)

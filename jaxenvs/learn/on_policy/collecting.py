@@ -1,4 +1,4 @@
-"""Collecting: a policy acts in environments for some steps, and what an on-policy algorithm learns from comes out."""
+"""Collect rollouts: a policy acts in environments for some steps, for an on-policy algorithm to learn from."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from jaxenvs.learn.training_state import CollectorState
 from jaxenvs.vector import VectorEnv, VectorTimeStep, replace_lanes
 from jaxenvs.wrappers.action_masker import action_masks
 
-# One step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy sees it
-# (normalised, say), and whatever else the caller wants of every step.
+# Takes one step of all environments: from their state and a batch of actions to the state, the TimeStep as the policy
+# sees it (normalized, for example), and any further output that the caller wants of every step.
 Step = Callable[[Any, jax.Array], tuple[Any, VectorTimeStep, Any]]
 
-# From so many bytes an observation is large: then its network is dear, and so is the memory of a second copy.
+# Observations of at least this many bytes count as large: their network is expensive, and so is memory for a second
+# copy.
 LARGE_OBSERVATION = 1024
-# Values are computed in chunks of no more rows, and no more bytes of observations, than this.
+# Values are computed in chunks of at most this many rows, and at most this many bytes of observations.
 MOST_ROWS, MOST_BYTES = 16384, 2**25
 
 
 @struct
 class Rollout:
-    """What an update learns from. Every leaf has the leading axes (n_steps, num_envs).
+    """Steps that an update learns from. Every leaf has the leading axes (n_steps, num_envs).
 
     Attributes:
-      observation, action: what the policy saw and did.
-      log_prob, value: what it thought of that.
-      reward: as the policy sees it; where an episode was truncated, with the discounted value of its last observation
-        added.
-      advantage, returns: as `advantages` gives them, and their sum with the values.
+      observation, action: what the policy saw, and its action.
+      log_prob, value: the log-probability of the action, and the value of the observation.
+      reward: as the policy sees it; where an episode was truncated, plus the discounted value of its last observation.
+      advantage, returns: as `advantages` returns them, and their sum with the values.
     """
 
     observation: Observation
@@ -50,11 +50,11 @@ class Rollout:
     returns: jax.Array
 
     def layout(self, lanes: PartitionSpec, same: PartitionSpec) -> PartitionSpec:
-        """See Divisible."""
+        """Return the spec of all leaves: the environments are the second axis."""
         return PartitionSpec(None, *lanes)  # type: ignore[no-untyped-call]
 
     def of_one_device(self, mesh: Mesh) -> Rollout:
-        """See Divisible."""
+        """Return the device's part unchanged."""
         return self
 
 
@@ -71,23 +71,23 @@ def collect(
     gae_gamma: Any = None,
     sde_sample_freq: int = 1,
 ) -> tuple[CollectorState, Rollout, Any]:
-    """Act for `n_steps` steps in every environment.
+    """Act for `n_steps` steps in every environment, and compute advantages.
 
     Args:
       network: from parameters and observations to a distribution over actions and values.
       params: of the network.
       step: from the state of the environments and a batch of actions to the state, the VectorTimeStep as the policy
-        sees it, and whatever else is wanted of each step.
-      start: what the call before returned, or `CollectorState(state, timestep.observation)` after a reset.
+        sees it, and any further output of each step.
+      start: what the previous call returned, or `CollectorState(state, timestep.observation)` after a reset.
       key: a typed key, for the actions.
       n_steps: of each environment; static.
       gamma, gae_lambda: discount, and the lambda of generalized advantage estimation.
-      gae_gamma: the discount of the advantages, where it is another than that of the values behind a truncation.
-      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+      gae_gamma: the discount of the advantages, if it differs from the discount of the values behind a truncation.
+      sde_sample_freq: how many steps use the same noise: 1, except for state-dependent exploration.
 
     Returns:
-      Where to go on; the rollout; and what `step` gave besides, stacked. In a jitted function, what you do not use is
-      not computed.
+      The state to continue from; the rollout; and the further outputs of `step`, stacked. In a jitted function, results
+      that you do not use are not computed.
     """
     in_the_loop = _values_are_known_early(start.observation)
 
@@ -129,10 +129,10 @@ def collect(
 
 
 def _values_are_known_early(observation: Observation) -> bool:
-    """Whether values come from the loop over the steps.
+    """Return whether values are computed in the loop over the steps.
 
-    Values of small observations are cheapest for all steps at once. Those of large ones (images) come from the pass
-    that chooses the action, and those behind a truncation from the step that truncates, so that neither a second pass
+    Values of small observations are cheapest for all steps at once. Values of large ones (images) come from the pass
+    that chooses the action, and values behind a truncation from the step that truncates, so that neither a second pass
     nor a stack of last observations is needed. Not on a GPU, where a step cannot ask whether any episode was truncated
     without waiting for the host.
     """
@@ -144,7 +144,7 @@ def _values_are_known_early(observation: Observation) -> bool:
 def _values_behind(
     network: OnPolicyNetwork, params: Any, truncated: jax.Array, final_observation: Observation, like: jax.Array
 ) -> jax.Array:
-    """The values of last observations where an episode was truncated, else 0. As rare as a restart."""
+    """Return the values of last observations where an episode was truncated, else 0. As rare as a restart."""
     value: jax.Array = replace_lanes(
         lambda params, last: network.apply(params, last)[1],
         truncated,
@@ -156,7 +156,7 @@ def _values_behind(
 
 
 def _as_the_network_gives(observation: Any, params: Any) -> Any:
-    """Cast what a recurrent network remembers before the first step to the dtype of what it remembers after it."""
+    """Cast the recurrent states before the first step to the dtype of the recurrent states after it."""
     if not isinstance(observation, Recalled):
         return observation
     dtype = jax.tree.leaves(params)[0].dtype
@@ -167,7 +167,7 @@ def _as_the_network_gives(observation: Any, params: Any) -> Any:
 def _seen_next(
     network: Any, params: Any, seen: Observation, timestep: VectorTimeStep
 ) -> tuple[Observation, Observation]:
-    """The next observations and the last ones before a reset; with what is remembered then, if anything is."""
+    """Return the next observations and the last ones before a reset, with recurrent states if the network has any."""
     if not isinstance(seen, Recalled):
         return timestep.observation, timestep.final_observation
     memory = network.recall(params, seen)
@@ -176,47 +176,48 @@ def _seen_next(
 
 
 def masked_step(venv: VectorEnv, step: Step) -> Step:
-    """A step whose observations are Masked.
+    """Return a step whose observations are Masked.
 
     Args:
       venv: environments with `action_masks`.
-      step: of them, of a pair whose first part is their state.
+      step: a step of these environments, on a pair whose first part is their state.
     """
 
     def masked(state: Any, action: jax.Array) -> tuple[Any, VectorTimeStep, Any]:
         state, timestep, outputs = step(state, action)
-        # Of the last observation of an episode the value alone is asked, which does not depend on what is legal.
+        # The last observation of an episode needs no mask: only its value is used, which does not depend on legal
+        # actions.
         return state, timestep.replace(observation=masked_observation(venv, state, timestep.observation)), outputs
 
     return masked
 
 
 def masked_observation(venv: VectorEnv, state: tuple[Any, Any], observation: Arrays) -> Masked:
-    """An observation with the masks of a state, as that of `masked_step`."""
+    """Combine an observation with the masks of a state, as `masked_step` does."""
     return Masked(observation, action_masks(venv, state[0]))
 
 
 def _noise(
     network: OnPolicyNetwork, params: Any, observation: Observation, key: jax.Array, n_steps: int, sde_sample_freq: int
 ) -> jax.Array:
-    """The noise of every step of a rollout, in one draw."""
+    """Draw the noise of every step of a rollout at once."""
     distribution, _ = jax.eval_shape(network.apply, params, observation)
     noise: jax.Array = distribution.noise(key, -(-n_steps // sde_sample_freq))
     return noise if sde_sample_freq == 1 else noise[jnp.arange(n_steps) // sde_sample_freq]
 
 
 def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
-    """What `rows` gives for inputs with the leading axes (n_steps, num_envs), in as few chunks as memory allows.
+    """Apply `rows` to inputs with the leading axes (n_steps, num_envs), in as few chunks as memory allows.
 
     Args:
-      rows: from inputs with one leading axis to arrays with that axis, a row for a row.
+      rows: from inputs with one leading axis to arrays with that axis, row by row.
     """
     n_steps, num_envs = jax.tree.leaves(inputs)[0].shape[:2]
     row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs)) // (n_steps * num_envs)
     most = max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)) // num_envs)
     steps = max(size for size in range(1, n_steps + 1) if n_steps % size == 0 and (size <= most or size == 1))
     chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, steps * num_envs, *leaf.shape[2:]), inputs)
-    # One chunk stays outside of a loop, where XLA compiles it better.
+    # A single chunk stays outside of a loop, where XLA compiles it better.
     results = rows(jax.tree.map(lambda leaf: leaf[0], chunks)) if steps == n_steps else jax.lax.map(rows, chunks)
     lead = 1 if steps == n_steps else 2
     return jax.tree.map(lambda leaf: leaf.reshape(n_steps, num_envs, *leaf.shape[lead:]), results)
@@ -225,11 +226,11 @@ def in_chunks(rows: Callable[[Any], Any], inputs: Any) -> Any:
 def advantages(
     reward: jax.Array, value: jax.Array, done: jax.Array, last_value: jax.Array, gamma: Any, gae_lambda: Any
 ) -> jax.Array:
-    """Generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
+    """Compute advantages by generalized advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
     Args:
-      reward, value, done: (n_steps, num_envs). The reward of a truncated step must hold the value of what would have
-        followed; beyond an end nothing is looked at.
+      reward, value, done: (n_steps, num_envs). The reward of a truncated step must include the value of the state that
+        would have followed; steps beyond the end of an episode are ignored.
       last_value: (num_envs,), of the observation after the last step.
       gamma, gae_lambda: the discount of one step, and the weight of longer returns, 0 to 1.
 
@@ -250,9 +251,9 @@ def advantages(
 
 
 def explained_variance(rollout: Rollout, axis_name: str | None = None) -> jax.Array:
-    """The share of the returns' variance that the values foretold; 0 if the returns do not vary.
+    """Return the share of the returns' variance that the values predicted; 0 if the returns do not vary.
 
-    Never NaN, which `jax_debug_nans` would take for a fault.
+    Never NaN, which `jax_debug_nans` would report as an error.
     """
     variance = devices.var(rollout.returns, None, axis_name)
     share = 1 - devices.var(rollout.returns - rollout.value, None, axis_name) / jnp.where(variance == 0, 1, variance)

@@ -1,4 +1,4 @@
-"""A whole on-policy training as one program: rollouts and updates in turns."""
+"""A whole on-policy training as one compiled function, which alternates rollouts and updates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from jaxenvs.wrappers.action_masker import require_action_masks
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
 
-# From parameters, where collecting goes on from, and a key to where it ended, the rollout, and anything of its steps.
+# Collects a rollout: from parameters, the collector's state and a key to the next state, the rollout, and its steps.
 Collect = Callable[[Any, CollectorState, jax.Array], tuple[CollectorState, Rollout, Any]]
-# From a key to the next one, that of the rollout, and that of the update.
+# Splits a key into the next key, the key of the rollout, and the key of the update.
 Split = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
@@ -52,7 +52,7 @@ def iterate(
 
 
 def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | None = None) -> TrainingState:
-    """See Training.init."""
+    """Return the state before the first iteration, for `Training.init`."""
     settings: Any = training.algorithm
     training = _with_masks(training)
     params, collector, key = start(training, key, params)
@@ -82,7 +82,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
 def advance(
     training: Training, state: TrainingState, num_iterations: int, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
-    """See `jaxenvs.learn.training.advance`."""
+    """Run iterations of an on-policy training, for `jaxenvs.learn.training.advance`."""
     optimizers = training.algorithm.optimizers(training.optimizer)
     training = _with_masks(training)
     axis_name = training.algorithm.axis_name
@@ -123,19 +123,19 @@ def advance(
 
 
 def in_three(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The Split of `advance`."""
+    """Split a key at once, as `advance` does."""
     key, collect_key, update_key = jax.random.split(key, 3)
     return key, collect_key, update_key
 
 
 def in_turn(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The Split of a rollout and of an update that are compiled functions of their own, as in `bridge`."""
+    """Split a key as a rollout and an update do that are two separate compiled functions, as in `bridge`."""
     key, collect_key = jax.random.split(key)
     key, update_key = jax.random.split(key)
     return key, collect_key, update_key
 
 
 def _with_masks(training: Training) -> Training:
-    """With environments that have masks, where the algorithm asks for them."""
+    """Return the training with environments that have action masks, if the algorithm needs them."""
     masks = training.algorithm.MASKS  # type: ignore[attr-defined]
     return training.replace(venv=require_action_masks(training.venv)) if masks else training

@@ -1,4 +1,4 @@
-"""PPO without illegal actions (Huang and Ontañón 2022, https://arxiv.org/abs/2006.14171), as sb3-contrib's."""
+"""PPO without illegal actions (Huang and Ontañón 2022, https://arxiv.org/abs/2006.14171), as in sb3-contrib."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from jaxenvs.learn.on_policy.ppo import PPO
 
 @struct
 class MaskablePPO(PPO):
-    """PPO on observations that are Masked: the network gives illegal actions no chance, and learns nothing of them.
+    """PPO on Masked observations: illegal actions have zero probability, and the network learns nothing from them.
 
-    A Training finds the masks by `action_masks(state)` of the environment, `info["action_mask"]`, or the `action_mask`
-    of an observation that is a dict. Actions are of a Discrete, MultiDiscrete or MultiBinary space.
+    Use it where the legal actions depend on the state. A Training takes the masks from `action_masks(state)` of the
+    environment, from `info["action_mask"]`, or from the entry `action_mask` of a dict observation. The action space is
+    Discrete, MultiDiscrete or MultiBinary.
     """
 
     MASKS: ClassVar[bool] = True

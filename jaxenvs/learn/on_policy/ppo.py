@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347), as Stable-Baselines3's."""
+"""Proximal policy optimization (Schulman et al. 2017, https://arxiv.org/abs/1707.06347), as in Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.optimization import descend, ravel
 
-# What a gradient step reports, in this order.
+# The statistics of a gradient step, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
 
 
 @struct
 class PPO(OnPolicySettings):
-    """Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
+    """Proximal policy optimization (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).
 
-    Its settings are those of OnPolicySettings, with SB3's defaults, and:
+    The usual first choice for fast environments, with discrete or continuous actions. Its settings are the attributes
+    of OnPolicySettings, with SB3's defaults, and:
 
     Attributes:
-      batch_size, n_epochs: of the minibatches, of which the last of an epoch may be smaller; passes over a rollout.
+      batch_size, n_epochs: size of the minibatches, of which the last of an epoch may be smaller; passes over a
+        rollout.
       clip_range: of the probability ratio; a float, or an array with one for each iteration.
       clip_range_vf: of the change of a value; likewise, or None for no clipping.
-      target_kl: an update ends before the step at which the policy is 1.5 times as far away; or None.
+      target_kl: an update ends before the step at which the KL divergence exceeds 1.5 times this value; or None.
     """
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
@@ -58,16 +60,16 @@ class PPO(OnPolicySettings):
         key: jax.Array,
         permutations: jax.Array | None = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
-        """All epochs over a rollout.
+        """Run all epochs of gradient steps on a rollout.
 
         Args:
-          permutations: (n_epochs, n_steps * num_envs), the order of each epoch, where step t of environment i is
-            t * num_envs + i. If not given, drawn from `key`. Over an axis: those of this device's environments.
+          permutations: (n_epochs, n_steps * num_envs), the order of each epoch, where step t of environment i is t *
+            num_envs + i. If not given, drawn from `key`. Over an axis: the order of this device's environments.
 
         Returns:
-          The state, and metrics: means over the gradient steps, but `approx_kl` over those of the last epoch and
-          `loss` of the last; `explained_variance`; `epochs`, how many were begun; and `stopped_at_kl`, the divergence
-          at which the update ended early, else 0.
+          The state, and metrics: means over the gradient steps, except that `approx_kl` is the mean over the last epoch
+            and `loss` the value of the last step; `explained_variance`; `epochs`, how many were begun; and
+            `stopped_at_kl`, the divergence at which the update ended early, else 0.
         """
         params, unravel = ravel(state.params[POLICY])
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
@@ -76,7 +78,7 @@ class PPO(OnPolicySettings):
         num_full, remainder = divmod(size, batch_size)
 
         def prepare(rows: jax.Array) -> tuple[jax.Array, Rollout]:
-            """Minibatches of the given rows, (..., batch_size), without the observations, which may be large."""
+            """Take minibatches of the given rows, (..., batch_size), without the observations, which may be large."""
             batch = jax.tree.map(lambda leaf: leaf[rows], dataclasses.replace(data, observation=None, reward=None))
             if self.normalize_advantage and rows.shape[-1] * devices.axis_size(self.axis_name) > 1:
                 advantage = batch.advantage - devices.mean(batch.advantage, -1, self.axis_name, keepdims=True)
@@ -125,7 +127,7 @@ class PPO(OnPolicySettings):
         Args:
           unravel: from the vector of the parameters to the parameters.
           batch: a minibatch.
-          carry: the vector of the parameters, the state of its optimizer, and whether the update goes on.
+          carry: the vector of the parameters, the state of its optimizer, and whether the update continues.
 
         Returns:
           The next carry; the STATISTICS of the minibatch, and whether the step took place.
@@ -152,7 +154,7 @@ class PPO(OnPolicySettings):
 
         def try_descent() -> Any:
             descended, statistics = descent()
-            # At which all devices end the update together.
+            # With the mean, all devices end the update at the same step.
             statistics = devices.pmean(statistics, self.axis_name)
             # Not `<=`: as in SB3, a divergence of NaN does not end the update.
             near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
@@ -166,11 +168,11 @@ class PPO(OnPolicySettings):
         return after, (statistics, going)
 
     def _orders(self, key: jax.Array, n_steps: int, num_envs: int) -> jax.Array:
-        """The order of the rows in each epoch, as `update` takes it."""
+        """Draw the order of the rows in each epoch, as `update` takes it."""
         return jax.vmap(lambda key: permutation(key, n_steps * num_envs))(jax.random.split(key, self.n_epochs))
 
     def _judge(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
-        """The distributions over actions and the values of a minibatch."""
+        """Return the distributions over actions and the values of a minibatch."""
         return network.apply(params, batch.observation)
 
     def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
@@ -183,7 +185,7 @@ class PPO(OnPolicySettings):
         clipped = _clamp(ratio, 1 - self.clip_range, 1 + self.clip_range)
         if self.clip_range_vf is not None:
             value = batch.value + _clamp(value - batch.value, -self.clip_range_vf, self.clip_range_vf)
-        # The means of all of these in one reduction, because with a small batch each costs a kernel or two.
+        # Take the means of all of these in one reduction, because with a small batch each costs a kernel or two.
         terms = [
             -jnp.minimum(batch.advantage * ratio, batch.advantage * clipped),
             (batch.returns - value) ** 2,
@@ -197,15 +199,16 @@ class PPO(OnPolicySettings):
 
 
 def _clamp(x: jax.Array, low: Any, high: Any) -> jax.Array:
-    """jnp.clip with PyTorch's gradient, which is 1 at the bounds too: a clip range of 0 leaves the first step whole."""
+    """Clip with PyTorch's gradient, which is 1 at the bounds too: a clip range of 0 keeps the first step's gradient."""
     return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
 def permutation(key: jax.Array, size: int) -> jax.Array:
-    """A random order of 0, ..., size - 1: int32 (size,).
+    """Draw a random order of 0, ..., size - 1: int32 (size,).
 
-    One sort of integers, random bits above and the number itself below, is a third of the time of a sort by random
-    keys. Where the bits above are equal the smaller number comes first, so there must be enough of them.
+    One sort of integers, with random high bits and the number itself in the low bits, takes a third of the time of a
+    sort by random keys. Where the random bits are equal, the smaller number comes first, so there must be enough of
+    them.
     """
     bits_below = max(size - 1, 1).bit_length()
     bits = jax.random.bits(key, (size,), jnp.uint32)
@@ -216,12 +219,12 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
 
 
 def _metrics(statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
-    """What is logged of an update.
+    """Return the metrics of an update.
 
     Args:
       statistics: of each gradient step, (n_epochs, steps, len(STATISTICS)).
-      took_place: whether it did.
-      going: whether the last one did not end the update.
+      took_place: whether each step took place.
+      going: whether the last step did not end the update.
     """
     weight = took_place.astype(statistics.dtype)
     count = weight.sum()

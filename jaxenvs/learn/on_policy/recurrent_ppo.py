@@ -1,4 +1,4 @@
-"""PPO with a memory, as sb3-contrib's RecurrentPPO: minibatches are sequences, and begin with what was remembered."""
+"""Recurrent PPO, as in sb3-contrib: minibatches are sequences that start from stored recurrent states."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from jaxenvs.learn.on_policy.ppo import PPO
 
 @struct
 class RecurrentPPO(PPO):
-    """PPO on observations that are Recalled, of a network with a memory, as learn.RecurrentActorCritic.
+    """PPO with a recurrent network, as learn.RecurrentActorCritic, whose observations are Recalled.
 
-    All steps of one environment stand in a row, then those of the next; an epoch begins somewhere in there and goes
-    round, and is cut into minibatches. Within each, gradients go back through time to where an episode, an environment
-    or the minibatch begins.
+    Use it where an observation does not show the whole state. All steps of one environment are lined up, followed by
+    the steps of the next environment; an epoch begins at a random position, wraps around, and is cut into minibatches.
+    Within each minibatch, gradients flow back through time to where an episode, an environment or the minibatch begins.
     """
 
     n_steps: int = static(default=128)
     batch_size: int = static(default=128)
 
     def check_network(self, network: object) -> None:
-        """Refuse what the algorithm cannot train.
+        """Raise unless the network has recurrent states.
 
         Raises:
-          TypeError: it has no memory.
+          TypeError: it has none.
         """
         super().check_network(network)
         if not callable(getattr(network, "recall", None)):
@@ -49,10 +49,10 @@ class RecurrentPPO(PPO):
         key: jax.Array,
         permutations: jax.Array | None = None,
     ) -> tuple[LearnerState, dict[str, Any]]:
-        """As PPO's.
+        """Run all epochs of gradient steps on a rollout, as PPO does.
 
         Args:
-          permutations: as `in_rows` gives them.
+          permutations: as `in_rows` returns them.
         """
         seen: Any = rollout.observation  # Recalled
         is_first = jnp.arange(seen.episode_start.shape[0])[:, None] == 0
@@ -70,7 +70,7 @@ class RecurrentPPO(PPO):
 
 
 def in_rows(begin: jax.Array, n_steps: int, num_envs: int) -> jax.Array:
-    """The order of an epoch that begins at one of the steps that stand in a row, for each of `begin`.
+    """Return the order of an epoch over the lined-up steps, for each starting position in `begin`.
 
     Returns:
       int32 (epochs, n_steps * num_envs), where step t of environment i is t * num_envs + i.

@@ -1,4 +1,4 @@
-"""What the settings of on-policy algorithms share."""
+"""Base class of the settings of on-policy algorithms."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from jaxenvs.learn.settings import Settings
 
 @struct
 class OnPolicySettings(Settings):
-    """What on-policy algorithms share.
+    """Base class of the settings of on-policy algorithms.
 
     Attributes:
       n_steps: of each environment in one rollout.
       learning_rate: a float; or, for a Training, an array with one for each iteration.
       gamma, gae_lambda: discount and the lambda of generalized advantage estimation.
       ent_coef, vf_coef: weights of entropy and value loss.
-      max_grad_norm: longer gradients are scaled down to it.
-      normalize_advantage: to mean 0 and deviation 1, in each batch.
-      sde_sample_freq: so many steps use the same noise: 1, but for state-dependent exploration.
+      max_grad_norm: longer gradients are scaled down to this norm.
+      normalize_advantage: whether advantages are normalized to mean 0 and standard deviation 1, in each batch.
+      sde_sample_freq: how many steps use the same noise: 1, except for state-dependent exploration.
     """
 
     RANGES: ClassVar[dict[str, tuple[float, float]]] = Settings.RANGES | {
@@ -40,7 +40,7 @@ class OnPolicySettings(Settings):
     COUNTS: ClassVar[tuple[str, ...]] = ("n_steps", "sde_sample_freq")
     NETWORKS: ClassVar[tuple[str, ...]] = (POLICY,)
     OPTIMIZER: ClassVar[optax.GradientTransformation] = ADAM
-    # Whether observations are Masked.
+    # Whether the algorithm takes Masked observations.
     MASKS: ClassVar[bool] = False
 
     n_steps: int = static(default=2048)
@@ -69,8 +69,11 @@ class OnPolicySettings(Settings):
         """Learn from one rollout. A pure function of the settings and its arguments.
 
         Args:
-          network: parameters and observations to a distribution over actions and values.
-          optimizers: as `settings.optimizers()` gives them.
+          network: from parameters and observations to a distribution over actions and values.
+          optimizers: as `settings.optimizers()` returns them.
+          state: the parameters and the states of their optimizers.
+          rollout: as `collect` returns it.
+          key: a typed key, for shuffling.
 
         Returns:
           The next state, and metrics with SB3's names and meanings.
@@ -78,7 +81,7 @@ class OnPolicySettings(Settings):
         raise NotImplementedError(f"{type(self).__name__} does not define update.")
 
     def check_devices(self, num_devices: int, num_envs: int) -> None:
-        """See Settings."""
+        """Raise where several devices cannot share the environments and the minibatches equally."""
         super().check_devices(num_devices, num_envs)
         batch_size = getattr(self, "batch_size", None)  # A2C has none
         if batch_size is not None:

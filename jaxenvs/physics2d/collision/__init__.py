@@ -1,1 +1,1 @@
-"""Where bodies are, come near and touch: all that is geometry alone, as in Box2D's folder `collision`."""
+"""Geometry of bodies: frames, near pairs and points of contact, as in Box2D's folder `collision`."""

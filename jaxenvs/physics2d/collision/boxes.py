@@ -1,4 +1,4 @@
-"""Boxes that stand still, parallel to the axes: where they touch a polygon (`b2CollidePolygons`)."""
+"""Static boxes, parallel to the axes: their points of contact with a polygon (`b2CollidePolygons`)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _NORMALS = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)], np.float32)  # of the si
 
 
 def box_rows(boxes: jax.Array) -> jax.Array:
-    """Corners (N, 8) of boxes (N, 4), left, bottom, right, top [m]: from the lower right, counter-clockwise."""
+    """Return corners (N, 8) of boxes (N, 4), left, bottom, right, top [m]: counter-clockwise from the lower right."""
     left, bottom, right, top = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
     return jnp.stack([right, bottom, right, top, left, top, left, bottom], axis=1)
 
 
 def edge_rows(edges: jax.Array) -> jax.Array:
-    """Edges (N, 4) as rows (N, 8) beside boxes: their other corners are copies of the first, which win no tie."""
+    """Return edges (N, 4) as rows (N, 8) beside boxes: the other corners are copies of the first, which win no tie."""
     return jnp.concatenate([edges, edges[:, :2], edges[:, :2]], axis=1)
 
 
 class _Shape(NamedTuple):
-    """A polygon in the world: arrays (V,), of which those of a box end with copies of the first."""
+    """Polygon in world coordinates: arrays (V,); the arrays of a box end with copies of the first corner."""
 
     x: Any
     y: Any
-    normal_x: Any  # of the side from a vertex to the next
+    normal_x: Any  # of the side from a vertex to the next one
     normal_y: Any
     after: Any  # number of the vertex after each
     before: Any
@@ -43,12 +43,12 @@ class _Shape(NamedTuple):
 
 
 def collide_box(world: World, body: jax.Array, corners: jax.Array, frame: Frame) -> Manifold:
-    """The points of a body and a box, as `narrow_phase.collide` gives those of an edge.
+    """Return the manifold of a body and a box, as `narrow_phase.collide` does for an edge.
 
     Args:
-      body: its number.
+      body: the number of the body.
       corners: (8,), of the box.
-      frame: the body's.
+      frame: the body's frame.
     """
     vertices, normals = row(world.vertices, body), row(world.normals, body)
     polygon, box = _polygon(world, body, vertices, normals, frame), _box(corners, vertices.shape[0])
@@ -103,9 +103,9 @@ def _pair(first: _Shape, second: _Shape) -> _Shape:
 
 
 def _farthest_side(first: _Shape, second: _Shape) -> tuple[jax.Array, jax.Array]:
-    """The side of the first that separates the two most, and by how much [m] (`b2FindMaxSeparation`).
+    """Return the side of the first shape that separates the two most, and the distance [m] (`b2FindMaxSeparation`).
 
-    Found by climbing, from the side that looks most to the other's middle: it may be the best of its surroundings only.
+    The search climbs from the side that faces the other's middle most: the result may be only a local maximum.
     """
     x, y = second.x[None] - first.x[:, None], second.y[None] - first.y[:, None]
     separations = jnp.min(first.normal_x[:, None] * x + first.normal_y[:, None] * y, axis=1)

@@ -1,8 +1,8 @@
-"""Which pairs of a body and an edge there are, in the order in which Box2D lists them (`b2BroadPhase.cpp`).
+"""Pairs of a body and an edge that are near, in the order in which Box2D lists them (`b2BroadPhase.cpp`).
 
-A pair is made when the fat boxes of the two begin to overlap, and goes to the head of the list; it is dropped when they
-no longer do. New pairs of one search are made by edge, then by body, as the numbers of proxies grow as these are made.
-The tree in which Box2D looks for them has no other effect.
+A pair is created when the fat boxes of the two begin to overlap, and is put at the head of the list; it is dropped when
+they no longer do. New pairs of one search are created by edge, then by body, because proxies are numbered in the order
+of their creation. The tree in which Box2D searches for pairs has no other effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxenvs.physics2d.world import Pairs, World
 
 
 def no_pairs(world: World) -> Pairs:
-    """An empty table."""
+    """Return an empty table."""
     return Pairs(
         key=jnp.full(world.pairs, -1, jnp.int32),
         count=jnp.zeros(world.pairs, jnp.int32),
@@ -29,39 +29,39 @@ def no_pairs(world: World) -> Pairs:
 
 
 def number_of(pairs: Pairs) -> jax.Array:
-    """How many there are, int32."""
+    """Return the number of pairs, int32."""
     return jnp.sum(pairs.key >= 0, dtype=jnp.int32)
 
 
 def edge_boxes(edges: jax.Array, margin: np.float32 = RADIUS + FAT_MARGIN) -> jax.Array:
-    """The boxes (E, 4) of edges (E, 4 or 8): left, bottom, right, top."""
+    """Return the boxes (E, 4) of edges (E, 4 or 8): left, bottom, right, top."""
     x, y = edges[:, 0::2], edges[:, 1::2]
     return jnp.stack([x.min(1) - margin, y.min(1) - margin, x.max(1) + margin, y.max(1) + margin], axis=1)
 
 
 def overlap(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Whether boxes (..., 4) have a point in common."""
+    """Return whether boxes (..., 4) have a point in common."""
     return (b[..., 0] <= a[..., 2]) & (b[..., 1] <= a[..., 3]) & (a[..., 0] <= b[..., 2]) & (a[..., 1] <= b[..., 3])
 
 
 def tight_box(vertices: Any, frame: Frame) -> jax.Array:
-    """The box (4,) of a polygon (V, 2) with its skin."""
+    """Return the box (4,) of a polygon (V, 2) with its skin."""
     x, y = frame.place(vertices[..., 0], vertices[..., 1])
     return jnp.stack([jnp.min(x) - RADIUS, jnp.min(y) - RADIUS, jnp.max(x) + RADIUS, jnp.max(y) + RADIUS])
 
 
 def swept_box(vertices: Any, before: Frame, now: Frame) -> jax.Array:
-    """The box (4,) of a polygon where it was and where it is."""
+    """Return the box (4,) that contains a polygon both before and after a motion."""
     a, b = tight_box(vertices, before), tight_box(vertices, now)
     return jnp.concatenate([jnp.minimum(a[:2], b[:2]), jnp.maximum(a[2:], b[2:])])
 
 
 def fat_box(world: World, body: Any, fat: jax.Array, before: Any, now: Any) -> tuple[jax.Array, jax.Array]:
-    """The fat box (4,) of a body after a motion, and whether it is another than before (`b2Fixture::Synchronize`).
+    """Return the fat box (4,) of a body after a motion, and whether it has changed (`b2Fixture::Synchronize`).
 
     Args:
-      fat: the one before.
-      before, now: x and y of the centre of mass, and the angle.
+      fat: the previous fat box.
+      before, now: x and y of the center of mass, and the angle.
     """
     center, vertices = row(world.center, body), row(world.vertices, body)
     start, end = (frame(x, y, angle, center) for x, y, angle in (before, now))
@@ -73,14 +73,14 @@ def fat_box(world: World, body: Any, fat: jax.Array, before: Any, now: Any) -> t
 
 
 def candidates(world: World, fat: jax.Array, boxes: jax.Array, has_moved: jax.Array) -> jax.Array:
-    """bool (E * B,), by key: the pairs of bodies that have moved with edges whose box theirs overlaps."""
+    """Return, bool (E * B,) by key, the pairs of bodies that have moved with edges whose box overlaps theirs."""
     return (overlap(fat[None], boxes[:, None]) & has_moved[None]).reshape(-1)
 
 
 def add_pairs(pairs: Pairs, found: jax.Array) -> tuple[Pairs, jax.Array]:
-    """The pairs with those of `found` that are not among them, and how many these are.
+    """Add the pairs of `found` that the table lacks; return the table, and how many were added.
 
-    A table that is full loses its oldest pair.
+    A full table loses its oldest pair.
     """
     keys = np.arange(found.shape[0], dtype=np.int32)
     last = np.int32(found.shape[0])

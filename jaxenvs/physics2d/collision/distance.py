@@ -1,4 +1,4 @@
-"""The distance of an edge and a polygon, by GJK with a cached simplex (`b2Distance.cpp`), without their skins."""
+"""Distance of an edge and a polygon, by GJK with a cached simplex (`b2Distance.cpp`), without their skins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Simplex(NamedTuple):
     """Up to three pairs of a vertex of the edge and one of the polygon, with which the next search begins.
 
     Attributes:
-      metric: its length or area, by which an old one is known.
+      metric: its length or area, by which an outdated one is recognized.
       count: int32.
       a, b: int32 (3,), numbers of vertices of the edge and of the polygon.
     """
@@ -32,19 +32,19 @@ def no_simplex() -> Simplex:
 
 
 def farthest(points: Any, x: Any, y: Any) -> jax.Array:
-    """The number of the point, of a pair of arrays of x and y, that lies farthest in a direction; the first of them."""
+    """Return the number of the point, from arrays of x and y, that is farthest in a direction; the first of several."""
     return first_least(-(points[0] * x + points[1] * y))
 
 
 def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simplex]:
-    """The distance [m], 0 where they overlap, and the simplex that gave it.
+    """Return the distance [m], 0 where the shapes overlap, and its simplex.
 
     Args:
-      edge, polygon: pairs of arrays, x and y of the vertices in the world.
+      edge, polygon: pairs of arrays, x and y of the vertices in world coordinates.
     """
 
     def vertices(simplex: Simplex) -> list[tuple[Any, Any]]:
-        """Those of the difference, of the simplex."""
+        """Return the vertices of the difference of the shapes that the simplex selects."""
         return [
             (polygon[0][simplex.b[i]] - edge[0][simplex.a[i]], polygon[1][simplex.b[i]] - edge[1][simplex.a[i]])
             for i in range(3)
@@ -69,7 +69,7 @@ def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simp
         simplex, weights = _reduce(simplex, vertices(simplex))
         p, q, _ = vertices(simplex)
         e = _minus(q, p)
-        is_left = e[1] * p[0] - e[0] * p[1] > 0  # where the origin is
+        is_left = e[1] * p[0] - e[0] * p[1] > 0  # whether the origin is on the left
         x = jnp.where(simplex.count == 1, -p[0], jnp.where(is_left, -e[1], e[1]))
         y = jnp.where(simplex.count == 1, -p[1], jnp.where(is_left, e[0], -e[0]))
         is_there = (simplex.count == 3) | (x * x + y * y < EPSILON * EPSILON)
@@ -94,8 +94,8 @@ def distance(simplex: Simplex, edge: Any, polygon: Any) -> tuple[jax.Array, Simp
     return gap, simplex._replace(metric=metric(simplex))
 
 
-# Regions of a triangle: a corner, a side, the inside. How many vertices are left in each, and which come first and
-# second: where the side from 2 to 3 is nearest, the third takes the place of the first.
+# Regions of a triangle: a corner, a side, the inside. The arrays hold how many vertices are left in each region, and
+# which come first and second: where the side from 2 to 3 is nearest, the third vertex replaces the first.
 _CORNER1, _SIDE12, _SIDE13, _CORNER2, _CORNER3, _SIDE23, _INSIDE = range(7)
 _COUNT = np.array([1, 2, 2, 1, 1, 2, 3], np.int32)
 _FIRST = np.array([0, 0, 0, 1, 2, 2, 0], np.int32)
@@ -103,7 +103,7 @@ _SECOND = np.array([1, 1, 2, 1, 1, 1, 1], np.int32)
 
 
 def _reduce(simplex: Simplex, vertices: Any) -> tuple[Simplex, tuple[Any, Any]]:
-    """The part of a simplex that is nearest to the origin, and the weights of its first two vertices."""
+    """Return the part of a simplex that is nearest to the origin, and the weights of its first two vertices."""
     p1, p2, p3 = vertices
     e12, e13, e23 = _minus(p2, p1), _minus(p3, p1), _minus(p3, p2)
     d12_1, d12_2 = _dot(p2, e12), -_dot(p1, e12)

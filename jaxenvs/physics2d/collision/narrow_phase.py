@@ -1,4 +1,4 @@
-"""Where an edge and a polygon touch (`b2CollideEdgeAndPolygon`, for an edge without neighbours)."""
+"""Points of contact of an edge and a polygon (`b2CollideEdgeAndPolygon`, for an edge without neighbors)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxenvs.physics2d.geometry import Frame, Vector, first_least, row
 from jaxenvs.physics2d.kernels import once
 from jaxenvs.physics2d.world import World
 
-# Kinds of features in the id of a point, and where they stand in it.
+# Kinds of features in the id of a point, at their positions in it.
 FACE_OF_EDGE, FACE_OF_POLYGON = np.int32(1 << 16), np.int32(1 << 24)
 
 
@@ -24,10 +24,10 @@ class Manifold:
 
     Attributes:
       on_polygon: bool, the reference is a side of the polygon, not the edge. Then normal and plane are in the frame of
-        the body and points in the world's; else the other way round.
+        the body, and points in world coordinates; else the other way round.
       count: int32, 0 to 2.
       point: (2, 2).
-      id: int32 (2,), the features that meet in a point: by it, a point is known again in the next step.
+      id: int32 (2,), the features that meet in a point, by which the next step recognizes the point.
       normal: (2,), of the reference, outwards.
       plane: (2,), a point on the reference.
     """
@@ -41,7 +41,7 @@ class Manifold:
 
 
 def no_manifolds(number: int) -> Manifold:
-    """A table of empty ones."""
+    """Return a table of empty manifolds."""
     return Manifold(
         on_polygon=jnp.zeros(number, bool),
         count=jnp.zeros(number, jnp.int32),
@@ -53,19 +53,19 @@ def no_manifolds(number: int) -> Manifold:
 
 
 def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Manifold:
-    """The points of a body and an edge.
+    """Return the manifold of a body and an edge.
 
     Args:
-      body: its number.
+      body: the number of the body.
       edge: (4,), from x, y to x, y.
-      frame: the body's.
+      frame: the body's frame.
     """
     ax, ay, bx, by = edge[0], edge[1], edge[2], edge[3]
     vertices, normals = row(world.vertices, body), row(world.normals, body)
     following = row(world.next_vertex, body)
     (vx, vy), (mx, my) = frame.place(vertices[:, 0], vertices[:, 1]), frame.turn(normals[:, 0], normals[:, 1])
 
-    # The edge's normal to the side of the polygon.
+    # The edge's normal on the polygon's side.
     ex, ey = bx - ax, by - ay
     scale = 1 / jnp.sqrt(ex * ex + ey * ey)
     ex, ey = scale * ex, scale * ey
@@ -74,7 +74,7 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     is_front = ey * (cx - ax) - ex * (cy - ay) >= 0
     nx, ny = jnp.where(is_front, ey, -ey), jnp.where(is_front, -ex, ex)
 
-    # The reference is what separates the two more; in doubt the edge.
+    # The reference is the feature that separates the two shapes more; the edge if both are similar.
     of_edge = jnp.min(nx * (vx - ax) + ny * (vy - ay))
     of_sides = jnp.minimum(-mx * (vx - ax) - my * (vy - ay), -mx * (vx - bx) - my * (vy - by))
     side = first_least(-of_sides)
@@ -85,7 +85,7 @@ def collide(world: World, body: jax.Array, edge: jax.Array, frame: Frame) -> Man
     there = following[here]
 
     (px, py), (qx, qy) = (vx[here], vy[here]), (vx[there], vy[there])
-    # Clip the other one's segment by both ends of the reference.
+    # Clip the other shape's segment by both ends of the reference.
     sx, sy = jnp.where(on_polygon, ax, px), jnp.where(on_polygon, ay, py)
     tx, ty = jnp.where(on_polygon, bx, qx), jnp.where(on_polygon, by, qy)
     of_corner = jnp.where(on_polygon, FACE_OF_POLYGON, FACE_OF_EDGE)
@@ -121,14 +121,14 @@ def manifold_of(
     plane: jax.Array,
     frame: Frame,
 ) -> Manifold:
-    """What is close to the reference of a segment that was clipped by both of its ends.
+    """Return the manifold of the points of a clipped segment that are close to the reference.
 
     Args:
-      is_left: whether there is anything of it.
-      normal, low: of the reference in the world, and its first end.
+      is_left: whether anything of the segment is left.
+      normal, low: of the reference in world coordinates, and its first end.
       own_normal: (2,), if the reference is the polygon's: its normal in the frame of the body.
       on_polygon, plane: as in a Manifold.
-      frame: the body's.
+      frame: the body's frame.
     """
     points, ids, is_close = [], [], []
     for (x, y), id in zip(segment[:2], segment[2:], strict=True):
@@ -150,7 +150,7 @@ def manifold_of(
 def clip(
     segment: Segment, normal: Vector, end: Vector, end_id: jax.Array, margin: float = 0.0
 ) -> tuple[Segment, jax.Array]:
-    """What of a segment lies behind an end of the reference, and whether two points are left (b2ClipSegmentToLine).
+    """Clip a segment by an end of the reference; also return whether two points are left (b2ClipSegmentToLine).
 
     Args:
       segment: two points, and their ids.
@@ -163,7 +163,7 @@ def clip(
     keeps0, keeps1, crosses = d0 <= 0, d1 <= 0, d0 * d1 < 0
     share = d0 / jnp.where(crosses, d0 - d1, 1)
     x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-    id = end_id + (id0 & 0xFF00) + FACE_OF_POLYGON  # a vertex of the reference on a face of the other
+    id = end_id + (id0 & 0xFF00) + FACE_OF_POLYGON  # a vertex of the reference on a face of the other shape
     both = keeps0 & keeps1
     clipped = (
         (jnp.where(keeps0, x0, x1), jnp.where(keeps0, y0, y1)),
@@ -176,5 +176,5 @@ def clip(
 
 
 def swapped(id: jax.Array) -> jax.Array:
-    """An id with the features of the two shapes exchanged."""
+    """Return an id with the features of the two shapes exchanged."""
     return ((id >> 8) & 0xFF) + ((id & 0xFF) << 8) + (((id >> 24) & 0xFF) << 16) + (((id >> 16) & 0xFF) << 24)

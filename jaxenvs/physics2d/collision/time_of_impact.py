@@ -1,7 +1,7 @@
-"""When a polygon that moves comes to touch an edge (`b2TimeOfImpact.cpp`): conservative advancement.
+"""Time at which a moving polygon touches an edge (`b2TimeOfImpact.cpp`): conservative advancement.
 
-The time is not the exact root of the distance but the iterate that comes near enough first. Which one that is depends
-on the way there, so this goes the same way: GJK, an axis that separates, the deepest point at the end of the motion,
+The time is not the exact root of the distance but the first iterate that is near enough. Which iterate that is depends
+on the path, so this takes the same path as Box2D: GJK, a separating axis, the deepest point at the end of the motion,
 and bisection and secant in turn.
 """
 
@@ -28,7 +28,7 @@ from jaxenvs.physics2d.geometry import Frame, Number, Vector, frame
 
 
 class Sweep(NamedTuple):
-    """A motion from time 0 to 1: x, y and angle of the centre of mass before and after, and that centre in the body."""
+    """Motion from time 0 to 1: x, y and angle of the center of mass before and after, and the center in the body."""
 
     before: tuple[Number, Number, Number]
     after: tuple[Number, Number, Number]
@@ -40,24 +40,24 @@ class Sweep(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """A direction that separates the two, and what it was made of: two vertices, the edge, or a side of the polygon."""
+    """Separating axis, and what it was made of: two vertices, the edge, or a side of the polygon."""
 
     kind: Number
-    x: Number  # in the world, or for a side in the body
+    x: Number  # in world coordinates, or for a side in the body's frame
     y: Number
     point: Vector  # on the edge or the side
 
 
 _VERTICES, _EDGE, _SIDE = range(3)
 
-# How a search ended, or that it goes on.
+# The result of a search, or that it continues.
 _GOES_ON, _TOUCHES, _NEVER = range(3)
 
 _FAR, _NEAR = TARGET_SEPARATION + TARGET_TOLERANCE, TARGET_SEPARATION - TARGET_TOLERANCE
 
 
 def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[jax.Array, jax.Array]:
-    """Whether the polygon comes to touch the edge, and when, from 0 to 1.
+    """Return whether the polygon touches the edge during the motion, and when, from 0 to 1.
 
     Args:
       edge: (4,), from x, y to x, y, or the corners of a box, (8,).
@@ -71,7 +71,7 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
     corners = vertices[:, 0], vertices[:, 1]
 
     def separation(axis: _Axis, time: Any, a: Any, b: Any) -> Any:
-        """Of vertex a of the edge and b of the polygon, along the axis."""
+        """Return the distance of vertex a of the edge and b of the polygon, along the axis."""
         at = sweep.at(time)
         nx, ny = _normal(axis, at)
         bx, by = at.place(corners[0][b], corners[1][b])
@@ -82,7 +82,7 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
         return x * nx + y * ny
 
     def deepest(axis: _Axis, time: Any) -> tuple[Any, Any]:
-        """The vertices of edge and polygon that are nearest along the axis."""
+        """Return the vertices of edge and polygon that are nearest along the axis."""
         at = sweep.at(time)
         nx, ny = _normal(axis, at)
         sign = jnp.where(axis.kind == _SIDE, -1, 1)
@@ -129,12 +129,12 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
 def _root(
     separation: Callable[[Any], Any], early: Any, late: Any, at_early: Any, at_late: Any, is_found: Any
 ) -> tuple[Any, Any]:
-    """When the separation is that of a touch, by bisection and secant in turn; and whether that was found.
+    """Find the time of a touch, by bisection and secant in turn; also return whether it was found.
 
     Args:
       separation: at a time.
       early, late: the times between which the root is; `at_early`, `at_late`: the separations then.
-      is_found: with True there is nothing to find.
+      is_found: if True, there is nothing to find.
     """
 
     def halve(carry: Any) -> Any:
@@ -160,14 +160,14 @@ def _root(
 
 
 def _normal(axis: _Axis, at: Frame) -> Vector:
-    """The axis in the world."""
+    """Return the axis in world coordinates."""
     x, y = at.turn(axis.x, axis.y)
     on_side = axis.kind == _SIDE
     return jnp.where(on_side, x, axis.x), jnp.where(on_side, y, axis.y)
 
 
 def _axis(simplex: Simplex, ends: Any, corners: Any, at: Frame) -> _Axis:
-    """What separates the two where the distance was measured."""
+    """Return the axis along which the distance was measured."""
     (ax, ay), (ux, uy) = ((ends[0][i], ends[1][i]) for i in (simplex.a[0], simplex.a[1]))
     (bx, by), (vx, vy) = ((corners[0][i], corners[1][i]) for i in (simplex.b[0], simplex.b[1]))
     kind = jnp.where(simplex.count == 1, _VERTICES, jnp.where(simplex.a[0] == simplex.a[1], _SIDE, _EDGE))

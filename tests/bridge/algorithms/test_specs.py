@@ -28,5 +28,7 @@ def test_every_algorithm_has_a_row():
     concrete = {each for each in vars(learn).values() if isinstance(each, type) and issubclass(each, learn.Settings)}
     bases = {learn.Settings, learn.OnPolicySettings, learn.OffPolicySettings}
     assert {spec.settings for spec in SPECS.values()} == concrete - bases
-    made = {name for name, each in vars(bridge).items() if inspect.isclass(each) and is_ours(each)}
-    assert made == {name for name, spec in SPECS.items() if spec.library == SB3 or name in vars(bridge)}
+    made = {
+        name for name in bridge.__all__ if inspect.isclass(getattr(bridge, name)) and is_ours(getattr(bridge, name))
+    }
+    assert made == {name for name, spec in SPECS.items() if spec.library == SB3}

@@ -1,8 +1,8 @@
-"""Batch renormalisation (Ioffe 2017, https://arxiv.org/abs/1702.03275), as sb3-contrib's.
+"""Batch renormalization (Ioffe 2017, https://arxiv.org/abs/1702.03275), as in sb3-contrib.
 
-Features are normalised by running means and variances, which follow those of the batches of a training. There a batch
-is normalised by its own at first, and after `warmup_steps` of them nearly by the running ones: what differs is clipped,
-and no gradient goes through it.
+Features are normalized by running means and variances, which follow the statistics of the training batches. In
+training, a batch is at first normalized by its own statistics, and after `warmup_steps` batches nearly by the running
+ones: the difference is clipped, and gets no gradient.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ def renormalize(
     rmax: Any,
     dmax: Any,
 ) -> jax.Array:
-    """In evaluation: by the running statistics.
+    """Normalize features in evaluation, by the running statistics.
 
     Args:
       x: (batch, n).
       mean, variance: running, (n,); scale, bias: learned, (n,).
       momentum: the share of a batch in the next running statistics.
       eps: added to variances.
-      warmup_steps: so many batches, and one more, are normalised by their own statistics alone.
-      rmax, dmax: bounds of how much wider, and how many deviations away, the statistics of a batch count as.
+      warmup_steps: this many batches, and one more, are normalized by their own statistics alone.
+      rmax, dmax: bounds of the ratio of a batch's standard deviation to the running one, and of the distance of its
+        mean, in running standard deviations.
     """
     return (x - mean) / jnp.sqrt(variance + eps) * scale + bias
 
 
 class BatchStatistics:
-    """Normalises in training, a layer a call, and keeps what the running statistics become.
+    """Batch renormalization in training, one call per layer, which also computes the next running statistics.
 
     Attributes:
       steps: (layers,), how many batches each has seen.
@@ -65,9 +66,9 @@ class BatchStatistics:
         rmax: Any,
         dmax: Any,
     ) -> jax.Array:
-        """See the function of this name."""
+        """Normalize a batch in training, with the arguments of the function `renormalize`."""
         is_warm = self.steps[len(self._new) // 2] > warmup_steps
-        # As products, which XLA's CPU backend computes in less time than sums over rows, and their gradients too.
+        # Products, because XLA's CPU backend computes them, and their gradients, in less time than sums over rows.
         ones = jnp.ones((1, len(x)), x.dtype)
         product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
         number = len(x) * axis_size(self.axis_name)
@@ -78,7 +79,7 @@ class BatchStatistics:
         r = jnp.where(is_warm, jnp.clip(deviation / running, 1 / rmax, rmax), 1)
         d = jnp.where(is_warm, jnp.clip((batch_mean - mean) / running, -dmax, dmax), 0)
         r, d = jax.lax.stop_gradient((r, d))
-        # Where a feature is the same in the whole batch, the root has no slope.
+        # If a feature is constant over the whole batch, the gradient of the root is set to 0.
         varies = batch_variance > 0
         root = jnp.where(varies, jnp.sqrt(jnp.where(varies, batch_variance, 1)), 0)
         normal = (centred + d * root / r) * (1 / jnp.sqrt(batch_variance / r**2 + eps))
@@ -89,5 +90,5 @@ class BatchStatistics:
 
     @property
     def new(self) -> jax.Array:
-        """Means and variances of all layers, in the order of the calls, end to end."""
+        """Means and variances of all layers, in the order of the calls, concatenated."""
         return jnp.concatenate(self._new) if self._new else jnp.zeros(0)

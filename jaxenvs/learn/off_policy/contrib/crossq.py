@@ -1,4 +1,4 @@
-"""CrossQ (Bhatt et al. 2024, https://openreview.net/forum?id=PczQtTsTIX), as sb3-contrib's."""
+"""CrossQ (Bhatt et al. 2024, https://openreview.net/forum?id=PczQtTsTIX), as in sb3-contrib."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from jaxenvs.learn.off_policy.sac import SAC
 from jaxenvs.learn.off_policy.store.replay import Transitions
 from jaxenvs.learn.optimization import split
 
-# Parameters of a renormalisation, and the bounds of `renormalize`.
+# Learned parameters of a renormalization, and its bounds `rmax` and `dmax`.
 LEARNED, BOUNDS = ("scale", "bias"), (3.0, 5.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class RenormPerceptron:
-    """Linear layers with an activation between them, each after a batch renormalisation.
+    """Linear layers with activations between them, each after a batch renormalization.
 
     Attributes:
-      name: before the numbers of the layers.
-      sizes: inputs, hidden layers, outputs; if `is_hidden`, no outputs, and the last layer is renormalised too.
+      name: prefix of the numbers of the layers.
+      sizes: inputs, hidden layers, outputs; if `is_hidden`, no outputs, and the last layer is renormalized too.
       activation: after each hidden layer.
-      momentum, eps, warmup_steps: see `renormalize`.
+      momentum, eps, warmup_steps: arguments of `renormalize`.
     """
 
     name: str
@@ -54,11 +54,11 @@ class RenormPerceptron:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of what is renormalised, layer by layer."""
+        """Widths of the renormalized features, layer by layer."""
         return self.sizes if self.is_hidden and len(self.sizes) > 1 else self.sizes[:-1]
 
     def init(self, key: jax.Array) -> Params:
-        """PyTorch's default; scales are 1 and biases of renormalisations 0."""
+        """Draw parameters with PyTorch's default; scales are 1 and biases of renormalizations 0."""
         params: Params = {}
         num_layers = len(self.sizes) - 1
         for index, layer_key in enumerate(jax.random.split(key, max(num_layers, 1))[:num_layers]):
@@ -68,15 +68,16 @@ class RenormPerceptron:
         return params
 
     def statistics(self) -> jax.Array:
-        """Running means, 0, and variances, 1, of all layers before the first batch, end to end."""
+        """Return running means, 0, and variances, 1, of all layers before the first batch, concatenated."""
         parts = [part for width in self.widths for part in (jnp.zeros(width), jnp.ones(width))]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def apply(self, params: Params, x: jax.Array, statistics: jax.Array, batches: BatchStatistics | None) -> jax.Array:
-        """
+        """Apply the layers.
+
         Args:
           x: (batch, sizes[0]).
-          batches: what renormalises in training; None: by the running statistics.
+          batches: renormalization in training; None: renormalize by the running statistics.
         """
         normalize = renormalize if batches is None else batches.renormalize
         parts = iter(split(statistics, tuple(width for width in self.widths for _ in range(2))))
@@ -93,7 +94,7 @@ class RenormPerceptron:
 
 @dataclasses.dataclass(frozen=True)
 class CrossQActor(SquashedActor):
-    """SAC's, of a RenormPerceptron."""
+    """SAC's actor, built on a RenormPerceptron."""
 
     latent_pi: RenormPerceptron  # type: ignore[assignment]
 
@@ -106,7 +107,7 @@ class CrossQActor(SquashedActor):
 
 @dataclasses.dataclass(frozen=True)
 class CrossQCritic(ContinuousCritic):
-    """ContinuousCritic, of RenormPerceptrons."""
+    """ContinuousCritic, built on RenormPerceptrons."""
 
     q_networks: tuple[RenormPerceptron, ...]  # type: ignore[assignment]
 
@@ -126,7 +127,7 @@ class CrossQCritic(ContinuousCritic):
 
 
 class CrossQPolicy(ActorCriticPolicy):
-    """SAC's actor and critics, with batch renormalisation."""
+    """SAC's actor and critics, with batch renormalization."""
 
     @classmethod
     def of(
@@ -137,11 +138,11 @@ class CrossQPolicy(ActorCriticPolicy):
         n_critics: int = 2,
         **numbers: Any,
     ) -> Self:
-        """See SACPolicy.of.
+        """Return the networks for the spaces of an environment, with the arguments of SACPolicy.of and further ones.
 
         Args:
-          net_arch: of the actor 256-256 and of the critics 1024-1024, if not given.
-          numbers: `momentum`, `eps` and `warmup_steps`, see RenormPerceptron.
+          net_arch: if not given, 256-256 for the actor and 1024-1024 for the critics.
+          numbers: `momentum`, `eps` and `warmup_steps` of RenormPerceptron.
         """
         if net_arch is None:
             net_arch = {"pi": (256, 256), "qf": (1024, 1024)}
@@ -165,9 +166,10 @@ class CrossQPolicy(ActorCriticPolicy):
 
 @struct
 class CrossQ(SAC):
-    """Off-policy learning without target networks (Bhatt et al. 2024, https://arxiv.org/abs/1902.05605).
+    """CrossQ, off-policy learning without target networks (Bhatt et al. 2024, https://arxiv.org/abs/1902.05605).
 
-    Its settings are SAC's, of which there are no targets (`tau` and `target_update_interval` have no effect), and:
+    Use it for actions of a Box where samples are scarce: batch renormalization replaces target networks. Its settings
+    are SAC's, except that `tau` and `target_update_interval` have no effect, and:
 
     Attributes:
       policy_delay: gradient steps of the critics for one of the actor and of the entropy coefficient.
@@ -185,7 +187,7 @@ class CrossQ(SAC):
     policy_delay: int = static(default=3)
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
-        """See SAC. Adam has the first beta of the original."""
+        """Return SAC's optimizers; by default, Adam with the first beta of the paper's implementation, 0.5."""
         return super().optimizers(optax.scale_by_adam(b1=0.5) if optimizer is None else optimizer)
 
     def _distribution(self, policy: Any, params: Any, observation: Arrays) -> Any:
@@ -208,7 +210,7 @@ class CrossQ(SAC):
         if self.auto_ent_coef:
             ent_coef = jnp.exp(state.params["log_ent_coef"][0])
 
-        # What the critics say of both steps at once, because a batch of both is what they normalise by.
+        # The critics evaluate both steps at once, because they normalize by the joint batch.
         observations = jax.tree.map(lambda *both: jnp.concatenate(both), batch.observation, batch.next_observation)
         actions = jnp.concatenate([batch.action.reshape(size, -1).astype(next_action.dtype), next_action])
 
@@ -257,12 +259,12 @@ class CrossQ(SAC):
 
 
 def _of(statistics: Mapping[str, Any], name: str) -> Any:
-    """One of the vectors; networks without batch renormalisation have none."""
+    """Return one of the vectors of statistics; networks without batch renormalization have none."""
     return statistics.get(name, jnp.zeros(0))
 
 
 def _follow(state: LearnerState, name: str, statistics: jax.Array) -> LearnerState:
-    """The state after a batch by which a network was normalised."""
+    """Return the state with the running statistics of a network after a batch."""
     if f"{name}_steps" not in state.targets:
         return state
     seen = {f"{name}_statistics": statistics, f"{name}_steps": state.targets[f"{name}_steps"] + 1}

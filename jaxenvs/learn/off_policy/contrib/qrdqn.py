@@ -1,4 +1,4 @@
-"""Quantile-regression DQN (Dabney et al. 2018, https://arxiv.org/abs/1710.10044), as sb3-contrib's."""
+"""Quantile-regression DQN (Dabney et al. 2018, https://arxiv.org/abs/1710.10044), as in sb3-contrib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 
 @dataclasses.dataclass(frozen=True)
 class QuantileNetwork(QNetwork):
-    """Quantiles of the returns of all actions, (batch, n_quantiles, n)."""
+    """Network for the quantiles of the returns of all actions, (batch, n_quantiles, n)."""
 
     n_quantiles: int
 
@@ -33,7 +33,7 @@ class QuantileNetwork(QNetwork):
 
 @dataclasses.dataclass(frozen=True)
 class QRDQNPolicy(OffPolicyPolicy):
-    """A network of quantiles for Discrete actions.
+    """Quantile network for Discrete actions.
 
     Attributes:
       quantile_net: the quantiles of the returns of all actions.
@@ -50,7 +50,12 @@ class QRDQNPolicy(OffPolicyPolicy):
         activation: Activation = jax.nn.relu,
         n_quantiles: int = 200,
     ) -> Self:
-        """For the spaces of an environment.
+        """Return the network for the spaces of an environment.
+
+        Args:
+          net_arch: sizes of the hidden layers.
+          activation: after each hidden layer.
+          n_quantiles: of the returns of each action.
 
         Raises:
           ValueError: actions are not Discrete.
@@ -65,9 +70,10 @@ class QRDQNPolicy(OffPolicyPolicy):
 
 @struct
 class QRDQN(DQN):
-    """DQN of quantiles (Dabney et al. 2018, https://arxiv.org/abs/1710.10044).
+    """Quantile-regression DQN (Dabney et al. 2018, https://arxiv.org/abs/1710.10044).
 
-    Its settings are DQN's. Gradients are not scaled down where `max_grad_norm` is None.
+    Use it for Discrete actions: it learns the distribution of returns instead of their mean. Its settings are DQN's.
+    Gradients are not scaled down if `max_grad_norm` is None.
     """
 
     POLICY: ClassVar[type[OffPolicyPolicy]] = QRDQNPolicy
@@ -80,22 +86,22 @@ class QRDQN(DQN):
     max_grad_norm: Any = None
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
-        """See OffPolicySettings. Adam has the paper's epsilon."""
+        """Return an optimizer for each network; by default, Adam with the paper's epsilon, 0.01 / batch_size."""
         return super().optimizers(optax.scale_by_adam(eps=0.01 / self.batch_size) if optimizer is None else optimizer)
 
     def values(self, policy: Any, params: Any, observation: Arrays) -> jax.Array:
-        """See DQN: the means of the quantiles."""
+        """Return the value of each action, (batch, n): the mean of its quantiles."""
         quantiles: jax.Array = policy.quantile_net.apply(params["quantile_net"], observation)
         return quantiles.mean(1)
 
     def _loss_of(
         self, policy: Any, targets: Mapping[str, Any], batch: Transitions
     ) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-        """See DQN."""
+        """Return the loss as a function of the parameters, as DQN does."""
 
         def chosen(quantiles: jax.Array, action: jax.Array) -> jax.Array:
-            """Those of one action, (n_quantiles, batch)."""
-            # A comparison with every action rather than an index, whose gradient would be a scatter.
+            """Select the quantiles of one action, (n_quantiles, batch)."""
+            # Compare with every action rather than index, because the gradient of indexing would be a scatter.
             is_chosen = action[:, None, None].astype(jnp.int32) == jnp.arange(quantiles.shape[2], dtype=jnp.int32)
             return jnp.sum(jnp.where(is_chosen, quantiles, 0), axis=2).T
 

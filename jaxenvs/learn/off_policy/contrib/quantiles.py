@@ -6,25 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# To keep the largest while going through all takes a thirtieth of a sort's time for four of 50 values, and grows with
-# their number.
+# One pass that keeps the largest values takes a thirtieth of the time of a sort for four of 50 values; its time grows
+# with the number that it keeps.
 MOST_KEPT = 16
 
 
 def midpoints(num: int) -> np.ndarray:
-    """The shares of which `num` quantiles are: float32, as sb3-contrib's, whatever the dtype of the networks."""
+    """Return the probabilities of `num` quantiles: float32, as in sb3-contrib, whatever the dtype of the networks."""
     return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
 
 
 @jax.custom_vjp
 def quantile_huber_loss(quantiles: jax.Array, target: jax.Array) -> jax.Array:
-    """The mean quantile Huber loss of each transition (Dabney et al. 2018, equation 10), over all pairs.
+    """Compute each transition's mean quantile Huber loss (Dabney et al. 2018, equation 10), over all pairs.
 
     The gradient with respect to `target` is not computed: targets are constants.
 
     Args:
       quantiles: (..., n, batch), at `midpoints(n)`.
-      target: (m, batch), samples of what they are quantiles of.
+      target: (m, batch), samples of the distribution whose quantiles are estimated.
 
     Returns:
       (..., batch), means over n and m.
@@ -33,7 +33,7 @@ def quantile_huber_loss(quantiles: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def _loss_and_slope(quantiles: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The loss, and its derivative with respect to each quantile, from one look at the pairs."""
+    """Compute the loss, and its derivative with respect to each quantile, in one pass over the pairs."""
     num, num_targets = quantiles.shape[-2], target.shape[0]
     share = jnp.asarray(midpoints(num), quantiles.dtype)[:, None]
 
@@ -44,7 +44,7 @@ def _loss_and_slope(quantiles: jax.Array, target: jax.Array) -> tuple[jax.Array,
         return slope * (error - 0.5 * clipped), slope  # error**2 / 2 within 1, |error| - 1/2 beyond
 
     if jax.default_backend() == "cpu":
-        # All pairs at once do not fit the caches, and take XLA nine times as long.
+        # All pairs at once do not fit into the caches, and take XLA nine times as long.
         def add(index: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             loss, slope = of_one(jax.lax.dynamic_index_in_dim(target, index, keepdims=False))
             return sums[0] + loss, sums[1] + slope
@@ -70,12 +70,12 @@ quantile_huber_loss.defvjp(_forward, _backward)
 
 
 def without_largest(values: jax.Array, num: int) -> jax.Array:
-    """All but the `num` largest values, (n - num, batch), of (n, batch); in any order."""
+    """Return all except the `num` largest values, (n - num, batch), of (n, batch); in any order."""
     if num > MOST_KEPT:
         return jnp.sort(values, axis=0)[: len(values) - num]
 
     def insert(largest: tuple[jax.Array, ...], value: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        """Those so far, in order, and what falls out as a value comes in."""
+        """Insert a value into the largest so far, which are sorted; return them and the value that drops out."""
         kept = []
         for each in largest:
             kept.append(jnp.maximum(each, value))

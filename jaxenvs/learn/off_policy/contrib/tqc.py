@@ -1,4 +1,4 @@
-"""Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269), as sb3-contrib's."""
+"""Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269), as in sb3-contrib."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from jaxenvs.learn.off_policy.store.replay import Transitions
 
 @dataclasses.dataclass(frozen=True)
 class QuantileCritic(ContinuousCritic):
-    """Quantiles of the returns after observations and actions in [-1, 1]: (n_critics, n_quantiles, batch)."""
+    """Critics for quantiles of returns, given observations and actions in [-1, 1]: (n_critics, n_quantiles, batch)."""
 
     def apply(self, params: Params, observation: Arrays, action: jax.Array) -> jax.Array:
         return jnp.stack([numbers.T for numbers in self.outputs(params, observation, action)])
 
 
 class TQCPolicy(ActorCriticPolicy):
-    """SAC's actor, and critics that give quantiles."""
+    """SAC's actor, and critics that return quantiles."""
 
     @classmethod
     def of(
@@ -39,7 +39,11 @@ class TQCPolicy(ActorCriticPolicy):
         n_critics: int = 2,
         n_quantiles: int = 25,
     ) -> Self:
-        """See SACPolicy.of."""
+        """Return the networks for the spaces of an environment, with the arguments of SACPolicy.of.
+
+        Args:
+          n_quantiles: of each critic.
+        """
         like = SACPolicy.of(env, net_arch, activation, n_critics)
         networks = [dataclasses.replace(each, sizes=(*each.sizes[:-1], n_quantiles)) for each in like.critic.q_networks]
         return cls(like.actor, QuantileCritic(like.critic.extractor, tuple(networks)), like.head)
@@ -49,11 +53,12 @@ class TQCPolicy(ActorCriticPolicy):
 class TQC(SAC):
     """Truncated quantile critics (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269).
 
-    Its settings are SAC's, and:
+    Use it like SAC, where overestimated values hurt: dropping the largest quantiles reduces overestimation. Its
+    settings are SAC's, and:
 
     Attributes:
-      top_quantiles_to_drop_per_net: of the quantiles of all critics together, so many times their number of the
-        largest have no part in targets.
+      top_quantiles_to_drop_per_net: how many of the largest quantiles targets ignore: this number times the number of
+        critics, of the quantiles of all critics together.
     """
 
     POLICY: ClassVar[type[OffPolicyPolicy]] = TQCPolicy
@@ -61,11 +66,11 @@ class TQC(SAC):
     top_quantiles_to_drop_per_net: int = static(default=2)
 
     def check(self) -> None:
-        """See Settings."""
+        """Raise if a setting is invalid."""
         super().check()
         arguments.non_negative_int("top_quantiles_to_drop_per_net", self.top_quantiles_to_drop_per_net)
 
-    # See SAC. Here critics say (n_critics, n_quantiles, batch).
+    # SAC's hooks. Here critics return (n_critics, n_quantiles, batch).
 
     def _value(self, values: jax.Array) -> jax.Array:
         return values.mean((0, 1))

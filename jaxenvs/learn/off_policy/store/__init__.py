@@ -1,1 +1,1 @@
-"""The replay store inside of programs: its arrays, the tags of its slots, and hindsight."""
+"""The replay store inside compiled functions: its arrays, the tags of its slots, and hindsight."""

@@ -1,6 +1,6 @@
-"""Hindsight: where whole episodes are in a store, and transitions of theirs with goals that they achieved later.
+"""Hindsight: an index of the whole episodes in a store, and transitions with goals that were achieved later.
 
-Source: Andrychowicz et al. (2017), "Hindsight Experience Replay"; which transitions and goals are drawn is as in SB3's
+Source: Andrychowicz et al. (2017), "Hindsight Experience Replay"; transitions and goals are sampled as in SB3's
 HerReplayBuffer.
 """
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("future", "final", "episode")
 GOALS = ("achieved_goal", "desired_goal")
-# The reward of what was achieved, of what was desired, and of an info, as of an environment with goals.
+# Returns the reward for an achieved goal, a desired goal and an info, as the method of an environment with goals.
 ComputeReward = Callable[[Any, Any, Any], jax.Array]
 
 
 @struct
 class Episodes:
-    """Where the whole episodes of each lane are in a ring of rows. They follow each other without a gap.
+    """Index of the whole episodes of each environment in a ring of rows. They follow each other without a gap.
 
     Attributes:
-      extent: int32 (capacity, num_envs): of the first slot of an episode that is stored whole minus its length; of any
-        other the rows since its episode began.
-      begin: int32 (num_envs,), the row in which the episode began that still runs.
+      extent: int32 (capacity, num_envs): for the first slot of an episode that is stored whole, minus the episode's
+        length; for any other slot, the number of rows since its episode began.
+      begin: int32 (num_envs,), the row in which the running episode began.
       first: int32 (num_envs,), the row in which the oldest whole episode begins, if there is one.
-      count: int32 (num_envs,), how many slots the whole ones have together.
-      oldest: int32 (num_envs,), the length of the oldest one, if there is one: of `extent`, which is read once it was
-        written alone, or XLA would write into a copy of it.
+      count: int32 (num_envs,), how many slots the whole episodes have together.
+      oldest: int32 (num_envs,), the length of the oldest whole episode, if there is one. It is read from `extent` after
+        the write; a read before it would make XLA write into a copy of `extent`.
     """
 
     extent: Any
@@ -49,28 +49,28 @@ class Episodes:
 
     @classmethod
     def create(cls, capacity: int, num_envs: int) -> Self:
-        """Of an empty ring."""
-        # Arrays of their own, as somebody may donate them.
+        """Return the index of an empty ring."""
+        # Separate arrays, because the caller may donate them.
         lanes = (jnp.zeros(num_envs, jnp.int32) for _ in range(4))
         return cls(jnp.zeros((capacity, num_envs), jnp.int32), *lanes)
 
     @property
     def capacity(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         capacity: int = self.extent.shape[0]
         return capacity
 
     def add(self, row: jax.Array, done: jax.Array) -> Self:
-        """After a row was written, which may have been another's before.
+        """Return the index after a row was written, which may have replaced an older row.
 
         Args:
           done: (num_envs,), where an episode ended with it.
         """
         capacity = self.capacity
-        # With its first slot the whole of the oldest episode is gone.
+        # Once its first slot is overwritten, the whole oldest episode is lost.
         lost = jnp.where((self.count > 0) & (self.first == row), self.oldest, 0)
         count = self.count - lost
-        # Of one longer than the ring what is left of it counts, as with SB3.
+        # Of an episode longer than the ring, the part that is left counts, as in SB3.
         age, length = (row - self.begin) % capacity, (row + 1 - self.begin) % capacity
         whole = done & (length > 0)
         first = jnp.where(whole & (count == 0), self.begin, (self.first + lost) % capacity)
@@ -91,7 +91,7 @@ class Episodes:
         )
 
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Slots, uniformly from those of whole episodes; of no meaning if there are none. See Replay.draw."""
+        """Sample slots as Replay.draw does, uniformly from whole episodes; meaningless if there are none."""
         ends = jnp.cumsum(self.count)
         number = (bits % jnp.maximum(ends[-1], 1).astype(jnp.uint32)).astype(jnp.int32)
         lane = (number[:, None] >= ends).sum(1, dtype=jnp.int32)
@@ -99,12 +99,12 @@ class Episodes:
         return row, lane
 
     def goal_rows(self, strategy: str, rows: jax.Array, lanes: jax.Array, bits: jax.Array) -> jax.Array:
-        """The rows of steps in the same episodes whose achieved goals are taken.
+        """Return the rows of steps in the same episodes from which achieved goals are taken.
 
         Args:
           strategy: one of STRATEGIES.
-          rows, lanes: of slots of whole episodes, (batch,).
-          bits: uint32 (batch,), random ones.
+          rows, lanes: of slots of whole episodes, (batch,): rows, and indices of environments.
+          bits: uint32 (batch,), random.
         """
         flat = self.extent.reshape(-1)
 
@@ -122,12 +122,14 @@ class Episodes:
 
 @struct
 class Hindsight:
-    """How much of each batch is seen in hindsight, with which goals.
+    """Hindsight experience replay: the share of each batch that gets other goals, and which goals.
+
+    Use it for environments with goals and sparse rewards.
 
     Attributes:
-      n_sampled_goal: transitions with other goals for each as it was.
-      goal_selection_strategy: the goal is what was achieved in a step of the same episode, "future": from this one on,
-        "final": the last one, "episode": any.
+      n_sampled_goal: transitions with other goals for each unchanged one.
+      goal_selection_strategy: the goal is one that was achieved in a step of the same episode: "future": this step or a
+        later one, "final": the last step, "episode": any step.
     """
 
     NAMES: ClassVar[tuple[str, ...]] = ("observation", *GOALS)
@@ -140,14 +142,14 @@ class Hindsight:
         arguments.one_of("goal_selection_strategy", self.goal_selection_strategy, STRATEGIES)
 
     def num_relabelled(self, batch_size: int) -> int:
-        """How many of a batch get other goals."""
+        """Return how many transitions of a batch get other goals."""
         return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
 
     def transitions(self, replay: Store, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
-        """A batch from whole episodes, of which the first ones have other goals, and the rewards of these.
+        """Sample a batch from whole episodes, in which the first transitions have other goals, with their rewards.
 
         Args:
-          bits: uint32 (2, batch), random ones: for the slots, and for the goals.
+          bits: uint32 (2, batch), random: for the slots, and for the goals.
           compute_reward: of many goals at once, and an empty info.
         """
         episodes = replay.episodes
@@ -175,10 +177,10 @@ class Hindsight:
 
 
 def require_goals(env: Any) -> ComputeReward:
-    """The `compute_reward` of an environment.
+    """Return the `compute_reward` of an environment.
 
     Raises:
-      TypeError: it has none, or its observations do not tell of goals.
+      TypeError: the environment has no such method.
     """
     compute_reward: ComputeReward | None = None
     with contextlib.suppress(AttributeError):
@@ -192,9 +194,10 @@ def require_goals(env: Any) -> ComputeReward:
 
 
 def require_goal_space(space: Any) -> None:
-    """
+    """Raise unless observations of the space have goals.
+
     Raises:
-      TypeError: observations of this space do not tell of goals.
+      TypeError: the space is not a Dict with an observation, an achieved goal and a desired goal.
     """
     names = sorted(getattr(space, "spaces", None) or ())
     if not {*Hindsight.NAMES} <= {*names}:

@@ -1,4 +1,4 @@
-"""A replay store as a pytree of arrays: a ring of steps of all environments, written and read inside of programs."""
+"""A replay store as a pytree of arrays: a ring of steps of all environments, for use inside compiled functions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from jaxenvs.learn.interfaces import Arrays
 from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.hindsight import Episodes
 
-# Last observations of episodes have a row for each slot as long as all of them take no more bytes.
+# Each slot has a row for a last observation as long as all of these rows take at most this many bytes.
 END_BYTES = 2**24
-# Among the metrics of an update: how far the critics were from their targets before it, which priorities are made of.
+# Name of the metric from which priorities are computed: the critics' distances from their targets before an update.
 TD_ERRORS = "td_errors"
 
 
 @struct
 class Transitions:
-    """What an off-policy update learns from. Every leaf has the leading axis (batch,).
+    """Batch that an off-policy update learns from. Every leaf has the leading axis (batch,).
 
     Attributes:
-      observation, action: what the policy saw, and what it did as the store holds it: actions of a Box lie in [-1, 1].
+      observation, action: what the policy saw, and its action as the store holds it: actions of a Box lie in [-1, 1].
       reward: of one step; or of up to n steps, discounted and summed.
-      next_observation: what came after them, before any reset.
+      next_observation: the observation after them, before any reset.
       discount: of the value of `next_observation`: gamma to the power of the number of steps, and 0 where the episode
         terminated. Where it was only truncated, the value counts.
-      weight: how much its error counts in the loss of the critics, as of one drawn by priority; None: all count alike.
-        With weights, updates give `td_errors`, too.
+      weight: the weight of each transition's error in the loss of the critics, as with priorities; None: all count
+        alike. With weights, updates also return `td_errors`.
     """
 
     observation: Arrays
@@ -44,11 +44,11 @@ class Transitions:
     weight: Any = None
 
     def weighted(self, losses: jax.Array) -> jax.Array:
-        """Losses of each transition, (..., batch), as much as each counts."""
+        """Multiply losses of each transition, (..., batch), by their weights, if there are any."""
         return losses if self.weight is None else self.weight * losses
 
     def errors(self, errors: jax.Array) -> dict[str, jax.Array]:
-        """What an update gives of its temporal-difference errors, (..., batch): the means of their sizes, by name."""
+        """Return the mean absolute temporal-difference errors, from (..., batch), by name, if there are weights."""
         if self.weight is None:
             return {}
         return {TD_ERRORS: jnp.abs(errors).reshape(-1, errors.shape[-1]).mean(0)}
@@ -56,25 +56,27 @@ class Transitions:
 
 @struct
 class Replay:
-    """The last `capacity` steps of `num_envs` environments. A slot is a step of one of them: (row, lane).
+    """Store of the last `capacity` steps of `num_envs` environments. A slot (row, lane) is one step of one environment.
 
-    Observations are stored once: what came after a slot stands in the next row, but for the last observation of an
-    episode, which has a row in a ring of its own, and those after the newest row, kept in `last_observation`.
-    If the ring of ends overwrites one that is still needed, all up to its row is forgotten.
+    Observations are stored once: the observation after a slot is in the next row. The exceptions are the last
+    observation of an episode, which has a row in a separate ring, and the observations after the newest row, which are
+    in `last_observation`. If the ring of ends overwrites an observation that is still needed, all rows up to its row
+    are forgotten.
 
-    Written in a loop, it is changed in place: an `add` costs the same whatever the capacity.
+    In a loop, the store is changed in place: an `add` costs the same whatever the capacity.
 
-    Of several devices each has one, for its lanes: outside of programs there is a leading axis of devices before all.
+    With several devices, each has a store for its environments: outside of compiled functions all leaves have a leading
+    axis of devices.
 
     Attributes:
       observation, action, reward: (capacity, num_envs, ...).
       tag: int32 (capacity, num_envs), the ages of slots and the ends of episodes: see `replay_tags`.
-      last_observation: (num_envs, ...), what came after the newest row.
+      last_observation: (num_envs, ...), the observations after the newest row.
       end_observation: (num_ends, ...), the last observations of episodes.
       end_slot: int32 (num_ends,), the slot that each belongs to, row * num_envs + lane; -1 before the first.
       num_ended: int32, the episodes that ended so far.
       position, size: int32, the row written next, and how many rows there are to sample from.
-      episodes: where whole episodes are, of which alone hindsight draws; None: all steps are drawn.
+      episodes: the index of whole episodes, from which alone hindsight samples; None: all steps are sampled.
     """
 
     observation: Arrays
@@ -90,30 +92,30 @@ class Replay:
     episodes: Episodes | None = None
 
     def layout(self, lanes: Any, same: Any) -> Any:
-        """See Divisible: there is a store on each device, with a leading axis of devices."""
+        """Return `lanes`: there is a store on each device, with a leading axis of devices."""
         return lanes
 
     def of_one_device(self, mesh: Mesh | None = None) -> Replay:
-        """See Divisible."""
+        """Return the store of one device, without the leading axis of devices."""
         return jax.tree.map(lambda leaf: leaf[0], self)  # type: ignore[no-any-return]
 
     def of_all_devices(self) -> Replay:
-        """Return it with a leading axis of devices, of which there is one here."""
+        """Return the store with a leading axis of devices, of size 1 here."""
         return jax.tree.map(lambda leaf: leaf[None], self)  # type: ignore[no-any-return]
 
     @classmethod
     def create(
         cls, capacity: int, observation: Arrays, action: jax.Array, num_ends: int | None = None, whole: bool = False
     ) -> Self:
-        """An empty store.
+        """Create an empty store.
 
         Args:
           capacity: in steps of all environments.
           observation, action: of all environments, (num_envs, ...), of which only shapes and dtypes are used.
           num_ends: last observations kept, at least `num_envs`. If not given, one for each slot where these take at
-            most 16 MiB, else as many as do, at least an eighth of the slots: of episodes shorter than eight steps on
-            average, and so large observations, fewer than `capacity` steps may stay.
-          whole: whether only whole episodes are drawn, as for hindsight. There is a row for each slot's end then.
+            most 16 MiB, else as many as fit into 16 MiB, at least an eighth of the slots: with large observations and
+            episodes shorter than eight steps on average, fewer than `capacity` steps may stay.
+          whole: whether only whole episodes are sampled, as for hindsight. Then there is a row for each slot's end.
 
         Raises:
           ValueError: a number is too small, or there are more slots than an int32 counts.
@@ -132,7 +134,7 @@ class Replay:
             observation=jax.tree.map(lambda leaf: empty(leaf, capacity, num_envs), observation),
             action=empty(action, capacity, num_envs),
             reward=jnp.zeros((capacity, num_envs)),
-            # As if all had ended just now, so that the first slot begins an episode.
+            # Tags as if all episodes had just ended, so that the first slot begins an episode.
             tag=jnp.full((capacity, num_envs), -1, jnp.int32),
             last_observation=jax.tree.map(lambda leaf: empty(leaf, num_envs), observation),
             end_observation=jax.tree.map(lambda leaf: empty(leaf, num_ends), observation),
@@ -145,29 +147,29 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """How many rows there may be."""
+        """Largest number of rows."""
         capacity: int = self.tag.shape[-2]
         return capacity
 
     @property
     def num_ends(self) -> int:
-        """How many last observations of episodes there is room for."""
+        """Largest number of last observations of episodes."""
         num_ends: int = self.end_slot.shape[-1]
         return num_ends
 
     @property
     def num_envs(self) -> int:
-        """How many lanes there are."""
+        """Number of environments."""
         num_envs: int = self.tag.shape[-1]
         return num_envs
 
     @property
     def is_ready(self) -> jax.Array:
-        """Whether there is anything to draw, once something was added."""
+        """True if there is anything to sample, once steps were added."""
         return jnp.asarray(True) if self.episodes is None else self.episodes.count.sum() > 0
 
     def part(self, name: str) -> Self:
-        """The same steps, of which one entry of the observations is all that is observed."""
+        """Return the same steps with one entry of the observations as the whole observation."""
         names = ("observation", "last_observation", "end_observation")
         return dataclasses.replace(self, **{each: getattr(self, each)[name] for each in names})
 
@@ -181,12 +183,12 @@ class Replay:
         next_observation: Arrays,
         final_observation: Arrays,
     ) -> Self:
-        """With one step of all environments more. The first of a store must begin episodes.
+        """Return the store with one more step of all environments. The first step of a store must begin episodes.
 
         Args:
           observation, action, reward, terminated, truncated: of the step, (num_envs, ...).
-          next_observation: what the policy acts on next: after a reset, where there was one.
-          final_observation: the last of an episode, where one ended.
+          next_observation: the observation on which the policy acts next: after a reset, where there was one.
+          final_observation: the last observation of an episode, where one ended.
         """
         capacity, num_ends = self.capacity, self.num_ends
         done = terminated | truncated
@@ -203,7 +205,7 @@ class Replay:
             written: jax.Array = jax.lax.dynamic_update_index_in_dim(store, row.astype(store.dtype), self.position, 0)
             return written
 
-        # Lanes whose episode goes on write past the end, which is dropped.
+        # Environments whose episode continues write past the end, which is dropped.
         end_or_none = jnp.where(done, end, num_ends)
 
         def write_ends(store: jax.Array, rows: jax.Array) -> jax.Array:
@@ -211,8 +213,8 @@ class Replay:
 
         slot = self.position * self.num_envs + jnp.arange(self.num_envs, dtype=jnp.int32)
         new_tag = jnp.where(done, replay_tags.make_end(end, terminated, truncated), replay_tags.next_age(before))
-        # What is written depends on what is read of the same arrays, or seems to: else XLA may read last, from copies
-        # of whole arrays that it makes before.
+        # Make the written values depend on the values read from the same arrays: otherwise XLA may read last, from
+        # copies of whole arrays that it makes before.
         slot, new_tag = (jnp.where(size > 0, new, 0) for new in (slot, new_tag))
         return dataclasses.replace(
             self,
@@ -232,28 +234,28 @@ class Replay:
         )
 
     def free_ends(self) -> jax.Array:
-        """How many more episodes may end, int32, before a row must be forgotten for want of room for their ends.
+        """Return how many more episodes may end, int32, before rows are forgotten because the ring of ends is full.
 
-        Rather fewer: steps that are overwritten meanwhile leave room. It reads all of the ends.
+        This is a lower bound, because steps that are overwritten meanwhile free further rows. It reads the whole ring.
         """
         rows = (self.num_ended + jnp.arange(self.num_ends, dtype=jnp.int32)) % self.num_ends  # the next one first
         slots = self.end_slot[rows]
         tags = _take(self.tag.reshape(-1), jnp.maximum(slots, 0))
         is_needed = (slots >= 0) & replay_tags.is_end(tags) & (replay_tags.end_row(tags) == rows)
-        # They are needed no more in the order in which they were written.
+        # Ends become unneeded in the order in which they were written.
         free: jax.Array = jnp.sum(~is_needed, dtype=jnp.int32)
         return free
 
     def draw(self, bits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Slots, uniformly from all that are stored.
+        """Sample slots, uniformly from all that are stored.
 
         Args:
-          bits: uint32, random ones. Apart from the draw, so that those of many batches come from one.
+          bits: uint32, random. They are an argument, so that the bits of many batches can be drawn at once.
 
         Returns:
-          Rows and lanes, int32, in the shape of `bits`.
+          Rows, and indices of environments, int32, in the shape of `bits`.
         """
-        # A remainder favours the first slots by one part in (2^32 / slots): with a million, by 0.02 %.
+        # A remainder favors the first slots by one part in (2^32 / slots): with a million, by 0.02 %.
         slot = (bits % jnp.maximum(self.size * self.num_envs, 1).astype(jnp.uint32)).astype(jnp.int32)
         row = (self.position - self.size + slot // self.num_envs) % self.capacity
         return row, slot % self.num_envs
@@ -266,14 +268,14 @@ class Replay:
         n_steps: int = 1,
         reward_of: Callable[[jax.Array], jax.Array] = lambda reward: reward,
     ) -> Transitions:
-        """What began in these slots.
+        """Return the transitions that begin in these slots.
 
         Args:
-          rows, lanes: (batch,), of slots that are stored.
+          rows, lanes: (batch,), of slots that are stored: rows, and indices of environments.
           gamma: the discount of one step.
-          n_steps: so many steps are taken together, or as many as there are up to the end of the episode or the newest
-            row: as by SB3's NStepReplayBuffer.
-          reward_of: what a reward counts, as one that is normalised does.
+          n_steps: how many steps are combined, or fewer up to the end of the episode or the newest row: as in SB3's
+            NStepReplayBuffer.
+          reward_of: maps each reward to the reward to learn from, as a normalizer does.
         """
 
         def at_once(rows: jax.Array, lanes: jax.Array) -> Transitions:
@@ -287,8 +289,8 @@ class Replay:
             transitions: Transitions = jax.lax.map(one, (rows, lanes))
             return transitions
 
-        # XLA's CPU backend takes a gather from a large store for a large one, and wakes a second thread for it, which
-        # takes longer than all of a small update. A loop over slots it compiles into one kernel.
+        # XLA's CPU backend treats a gather from a large store as expensive, and wakes a second thread for it, which
+        # takes longer than a whole small update. A loop over slots is compiled into one kernel.
         chosen: Transitions = jax.lax.platform_dependent(rows, lanes, cpu=one_by_one, default=at_once)
         return chosen
 
@@ -336,7 +338,7 @@ class Replay:
 
 
 def room_for_ends(capacity: int, num_envs: int, num_bytes: int, whole: bool) -> int:
-    """How many last observations of episodes a store keeps unless it is told. `num_bytes`: of one observation."""
+    """Return the default of `num_ends`. `num_bytes` is the size of one observation."""
     slots = capacity * num_envs
     if whole:
         return slots
@@ -344,5 +346,5 @@ def room_for_ends(capacity: int, num_envs: int, num_bytes: int, whole: bool) -> 
 
 
 def _take(array: jax.Array, indices: jax.Array) -> jax.Array:
-    """Rows of an array, at indices that are known to be such, or whose rows are not used."""
+    """Take rows of an array; indices out of range are clipped, and their rows must not be used."""
     return array.at[indices].get(mode="clip")

@@ -1,6 +1,6 @@
-"""Replay stores of other numbers of devices: the same steps, with the last observations of episodes in other rings.
+"""Regroup replay stores for another number of devices: the same steps, with new rings of last observations.
 
-On the host, in NumPy: it happens when a training is saved, and when it goes on somewhere else.
+This runs on the host, in NumPy, when a training is saved, and when it continues on other devices.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from jaxenvs.learn.off_policy.store.replay import Replay, room_for_ends
 
 
 def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Replay:
-    """What some devices stored of their lanes, in stores for the lanes of so many devices.
+    """Convert the stores of some devices to stores for `num_devices` devices.
 
-    All that the new ones have room for: where a ring of ends is too short, the oldest rows are forgotten, as `add`
-    does it. Of devices that have stored different numbers of rows, the least counts.
+    The new stores hold as many steps as fit: where a ring of ends is too short, the oldest rows are forgotten, as in
+    `add`. If devices have stored different numbers of rows, the smallest counts.
 
     Args:
       stores: NumPy arrays with a leading axis of devices.
-      num_ends: rows of each ring; as many as a new store has if not given.
+      num_ends: rows of each ring; if not given, as many as a new store has.
     """
 
     def lanes_of(leaf: np.ndarray, axis: int) -> Any:
-        """With another number of devices; `axis` is that of lanes."""
+        """Divide among another number of devices; `axis` is the axis of environments."""
         whole = np.concatenate(list(leaf), axis - 1)
         return np.stack(np.split(whole, num_devices, axis - 1))
 
@@ -43,7 +43,8 @@ def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Repla
     num_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape[3:]) for leaf in jax.tree.leaves(stores.observation))
     if num_ends is None:
         num_ends = room_for_ends(capacity, lanes, num_bytes, whole=stores.episodes is not None)
-    # Of rows that are not stored, what ended an episode whose last observation nobody keeps.
+    # Clear all ends; the loop below sets the ends that are kept. The others are in rows that are not stored, and their
+    # last observations are dropped.
     tag = np.where(replay_tags.is_end(tag), np.int32(-1), tag)
     end_slot = np.full((num_devices, num_ends), -1, np.int32)
     end_observation = jax.tree.map(
@@ -86,7 +87,9 @@ def regroup(stores: Any, num_devices: int, num_ends: int | None = None) -> Repla
 
 
 def _ends(stores: Any, position: int, size: int) -> np.ndarray:
-    """Where episodes ended that are stored, the oldest first: rows, lanes of all, devices, and rows of their rings."""
+    """Return the ends of stored episodes, the oldest first: rows, environments of all, devices, and rows of their
+    rings.
+    """
     _, capacity, num_envs = stores.tag.shape
     device, row, lane = np.nonzero(replay_tags.is_end(stores.tag))
     lane_of_all, age = device * num_envs + lane, (position - 1 - row) % capacity

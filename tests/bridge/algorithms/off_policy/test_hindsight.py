@@ -80,7 +80,7 @@ def test_a_program_cannot_have_the_rewards_of_other_environments():
     model = make()
     model.replay_buffer.env = jax_env()
     model.learn(40)
-    assert "HerReplayBuffer.env is not model.env" in str(model.plan)
+    assert "HerReplayBuffer.env must be model.env" in str(model.plan)
     assert model._n_updates > 10
 
 
