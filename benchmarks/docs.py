@@ -1,6 +1,6 @@
-"""Writes what is written from benchmarks/results: python -m benchmarks.docs
+"""Write the pages that show benchmarks/results: python -m benchmarks.docs
 
-That is docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and the short table of README.md.
+These are docs/benchmarks.md with its plots, docs/benchmarks/tables.md, and the short table of README.md.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def write() -> None:
 
 
 def read() -> dict[str, Any]:
-    """What every benchmark that has run has written, by name."""
+    """Return the results of every benchmark that has run, by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
 
 
 def with_table(readme: str, results: dict[str, Any]) -> str:
-    """The text of README.md with the present table."""
+    """Return the text of README.md with the current table."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + short(results) + END + after
 
 
 def short(results: dict[str, Any]) -> str:
-    """The fastest of each kind, in a row for each task."""
+    """Return the short table: a row for each task, with the fastest of each kind."""
     machine = results["training"]["machine"]
     rows = summary.training_rows(results)
     for lanes in (8, 1024):
@@ -50,21 +50,21 @@ def short(results: dict[str, Any]) -> str:
         envpool = speeds.get("EnvPool adapter")
         rows.append(
             {
-                "thousand steps a second": f"`VecEnv.step` of {lanes} environments, NumPy out",
+                "thousand steps per second": f"`VecEnv.step` of {lanes} environments, NumPy out",
                 "`bridge`": speeds["JaxVecEnv"],
                 "Stable-Baselines3": speeds["DummyVecEnv with Monitor"],
                 "fastest other": f"{envpool:.3g} (EnvPool)" if envpool else None,
             }
         )
-    where = f"CartPole-v1 on {machine['cores']} cores of an {machine['cpu']}, compile time apart."
-    what = "How it was measured, what else was, and where others are faster: [docs/benchmarks.md](docs/benchmarks.md)."
+    where = f"CartPole-v1 on {machine['cores']} cores of an {machine['cpu']}, without the time to compile."
+    what = "[Benchmarks](docs/benchmarks.md) has more figures, how they were measured, and where others are faster."
     return f"\n{fill(f'{where} {_gpu_in_short(results)} {what}')}\n\n{markdown(rows)}\n\n"
 
 
 def _gpu_in_short(results: dict[str, Any]) -> str:
     if "gpu" not in results:
-        return "Nothing was measured on a GPU yet (`make gpu` does it)."
-    return f"On a GPU ({results['gpu']['machine']['gpu']}) it was measured too."
+        return "Nothing was measured on a GPU yet (`make gpu` does that)."
+    return f"Some were measured on a GPU too ({results['gpu']['machine']['gpu']})."
 
 
 if __name__ == "__main__":

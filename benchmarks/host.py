@@ -48,11 +48,12 @@ STEPPING_SECONDS = 0.25  # of one run of a side
 GROUP = 4
 
 NOTES = [
-    "training: as in never_slower, each side a process of its own; the environments are those of the make_vec_env of "
-    "the side's package, of bridge with backend='serial': two imports are changed",
-    "stepping: environments busy for so long in each step, whose episodes take 100 steps; every VecEnv but "
-    "AsyncVectorEnv tells returns and lengths of episodes; sides take turns, figures are of the median run",
-    f"grouped: {GROUP} environments in each process, and all of 2",
+    "training: as in never_slower, with one process per side. The environments come from make_vec_env of each side's "
+    "package, for bridge with backend='serial', so two imports are changed.",
+    "stepping: the environments keep a core busy for the given time in each step, and their episodes have 100 steps. "
+    "Every VecEnv except AsyncVectorEnv reports returns and lengths of episodes. Sides take turns, and figures are "
+    "from the median run.",
+    f"grouped: {GROUP} environments in each process. Where there are only 2 environments, both are in one process.",
 ]
 
 
@@ -155,7 +156,7 @@ def measure_stepping(report: common.Report, rounds: int, cells: list[tuple[int, 
             timings = common.interleave(sides, rounds, warm_up=1)
         speeds = {name: timing.steps_per_second for name, timing in timings.items()}
         report.add("stepping", [{"microseconds": microseconds, "lanes": lanes, **speeds}])
-        cell = f"{microseconds} µs, {lanes} lanes"
+        cell = f"{microseconds} µs, {lanes} environments"
         if microseconds == 0 and lanes >= 8:
             report.bar(f"{cell}: SerialVecEnv / DummyVecEnv", speeds["SerialVecEnv"] / speeds["DummyVecEnv"], SERIAL)
         if "SubprocVecEnv" not in speeds:

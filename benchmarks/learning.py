@@ -47,12 +47,13 @@ QUICK_TIMESTEPS = 1024
 RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
-    "return: the mean of 100 deterministic episodes after the training, on fresh environments, with the statistics of "
-    "the training's VecNormalize and rewards as they are; of it the median over seeds and the quartiles",
-    f"threshold: first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the bar; its steps "
-    "and CPU seconds are medians over seeds, empty if half of them never reached it",
-    "CPU seconds: those that the process computed, so that what else the machine does changes them little; of the "
-    "training alone, compilation included, imports and evaluations not; with one of PyTorch's threads",
+    "return: the mean of 100 deterministic episodes after the training, on new environments, with the statistics of "
+    "the training's VecNormalize and unnormalized rewards. The table has the median over the seeds, and the "
+    "interquartile range.",
+    f"threshold: the first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the target. Its "
+    "steps and CPU seconds are medians over the seeds, and empty if half of the seeds never reached it.",
+    "CPU seconds: the time that the process computed, which other load on the machine changes little. They cover the "
+    "training only, with compilation and without imports and evaluations, on one PyTorch thread.",
 ]
 
 

@@ -150,15 +150,15 @@ class Table:
 
 
 ZOO = (
-    "hyper-parameters: RL Baselines3 Zoo's (bridge/app/tuned.toml), the same for both sides, and so are the "
-    "environments: bridge.make_vec_env"
+    "Both sides have the same hyperparameters, which are RL Baselines3 Zoo's (bridge/app/tuned.toml), and the same "
+    "environments, from bridge.make_vec_env."
 )
 TABLES = {
     "learning": Table(
         PPO,
         [
             ZOO,
-            "MountainCarContinuous-v0: its seeds solve it or get stuck, on both sides, so that ten of them say little",
+            "MountainCarContinuous-v0: on both sides, a seed either solves it or gets stuck, so ten seeds say little.",
         ],
         "bridge.PPO",
     ),
@@ -166,19 +166,20 @@ TABLES = {
         OFF_POLICY,
         [
             ZOO,
-            "bar: of the Zoo's one training each; what ours must reach is the first quartile of stock SB3's seeds, "
-            "and both medians stand beside the bar",
+            "target: the return of the Zoo's single training. bridge must reach the first quartile of stock SB3's "
+            "seeds. Both medians are next to the target.",
         ],
     ),
     "learning_contrib": Table(
         CONTRIB,
         [
-            f"{ZOO}; of MaskablePPO and of hindsight the Zoo has none: they are in benchmarks/learning_tasks.py",
-            "without velocities: both are 0, as in the Zoo's MaskVelocityWrapper; PPO has its settings of CartPole-v1",
-            "BitFlipping: of 15 bits, of which an action flips any; the return is the share of episodes that succeed "
-            "within 15 steps",
-            "bar: PPO must not reach it, RecurrentPPO, MaskablePPO and SAC must; of the others it is of the Zoo's one "
-            "training each, and what ours must reach is the worst of stock's seeds",
+            f"{ZOO} The Zoo has none for MaskablePPO and hindsight: benchmarks/learning_tasks.py has these.",
+            "without velocities: both velocities are 0, as in the Zoo's MaskVelocityWrapper. PPO has its settings for "
+            "CartPole-v1.",
+            "BitFlipping: an action flips one of 15 bits. The return is the share of episodes that succeed within 15 "
+            "steps.",
+            "target: PPO must not reach it, and RecurrentPPO, MaskablePPO and SAC must. For the others, it is the "
+            "return of the Zoo's single training, and bridge must reach the worst of stock SB3's seeds.",
         ],
         quantile=0.0,
     ),

@@ -60,23 +60,26 @@ SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
 
 NOTES = [
-    "the two sides differ in the import of the algorithm alone, as for a user who changes it: Gymnasium environments "
-    "are what SB3's make_vec_env gives, monitored in a DummyVecEnv; JAX environments are a JaxVecEnv on both sides; "
-    "CartPole-v1 for MlpPolicy and MlpLstmPolicy, else pictures that cost next to nothing, the same in both worlds; "
-    "MaskablePPO: four numbers in their place, and four actions of which another is illegal in each step",
-    "SB3's and sb3-contrib's defaults, but for the rollouts of PPO and MaskablePPO: "
-    f"{PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} of "
-    f"pictures, and at least two of each environment) instead of {PPO_STEPS} of each, on both sides, because those "
-    "would take minutes and, of pictures, up to 15 GB; and what a cell's name says. Off-policy, what counts as an "
-    f"iteration are {OFF_POLICY_ITERATION} steps over all environments ({OFF_POLICY_IMAGES_ITERATION} of pictures), "
-    "and their updates",
-    "each side is a process of its own, from start to end; JAX's persistent cache is off; the two take turns, each "
-    "going on with its own training, and while one runs the other waits; figures are of the median run; at_worst is "
-    "our slowest run beside the fastest of stock SB3",
-    "MlpPolicy: either side runs with as many threads as PyTorch takes and with one, and counts as the faster",
-    "first: seconds from the end of the imports to that of the first iteration, making environments and model included",
-    f"MB: highest resident size in {MEMORY_ITERATIONS} iterations less that after the imports, of Stable-Baselines3 or "
-    "bridge, and in the process of stock SB3 too of bridge where environments are JaxVecEnv's; kept: what is left then",
+    "The two sides differ only in the import of the algorithm, as for a user who changes it. Gymnasium environments "
+    "come from SB3's make_vec_env: monitored, in a DummyVecEnv. JAX environments are a JaxVecEnv on both sides.",
+    "Environments: CartPole-v1 for MlpPolicy and MlpLstmPolicy. Other policies get pictures that cost next to "
+    "nothing, the same from Gymnasium and JAX environments. MaskablePPO gets four numbers instead of pictures, and "
+    "four actions, of which another one is illegal in each step.",
+    "Settings: the defaults of SB3 and sb3-contrib, except for what the name of a script says, and for the rollouts of "
+    f"PPO and MaskablePPO. On both sides, these have {PPO_ROLLOUT} steps over all environments ({PPO_IMAGES_ROLLOUT} "
+    f"with pictures, and at least two per environment) instead of {PPO_STEPS} per environment. The default rollouts "
+    "would take minutes and, with pictures, up to 15 GB.",
+    f"An off-policy iteration counts as {OFF_POLICY_ITERATION} steps over all environments "
+    f"({OFF_POLICY_IMAGES_ITERATION} with pictures) and their updates.",
+    "Each side is one process from start to end, without JAX's persistent cache. The two sides take turns: each "
+    "continues its own training, and one waits while the other runs. Figures are from the median run. at_worst "
+    "compares our slowest run with the fastest run of stock SB3.",
+    "MlpPolicy: each side runs with PyTorch's default number of threads and with one. The faster run counts.",
+    "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
+    "environments and model.",
+    f"MB: peak resident memory during {MEMORY_ITERATIONS} iterations, minus the memory after importing "
+    "Stable-Baselines3 or bridge. With JAX environments, the process of stock SB3 also imports bridge. kept: the "
+    "same for the memory that remains afterwards.",
 ]
 
 
@@ -250,7 +253,7 @@ def add(
     report.add("cells", [row])
     if options.quick:
         return
-    report.bar(f"{cell}: steps a second, {OURS} / {STOCK}", speed, at_least)
+    report.bar(f"{cell}: steps per second, {OURS} / {STOCK}", speed, at_least)
     if cell in named_cells():
         seconds = first[OURS]
         report.require(

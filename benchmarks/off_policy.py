@@ -89,19 +89,19 @@ BYTES = 4 * (128 + 1 + 1 + 1)  # an observation, an action, a reward and a tag
 SMALL_STORE = 100  # a hundredth of it
 
 NOTES = [
-    "each side is a process of its own, from start to end, as in never_slower; sides take turns, each going on with "
-    "its own training; figures are of the median run",
-    "environments: JAX, a JaxVecEnv; else Gymnasium's as the make_vec_env of the side's package makes them (bridge's "
-    "with backend='serial')",
-    "stock SB3 and bridge run with as many of PyTorch's threads as it takes and with one: bars are held against the "
-    "faster. SBX has SB3's layers and settings here, but no limit to the norm of DQN's gradients",
-    f"images: pictures of 84 x 84 x 4 that cost next to nothing; a buffer of {IMAGES_BUFFER['buffer_size']:,}",
-    "on_policy: A2C with SB3's defaults, 8 environments x 5 steps; MaskablePPO with 8 x 256, batch 64, 10 epochs, on "
-    "four numbers and four actions, of which another is illegal in each step; RecurrentPPO with its defaults and "
-    "8 environments",
-    f"memory: DQN with a buffer of {CAPACITY:,}, observations of 128 numbers of float32, filled once; what the process "
-    "has at its height beyond its imports, the same with a hundredth of it, and the difference beside the bytes "
-    "stored, each observation once",
+    "Each side is one process from start to end, as in never_slower. Sides take turns, and each continues its own "
+    "training. Figures are from the median run.",
+    "environments: JAX means a JaxVecEnv. Gymnasium environments come from make_vec_env of each side's package, for "
+    "bridge with backend='serial'.",
+    "Stock SB3 and bridge run with PyTorch's default number of threads and with one. Targets are compared with the "
+    "faster run. SBX has SB3's layers and settings here, but no limit to the norm of DQN's gradients.",
+    f"images: pictures of 84 x 84 x 4 that cost next to nothing, and a buffer of {IMAGES_BUFFER['buffer_size']:,}.",
+    "on_policy: A2C with SB3's defaults and 8 environments x 5 steps. MaskablePPO with 8 x 256 steps, batch 64 and 10 "
+    "epochs, on four numbers and four actions, of which another one is illegal in each step. RecurrentPPO with its "
+    "defaults and 8 environments.",
+    f"memory: DQN with a buffer of {CAPACITY:,}, filled once, and observations of 128 float32 numbers. The table has "
+    "the peak memory of the process beyond its imports, and the same with a hundredth of the buffer. The difference "
+    "is compared with the stored bytes, counting each observation once.",
 ]
 
 

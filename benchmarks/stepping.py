@@ -47,13 +47,15 @@ OURS, MONITORED, BARE = "JaxVecEnv", "DummyVecEnv with Monitor", "DummyVecEnv"
 PROCESSES, POOL = "SubprocVecEnv with Monitor", "EnvPool adapter"
 
 NOTES = [
-    "every side gets the same actions, random and drawn beforehand; episodes that end are reset in all of them; the "
-    "sides take turns, after a warm-up, and figures are of the median run",
-    "vec_env: all but the bare DummyVecEnv tell the return and length of an episode that ended, as Monitor does; "
-    "SB3's make_vec_env gives what is called DummyVecEnv with Monitor here. EnvPool resets in the step after the end; "
-    "its adapter, a GymVecEnv, resets the ended lanes at once, as SB3 wants it",
-    "compiled: jaxenvs and gymnax start with episodes of random ages, the same in both, lest all lanes reach a time "
-    "limit at once; both are compiled with JAX's defaults; jaxenvs also counts the returns and lengths of episodes",
+    "Every side gets the same actions, which are random and drawn beforehand. Every side resets the episodes that end. "
+    "The sides take turns after a warm-up, and figures are from the median run.",
+    "vec_env: every VecEnv except the bare DummyVecEnv reports the return and length of an episode that ended, as "
+    "Monitor does. DummyVecEnv with Monitor is what SB3's make_vec_env returns.",
+    "EnvPool resets in the step after the end. Its adapter, a GymVecEnv, resets the ended environments at once, as SB3 "
+    "expects.",
+    "compiled: jaxenvs and gymnax start with episodes of random ages, the same in both, so that not all environments "
+    "reach a time limit at once. Both are compiled with JAX's defaults. jaxenvs also counts the returns and lengths of "
+    "episodes.",
 ]
 
 
@@ -76,7 +78,7 @@ def make_vec_envs(num_envs: int, envpool: ModuleType | None) -> dict[str, Any]:
     if num_envs <= MOST_PROCESSES:
         venvs[PROCESSES] = make_vec_env(ENV_ID, num_envs, seed=0, vec_env_cls=SubprocVecEnv)
     else:
-        print(f"\nskipped: {PROCESSES} with {num_envs} lanes, because each lane would be a process")
+        print(f"\nskipped: {PROCESSES} with {num_envs} environments, because each would be a process")
     if envpool is not None:
         threads = min(common.cores(), num_envs)
         pool = envpool.make(ENV_ID, env_type="gymnasium", num_envs=num_envs, num_threads=threads, seed=0)
@@ -116,7 +118,7 @@ def time_vec_envs(
     if at_least := {8: 2, 1024: 20, 4096: 40}.get(num_envs):
         for other in (MONITORED, BARE):
             ratio = timings[OURS].steps_per_second / timings[other].steps_per_second
-            report.bar(f"VecEnv.step, {num_envs} lanes: {OURS} / {other}", ratio, at_least)
+            report.bar(f"VecEnv.step, {num_envs} environments: {OURS} / {other}", ratio, at_least)
 
 
 # --- In one program ---------------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def time_compiled(
     )
     if gymnax is not None and num_envs in (1024, 65536):
         ratio = timings["jaxenvs"].steps_per_second / timings["gymnax"].steps_per_second
-        report.bar(f"{env_id}, {num_envs} lanes: jaxenvs / gymnax", ratio, 3 if env_id == ENV_ID else 2)
+        report.bar(f"{env_id}, {num_envs} environments: jaxenvs / gymnax", ratio, 3 if env_id == ENV_ID else 2)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -71,18 +71,21 @@ DIFFERENCES = {
 }
 
 NOTES = [
-    "every side: PPO with two towers of 64-64 tanh, Adam, and SB3's defaults for what the setting does not name; the "
-    "same number of environment steps, epochs and minibatches; advantages normalised in each minibatch",
-    "sides take turns, after a warm-up, and each goes on with its own training; figures are of the median run",
-    "compile_seconds are not in the other figures: of rejax and PureJaxRL-style, those of their programs (start, "
-    "training), and of jaxenvs.learn that of its one; of bridge.PPO and SBX, what the first iteration takes longer "
-    "than the second",
-    "rejax and PureJaxRL-style are one program, compiled with JAX's defaults as their users do it, and once more with "
-    "our options, jaxenvs.compilation.compiler_options, with which jaxenvs.learn.train is compiled, one program too; "
-    "each run begins with the parameters of the one before; bridge.PPO returns to Python after each rollout and each "
-    "update, for callbacks and logs; SBX and stock SB3 after each step",
-    "DummyVecEnv is what SB3's make_vec_env gives: monitored Gymnasium environments",
-    "stock SB3 runs with as many threads as PyTorch takes and with one: bars are held against the faster",
+    "Every side trains PPO with two towers of 64-64 tanh units, Adam, and SB3's defaults for everything that the "
+    "setting does not name. The numbers of environment steps, epochs and minibatches are the same. Advantages are "
+    "normalized in each minibatch.",
+    "Sides take turns after a warm-up, and each continues its own training. Figures are from the median run.",
+    "compile_seconds are not part of the other figures. For rejax and PureJaxRL-style, they cover both compiled "
+    "functions (start, training). For jaxenvs.learn, they cover its only one. For bridge.PPO and SBX, they are the "
+    "first iteration minus the second.",
+    "rejax and PureJaxRL-style train in one compiled function. They run with JAX's default compiler options, as "
+    "their users run them, and once more with our options (jaxenvs.compilation.compiler_options). "
+    "jaxenvs.learn.train is also one compiled function, with our options. Each run begins with the parameters of the "
+    "run before.",
+    "bridge.PPO returns to Python after each rollout and each update, for callbacks and logs. SBX and stock SB3 return "
+    "after each step.",
+    "DummyVecEnv is what SB3's make_vec_env returns: monitored Gymnasium environments.",
+    "Stock SB3 runs with PyTorch's default number of threads and with one. Targets are compared with the faster run.",
 ]
 
 

@@ -32,7 +32,7 @@ with _without_garbage_collection():
             f"bridge needs PyTorch and Stable-Baselines3, but {error.name} is not installed: pip install "
             '"jaxenvs[sb3]".'
         ) from error
-    from bridge.configuration import configure, set_up_process
+    from bridge.configuration import set_up_process
     from bridge.originals import remember, remember_packages
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from bridge.seeds import train_seeds
     from bridge.vec_env.jax_vec_env import JaxVecEnv
     from bridge.wrappers import CompiledWrapper, register_wrapper
+    from jaxenvs.compilation.cache import configure
 
 __all__ = [
     "A2C",
@@ -122,6 +123,7 @@ _MODULES = {
     "SerialVecEnv": "bridge.host_env.serial_vec_env",
     "WorkerDied": "bridge.host_env.processes.worker_handle",
     "WorkerError": "bridge.host_env.processes.worker_handle",
+    "configure": "jaxenvs.compilation.cache",
     "evaluate": "bridge.evaluation",
     "load_checkpoint": "bridge.checkpoint",
     "make_atari_env": "bridge.atari",

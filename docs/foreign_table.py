@@ -1,9 +1,9 @@
-"""Writes the tables of docs/environments/other-libraries.md: which ids of other libraries keep the contract.
+"""Write the tables of docs/environments/other-libraries.md: which ids of other libraries pass `check_env`.
 
     python docs/foreign_table.py [LIBRARY ...] [--minutes 10]
 
-Each library has a process of its own, and each id so many minutes: some compile for long. The sections of libraries
-that are not named stay as they are.
+Each library is checked in a separate process. Each id has at most `--minutes`, because some compile for long. Sections
+of libraries that are not named do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.foreign.episodes import SKIPPED  # noqa: E402
 
 
 def check(library: str, after: str) -> None:
-    """Print a JSON line before and after each id, of those that follow `after`."""
+    """Print a JSON line before and after each id that follows `after`."""
     import jaxenvs
 
     for env_id in jaxenvs.foreign.ids(library):
@@ -48,7 +48,7 @@ def check(library: str, after: str) -> None:
 
 
 def rows(library: str, minutes: float) -> list[dict[str, str]]:
-    """What came of each id. One that takes too long ends its process; another goes on after it."""
+    """Return the result of each id. If one takes too long, its process is killed, and another continues after it."""
     found: list[dict[str, str]] = []
     after = ""
     while True:
@@ -87,7 +87,7 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> Non
 def section(library: str, found: list[dict[str, str]]) -> str:
     passed = sum(row["result"] == "passes" for row in found)
     text = f"## {library} {importlib.metadata.version(library)}\n\n{passed} of {len(found)} pass.\n\n"
-    text += "| id | `check_env` | observation, action; or why not |\n|---|---|---|\n"
+    text += "| id | `check_env` | observation and action space, or the reason |\n|---|---|---|\n"
     for row in found:
         why = " ".join(row["why"].split()).replace("|", "/")
         text += f"| `{row['id']}` | {row['result']} | {why if len(why) <= 160 else why[:157] + '...'} |\n"
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def write(library: str, text: str) -> None:
-    """Put a section into the page, in the place of the one before, if there is one."""
+    """Put a section into the page, replacing the earlier one, if there is one."""
     first, last = f"<!-- {library} -->", f"<!-- /{library} -->"
     page = PAGE.read_text(encoding="utf-8")
     before, found, rest = page.partition(first)

@@ -1,6 +1,6 @@
-"""Write an environment of your own, check it, register it, and train stock Stable-Baselines3 on it.
+"""Write an environment in JAX, check it, register it, and train stock Stable-Baselines3 on it.
 
-A drone must stay between the ground and the ceiling; its motor is on or off. `Hover` is all there is to write.
+A drone must stay between the ground and the ceiling. Its motor is on or off. You only have to write the class `Hover`.
 Run it: python examples/custom_environment.py
 """
 
@@ -53,7 +53,7 @@ class Hover(Environment[HoverState]):
 
 
 def random_return() -> float:
-    """The mean return of an agent that acts at random."""
+    """Return the mean return of random actions."""
     venv = make_vec("Hover-v0", num_envs=100)
     _, trajectory = rollout(
         venv, lambda key, observation: jax.random.randint(key, (100,), 0, 2), jax.random.key(0), num_steps=500
@@ -63,7 +63,7 @@ def random_return() -> float:
 
 
 if __name__ == "__main__":
-    check_env(Hover())  # says what is wrong, if anything is
+    check_env(Hover())  # raises an error that says what is wrong, if anything is
     register("Hover-v0", Hover, max_episode_steps=200)
 
     env = make_vec_env("Hover-v0", n_envs=16, seed=0)
@@ -71,5 +71,5 @@ if __name__ == "__main__":
     model.learn(total_timesteps=50_000)
     trained, _ = evaluate_policy(model, make_vec_env("Hover-v0", n_envs=10, seed=1000), n_eval_episodes=50)
 
-    print(f"Return at random {random_return():.1f}, after training {trained:.1f}; 200 is the most there is.")
+    print(f"Return at random {random_return():.1f}, after training {trained:.1f}; the maximum is 200.")
     assert trained > 3 * random_return()

@@ -1,7 +1,7 @@
-"""Domain randomisation in pure JAX: train on poles of many lengths, and see how it does on those of each length.
+"""Domain randomization in pure JAX: train on poles of many lengths, and evaluate on poles of each length.
 
-`RandomizedParameters` draws a length for each episode; training and evaluation are one program each. Run it:
-python examples/domain_randomization.py
+`RandomizedParameters` draws a length for each episode. Training and evaluation are one compiled function each.
+Run it: python examples/domain_randomization.py
 """
 
 import time
@@ -13,7 +13,7 @@ import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 
-HALF_LENGTHS = jnp.array([0.1, 0.25, 0.5, 1.0, 2.0, 4.0])  # m; that of CartPole-v1 is 0.5
+HALF_LENGTHS = jnp.array([0.1, 0.25, 0.5, 1.0, 2.0, 4.0])  # m; CartPole-v1 has 0.5
 NUM_EPISODES, MAX_STEPS = 64, 500  # the time limit of CartPole-v1
 
 plain = jaxenvs.make("CartPole-v1")
@@ -24,14 +24,14 @@ ppo = learn.PPO(n_steps=NUM_STEPS, batch_size=512, learning_rate=jnp.linspace(1e
 
 
 def train(env, key):
-    """The parameters of a trained network."""
+    """Train a network and return its parameters."""
     venv = jaxenvs.VectorEnv(env, NUM_ENVS)
     training = learn.Training(venv, network, ppo, total_timesteps=NUM_UPDATES * NUM_ENVS * NUM_STEPS)
     return learn.train(key, training).params
 
 
 def mean_return(params, half_length, key):
-    """Of one episode in each of NUM_EPISODES lanes, all with poles of this length, with the likeliest actions."""
+    """Return the mean return of NUM_EPISODES episodes with poles of this length, taking the most likely actions."""
     env = plain.replace(half_length=half_length)
     venv = jaxenvs.VectorEnv(env, NUM_EPISODES, jaxenvs.AutoresetMode.DISABLED)
 
@@ -57,5 +57,5 @@ if __name__ == "__main__":
     print("trained on  " + "".join(f"{2 * length:7.1f} m" for length in HALF_LENGTHS))
     for name, values in returns.items():
         print(f"{name:12s}" + "".join(f"{value:9.1f}" for value in values))
-    print(f"two trainings and evaluations in {seconds:.1f} s, compilation included; the most there is is {MAX_STEPS}")
+    print(f"two trainings and evaluations in {seconds:.1f} s, including compilation; the maximum is {MAX_STEPS}")
     assert returns["randomised"][1:].min() > 300 > returns["CartPole-v1"].min()

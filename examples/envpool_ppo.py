@@ -1,8 +1,8 @@
-"""Train on EnvPool, whose environments step themselves in C++: its ids are those of backend="native".
+"""Train on EnvPool, which steps its environments in C++: pass one of its ids and backend="native".
 
-EnvPool begins the next episode one step late, with an action that it ignores and a reward of 0. GymVecEnv, which
-make_vec_env makes of it, begins it at once, so that no policy ever learns from such a step.
-Run it: pip install "jaxenvs[envpool]", and python examples/envpool_ppo.py
+EnvPool begins the next episode one step late: it ignores the action of this step, and its reward is 0. make_vec_env
+wraps EnvPool in a GymVecEnv, which begins the episode at once, so that a policy never learns from such a step.
+Run it: pip install "jaxenvs[envpool]", then python examples/envpool_ppo.py
 """
 
 import importlib.util

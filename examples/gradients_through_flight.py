@@ -1,8 +1,8 @@
-"""Where to by which thrust: gradients through the flight of a lander, joints and legs and all.
+"""Find the thrust that flies a lander to a target, by gradients through its flight, including joints and legs.
 
-While nothing touches, a step of the world is differentiable, and so are a hundred of them. Here gradient descent finds
-a constant thrust and torque with which a lander that tumbles ends upright at a place. Run it:
-python examples/gradients_through_flight.py [steps of the flight, 30 by default]
+As long as nothing touches, a step of the physics is differentiable, and so are a hundred steps. Here, gradient descent
+finds a constant thrust and torque with which a tumbling lander ends upright at a given place.
+Run it: python examples/gradients_through_flight.py [steps of the flight, 30 by default]
 """
 
 import sys
@@ -16,19 +16,19 @@ from jaxenvs import physics2d
 from jaxenvs.envs.box2d.lunar_lander import WORLD
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 30  # of 1/50 s
-GRAVITY, LEGS = -10.0, (-0.3, 0.3)  # m/s², and rad/s that the motors of the legs aim at
+GRAVITY, LEGS = -10.0, (-0.3, 0.3)  # m/s², and target speeds of the leg motors in rad/s
 TARGET = jnp.array([11.0, 9.0])  # m
 ITERATIONS = 80
 motors = physics2d.Motors(speed=np.array(LEGS, np.float32), max_torque=np.full(2, 40, np.float32))
 
-# Far above the ground: edges matter to a start alone. The legs hang in their joints.
+# Far above the ground, so its edges only matter at the start. The legs hang in their joints.
 origins = np.array([[10.0, 12.0], [10.55, 11.4], [9.45, 11.4]])
 start = physics2d.start(WORLD, origins, np.array([0.0, -0.5, 0.5]), jnp.zeros((len(WORLD.edge_body), 4)))
 start = start.replace(velocity=start.velocity.at[:, 0].set(-1.5), angular_velocity=jnp.full(3, 0.8))
 
 
 def fly(thrust):
-    """The world after a flight with a force [10 N] and a torque [10 N m] at the hull."""
+    """Return the physics state after a flight with a force [10 N] and a torque [10 N m] on the hull."""
     force, torque = jnp.zeros((3, 2)).at[0].set(10 * thrust[:2]), jnp.zeros(3).at[0].set(10 * thrust[2])
 
     def step(world, _):
@@ -38,7 +38,7 @@ def fly(thrust):
 
 
 def miss(thrust):
-    """How far from the target the hull ends [m²], and how far from upright [rad²]."""
+    """Return the squared distances of the hull from the target [m²] and from upright [rad²]."""
     world = fly(thrust)
     return jnp.sum((world.position[0] - TARGET) ** 2) + world.angle[0] ** 2, world
 

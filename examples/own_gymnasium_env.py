@@ -1,7 +1,7 @@
-"""A Gymnasium environment of one's own, and its Stable-Baselines3 script with one line changed.
+"""Train on your own Gymnasium environment, with one line of the Stable-Baselines3 script changed.
 
-The environment stays as it is, in Python. `bridge.PPO` learns in a compiled program, and a VecEnv that takes less time
-steps the environments. With backend="process" in `make_vec_env`, each would be in a process of its own.
+The environment stays as it is, in Python. `bridge.PPO` learns in a compiled function, and a faster VecEnv steps the
+environments. With backend="process" in `make_vec_env`, each environment would be in a separate process.
 Run it: python examples/own_gymnasium_env.py
 """
 
@@ -14,9 +14,9 @@ from bridge import PPO, make_vec_env  # was: from stable_baselines3 import PPO, 
 
 
 class Thermostat(gymnasium.Env):
-    """Keep a room, of which it is not known how cold it is outside, at 20 degrees by heating or not.
+    """Keep a room at 20 degrees by turning the heating on or off. The outside temperature is unknown.
 
-    The observation is how far off it is and how that changes; the reward how far off, in degrees, negative.
+    The observation is the distance from 20 degrees, and its change. The reward is minus the distance in degrees.
     """
 
     observation_space = spaces.Box(-30.0, 30.0, (2,), np.float32)

@@ -1,7 +1,8 @@
-"""Train many agents at once in one compiled program: REINFORCE on CartPole-v1, no Python in the loop.
+"""Train many agents at once in one compiled function: REINFORCE on CartPole-v1, without Python in the loop.
 
-Environments are pure functions, so the whole training of an agent is one too, and `jax.vmap` over it trains one agent
-for each seed. Run it: python examples/pure_jax_loop.py
+Environments are pure functions, so the whole training of an agent is one too. `jax.vmap` over it trains one agent for
+each seed.
+Run it: python examples/pure_jax_loop.py
 """
 
 import time
@@ -15,7 +16,7 @@ import jaxenvs
 NUM_SEEDS, NUM_ENVS, NUM_UPDATES = 8, 16, 150
 MAX_STEPS = 500  # the time limit of CartPole-v1
 
-# Nobody resets: every update plays one episode in each lane, and ignores what follows its end.
+# No resets: every update plays one episode in each environment, and ignores what follows its end.
 venv = jaxenvs.make_vec("CartPole-v1", NUM_ENVS, autoreset=jaxenvs.AutoresetMode.DISABLED)
 optimizer = optax.adam(0.05)
 
@@ -25,7 +26,7 @@ def logits(params, observation):
 
 
 def play(params, key):
-    """One episode in each lane: the trajectory, and where it is still going, both (MAX_STEPS, NUM_ENVS)."""
+    """Play one episode per environment: the trajectory, and a mask of its steps, both (MAX_STEPS, NUM_ENVS)."""
 
     def policy(key, observation):
         return jax.random.categorical(key, logits(params, observation))
@@ -36,7 +37,7 @@ def play(params, key):
 
 
 def loss(params, trajectory, alive):
-    """REINFORCE: the log-probability of each action, weighted by the return that followed."""
+    """Return the loss of REINFORCE: log-probabilities of the actions, weighted by the returns that followed."""
     reward = trajectory.timestep.reward * alive
     to_go = jnp.cumsum(reward[::-1], axis=0)[::-1]
     mean = (to_go * alive).sum() / alive.sum()
@@ -47,7 +48,7 @@ def loss(params, trajectory, alive):
 
 
 def train(key):
-    """From a seed to the mean return of the last update."""
+    """Train one agent, and return the mean return of each update, (NUM_UPDATES,)."""
     params = {"weights": jnp.zeros((4, 2)), "bias": jnp.zeros(2)}
 
     def update(carry, key):

@@ -1,7 +1,8 @@
-"""Stable-Baselines3's PPO, compiled: another import, the same script, and zips that Stable-Baselines3 loads.
+"""Train Stable-Baselines3's PPO with compiled code: the same script with another import.
 
-It trains PPO on CartPole-v1 with a callback that evaluates on the way, saves the agent, and goes on training it with
-Stable-Baselines3 itself. Run it: python examples/train_compiled.py
+It trains PPO on CartPole-v1 with a callback that evaluates during training. Then it saves the agent, and continues to
+train it with Stable-Baselines3 itself.
+Run it: python examples/train_compiled.py
 """
 
 import time

@@ -1,6 +1,6 @@
-"""A script of Stable-Baselines3 as it always was; only make_vec_env comes from another place.
+"""Train with stock Stable-Baselines3 on environments of jaxenvs: only make_vec_env has another import.
 
-It trains PPO on CartPole-v1, evaluates it on the way and at the end, saves it and loads it again.
+It trains PPO on CartPole-v1, evaluates it during and after training, saves it, and loads it again.
 Run it: python examples/train_sb3.py
 """
 

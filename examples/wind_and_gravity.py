@@ -1,7 +1,8 @@
-"""A lander for any wind: an agent trained on many gravities and winds at once, beside one that knew none of them.
+"""Train a lander for any wind and gravity, and compare it with a lander that was trained without wind.
 
-`RandomizedParameters` draws gravity and wind for each episode; both trainings and all evaluations are programs, and the
-evaluations of all worlds are one. Run it: python examples/wind_and_gravity.py [thousands of steps, 20 by default]
+`RandomizedParameters` draws gravity and wind for each episode. Each training is one compiled function, and so are the
+evaluations at all gravities and winds together.
+Run it: python examples/wind_and_gravity.py [thousands of steps, 20 by default]
 """
 
 import sys
@@ -13,7 +14,7 @@ import jaxenvs
 from jaxenvs import learn
 from jaxenvs.compilation import compiler_options
 
-THOUSANDS = int(sys.argv[1]) if len(sys.argv) > 1 else 20  # 1000 and more to see them land
+THOUSANDS = int(sys.argv[1]) if len(sys.argv) > 1 else 20  # use 1000 or more to see them land
 NUM_ENVS, NUM_STEPS, NUM_EPISODES = 16, 256, 32
 WORLDS = [(-10.0, 0.0), (-10.0, 15.0), (-6.0, 15.0), (-11.5, 20.0)]  # gravity [m/s²] and wind [N]
 
@@ -24,13 +25,13 @@ ppo = learn.PPO(n_steps=NUM_STEPS, batch_size=256, n_epochs=4, gamma=0.999, gae_
 
 
 def train(env, key):
-    """The parameters of a trained network."""
+    """Train a network and return its parameters."""
     venv = jaxenvs.VectorEnv(env, NUM_ENVS)
     return learn.train(key, learn.Training(venv, network, ppo, total_timesteps=1000 * THOUSANDS)).params
 
 
 def mean_return(params, gravity, wind, key):
-    """Of an episode in each of NUM_EPISODES lanes of one world, with the likeliest actions."""
+    """Return the mean return of NUM_EPISODES episodes at one gravity and wind, taking the most likely actions."""
     env = calm.replace(gravity=gravity, wind_power=wind)
     venv = jaxenvs.VectorEnv(env, NUM_EPISODES, jaxenvs.AutoresetMode.DISABLED)
 
@@ -39,7 +40,7 @@ def mean_return(params, gravity, wind, key):
         return network.to_env(distribution.mode())
 
     _, trajectory = jaxenvs.rollout(venv, policy, key, 1000)
-    return trajectory.timestep.reward.sum(0).mean()  # past its end an episode earns nothing
+    return trajectory.timestep.reward.sum(0).mean()  # after its end, an episode has rewards of 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 
 @contextlib.contextmanager
@@ -27,8 +28,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             unfinished.chmod(stat.S_IMODE(path.stat().st_mode))
         yield unfinished
-        with open(unfinished, "rb") as written:
-            os.fsync(written.fileno())  # otherwise a crash may leave an empty file under the new name
+        _flush(unfinished)  # otherwise a crash may leave an empty file under the new name
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk has what is in a file."""
+    file: IO[bytes]
+    try:
+        file = open(path, "r+b")  # noqa: SIM115  Windows flushes no file that is open for reading alone
+    except PermissionError:  # it has the mode of a file that nobody may write
+        file = open(path, "rb")  # noqa: SIM115
+    with file:
+        os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Where others are faster, or need less: found in the results, so that no new figure can be left out."""
+"""Find in the results where other libraries are faster or need less, so that no new figure is left out."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ OURS = ("bridge", "jaxenvs", "JaxVecEnv")
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One figure of ours beside the best of others."""
+    """One of our figures, compared with the best figure of the other libraries."""
 
     what: str
     case: str
     other: str
-    times: float  # how much better the other is: above 1 where ours is behind
+    times: float  # how much better the other is: above 1 if it is ahead
 
 
 def behind(results: dict[str, Any]) -> Rows:
-    """A row for each kind of comparison in which another was ahead at least once, the greatest difference first."""
+    """Return a row for each category in which another library is ahead at least once, largest gap first."""
     kinds: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in _pairs(results):
         kinds[pair.what].append(pair)
@@ -34,17 +34,17 @@ def behind(results: dict[str, Any]) -> Rows:
             rows.append(
                 {
                     "what": what,
-                    "ahead of ours": ", ".join(dict.fromkeys(pair.other for pair in ahead)),
+                    "library that is ahead": ", ".join(dict.fromkeys(pair.other for pair in ahead)),
                     "how often": f"{len(ahead)} of {len(pairs)}",
-                    "at most, times": ahead[0].times,
-                    "where that was": ahead[0].case,
+                    "largest gap, times": ahead[0].times,
+                    "case of the largest gap": ahead[0].case,
                 }
             )
-    return sorted(rows, key=lambda row: -row["at most, times"])
+    return sorted(rows, key=lambda row: -row["largest gap, times"])
 
 
 def compared(results: dict[str, Any]) -> int:
-    """How many figures were put beside those of others."""
+    """Return how many of our figures were compared with another library."""
     return sum(1 for _ in _pairs(results))
 
 
@@ -55,7 +55,7 @@ def _pairs(results: dict[str, Any]) -> Iterator[Pair]:
 
 
 def _training(tables: dict[str, Rows]) -> Iterator[Pair]:
-    yield from _by_case("PPO's steps a second", tables["training"], "setting", "part")
+    yield from _by_case("PPO's steps per second", tables["training"], "setting", "part")
     solved = {(row["setting"], row["side"]): row["seconds"] for row in tables["solved"]}
     for setting in dict.fromkeys(setting for setting, _ in solved):
         other = min(seconds for (where, side), seconds in solved.items() if where == setting and "stock" in side)
@@ -65,17 +65,20 @@ def _training(tables: dict[str, Rows]) -> Iterator[Pair]:
 
 def _off_policy(tables: dict[str, Rows]) -> Iterator[Pair]:
     rows = [row for row in tables["steps"] if row["environments"].endswith("Gymnasium")]
-    yield from _by_case("steps a second on Gymnasium environments", rows, "algorithm", "network", "setting")
+    yield from _by_case("steps per second on Gymnasium environments", rows, "algorithm", "network", "setting")
 
 
 def _never_slower(tables: dict[str, Rows]) -> Iterator[Pair]:
     for row in tables["cells"]:
         cell = row["cell"]
-        yield Pair("steps a second after changing the import", cell, "SB3", 1 / row["times"])
+        yield Pair("steps per second after changing the import", cell, "SB3", 1 / row["times"])
         yield Pair(
-            "seconds to the first iteration, with compilation", cell, "SB3", row["bridge_first"] / row["stock_first"]
+            "seconds to the first iteration, including compilation",
+            cell,
+            "SB3",
+            row["bridge_first"] / row["stock_first"],
         )
-        yield Pair("memory in training, after the imports", cell, "SB3", row["times_MB"])
+        yield Pair("memory during training, beyond the imports", cell, "SB3", row["times_MB"])
 
 
 def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
@@ -87,7 +90,7 @@ def _stepping(tables: dict[str, Rows]) -> Iterator[Pair]:
 
 def _host(tables: dict[str, Rows]) -> Iterator[Pair]:
     for row in tables["cells"]:
-        yield Pair("steps a second after changing the imports", row["cell"], "SB3", 1 / row["times"])
+        yield Pair("steps per second after changing the imports", row["cell"], "SB3", 1 / row["times"])
     for row in tables["acting"]:
         yield Pair("acting", row["what"], "SB3", row["bridge [s]"] / row["stock SB3 [s]"])
     for row in tables["stepping"]:
@@ -107,7 +110,7 @@ _KINDS = {
 
 
 def _by_case(what: str, rows: Rows, *names: str) -> Iterator[Pair]:
-    """The fastest of ours and the fastest of others, where the rows agree in those columns."""
+    """Compare the fastest of ours with the fastest of the others, for rows that agree in these columns."""
     cases: defaultdict[str, Rows] = defaultdict(list)
     for row in rows:
         cases[", ".join(dict.fromkeys(str(row[name]) for name in names))].append(row)

@@ -1,4 +1,4 @@
-"""What the five plots and small tables of docs/benchmarks.md show, taken from the results."""
+"""Take from the results what the five plots and small tables of docs/benchmarks.md show."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SETTINGS = (
 
 
 def training(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Thousand steps a second of PPO on CartPole, by setting and side."""
+    """Return thousand steps per second of PPO on CartPole, by setting and side."""
     rows = results["training"]["tables"]["training"]
     return {f"PPO on {what}": fastest([row for row in rows if row["part"] == part]) for part, what in SETTINGS}
 
 
 def imports(results: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """How many times as many steps a second the same script makes, by algorithm and kind of policy, cell by cell."""
+    """Return the speedups after changing the import, by algorithm and kind of policy, one for each script."""
     found: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {"MLP": [], "CNN or MultiInput": []})
     for row in results["never_slower"]["tables"]["cells"]:
         algorithm, policy = row["cell"].split()[:2]
@@ -30,7 +30,7 @@ def imports(results: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 
 def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Steps a second by algorithm and setting, of each side on its own kind of environments."""
+    """Return steps per second by algorithm and setting, for each side on its kind of environments."""
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for row in results["off_policy"]["tables"]["steps"]:
         if row["algorithm"] in ("PPO", "A2C"):
@@ -44,7 +44,7 @@ def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """CPU seconds of a whole training and the median return at its end, by environment and side."""
+    """Return CPU seconds of a whole training and the median return after it, by environment and side."""
     found: defaultdict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for name, default in (("learning", "PPO "), ("learning_off_policy", "")):
         for row in results.get(name, {"tables": {"learning": []}})["tables"]["learning"]:
@@ -56,7 +56,7 @@ def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
-    """Million steps of CartPole a second: by way of stepping and side, for numbers of environments."""
+    """Return million steps of CartPole per second, by way of stepping, side and number of environments."""
     calls: defaultdict[str, dict[int, float]] = defaultdict(dict)
     tables = results["stepping"]["tables"]
     for row in tables["vec_env"]:
@@ -65,7 +65,7 @@ def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:
     for row in tables["compiled"]:
         if row["env"] == "CartPole-v1":
             compiled[row["side"]][row["lanes"]] = _digits(row["steps_per_second"] / 1e6)
-    return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one program": dict(compiled)}
+    return {"VecEnv.step, from Python": dict(calls), "whole rollouts in one compiled function": dict(compiled)}
 
 
 FIGURES = {

@@ -95,7 +95,7 @@ def _training(data: dict[str, dict[str, float]]) -> Any:
         ax.set_ylim(-0.6, len(names) - 0.4)
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(length=0, labelsize=10)
-    axes[-1].set_xlabel("thousand steps a second", loc="right")
+    axes[-1].set_xlabel("thousand steps per second", loc="right")
     return figure
 
 
@@ -111,13 +111,13 @@ def _imports(data: dict[str, dict[str, list[float]]]) -> Any:
     ax.minorticks_off()
     ax.set_yticks([-index for index in range(len(data))], list(data))
     ax.grid(axis="x")
-    ax.set_xlabel("steps a second, beside the same script with SB3", loc="right")
+    ax.set_xlabel("steps per second, beside the same script with SB3", loc="right")
     _legend(figure, ax)
     return figure
 
 
 def _off_policy(data: dict[str, dict[str, float]]) -> Any:
-    """Beside stock SB3, as SAC makes a hundred steps a second and DQN thousands."""
+    """Beside stock SB3, as SAC makes a hundred steps per second and DQN thousands."""
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell if side != "stock SB3"))
     figure, (ax,) = _figure(0.9 + 0.27 * len(sides) * len(data))
     height = 0.8 / len(sides)
@@ -137,7 +137,7 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     ax.minorticks_off()
     ax.set_yticks([-index for index in range(len(data))], [name.replace(", ", ",\n", 1) for name in data], fontsize=9)
     ax.set_ylim(-len(data) + 0.5, 0.5)
-    ax.set_xlabel("steps a second, beside stock SB3 on Gymnasium environments", loc="right")
+    ax.set_xlabel("steps per second, beside stock SB3 on Gymnasium environments", loc="right")
     _legend(figure, ax)
     return figure
 
@@ -177,7 +177,7 @@ def _stepping(data: dict[str, dict[str, dict[int, float]]]) -> Any:
         ax.yaxis.set_minor_locator(NullLocator())
         lanes = sorted({int(number) for speeds in sides.values() for number in speeds})
         ax.set_xticks(lanes, [f"{number:,}" for number in lanes])
-        ax.set_ylabel("million steps a second")
+        ax.set_ylabel("million steps per second")
         ax.grid(axis="y")
         above = {"loc": "lower left", "bbox_to_anchor": (-0.15, 1), "alignment": "left", "ncols": 2}
         ax.legend(title=way, title_fontsize=11, fontsize=9, handlelength=1.2, columnspacing=1.2, **above)

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: what a person reads in three minutes, those first who are faster."""
+"""Write docs/benchmarks.md: a summary to read in three minutes, which starts with the libraries that are ahead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.pages.text import Rows, fill
 
 
 def page(results: dict[str, Any]) -> str:
-    """Where others are ahead, then five plots with a small table each."""
+    """Return the page: where others are ahead, then five plots with a small table each."""
     return (
         "\n\n".join(
             [
@@ -20,14 +20,14 @@ def page(results: dict[str, Any]) -> str:
                 _where(results),
                 f"## Where others are ahead\n\n{fill(_BEHIND.format(compared(results)))}",
                 markdown(behind(results)),
-                fill(_BEHIND_ONCE),
+                _listed(*_BEHIND_ONCE),
                 _learnt_less(results),
                 _section("Training", "training", _TRAINING, training_rows(results), "training"),
-                _section("The same script, another import", "imports", _imports_text(results), _imports(results), None),
-                _section("Off-policy", "off-policy", _OFF_POLICY, _off_policy(results), "off-policy-training"),
                 _section(
-                    "What is learnt, and for how much", "learning", _LEARNING, _learning(results), "what-is-learnt"
+                    "Speedup after changing the import", "imports", _imports_text(results), _imports(results), None
                 ),
+                _section("Off-policy", "off-policy", _OFF_POLICY, _off_policy(results), "off-policy-training"),
+                _section("Returns and CPU time", "learning", _LEARNING, _learning(results), "returns"),
                 _section("Stepping", "stepping", _STEPPING, _stepping(results), "stepping"),
                 "## More\n\n" + fill(_MORE),
             ]
@@ -37,11 +37,11 @@ def page(results: dict[str, Any]) -> str:
 
 
 def training_rows(results: dict[str, Any]) -> Rows:
-    """PPO's thousand steps a second: ours, Stable-Baselines3's, and the fastest of all others."""
+    """Return thousand steps per second of PPO: ours, Stable-Baselines3's, and the fastest of the others."""
     rows: Rows = []
     for task, sides in figures.training(results).items():
         best = dict(sides)
-        row: dict[str, Any] = {"thousand steps a second": task, "`bridge`": best.pop("bridge.PPO")}
+        row: dict[str, Any] = {"thousand steps per second": task, "`bridge`": best.pop("bridge.PPO")}
         row |= {"`jaxenvs.learn`": best.pop("jaxenvs.learn", None), "Stable-Baselines3": best.pop("stock SB3")}
         other = max(best, key=best.__getitem__, default=None)
         rows.append(row | {"fastest other": f"{best[other]:.3g} ({other})" if other else None})
@@ -49,56 +49,62 @@ def training_rows(results: dict[str, Any]) -> Rows:
 
 
 _BEHIND = (
-    "{} figures of ours have others beside them. These are the kinds in which the other was ahead at least once, "
-    "the greatest difference first; of seconds and memory, less is ahead."
+    "We compared {} measurements with another library. The table lists every category in which the other library was "
+    "ahead at least once, largest gap first. For time and memory, lower is better."
 )
 _BEHIND_ONCE = (
-    "Measured once, and not with each release: a call a step of Gymnasium's own vectorised CartPole is up to 2.8 times "
-    "as fast as of `jaxenvs.make_vec` (64 environments; from 8,192 on ours are ahead), EnvPool's own step up to 1.71 "
-    "times as fast as through `VecEnv` (CartPole-v1, 8 environments), a CartPole in C 2.47 times as fast as through "
-    "`NativeVecEnv`, and Gymnasium's own 1.31 times as fast as through `GymVecEnv`; of 18 comparisons with other "
-    "libraries' own rollouts brax, xminigrid and jumanji are ahead in 5, at most 1.28 times (`brax/inverted_pendulum`)."
+    "The following was measured once, and not with each release:",
+    "Gymnasium's own vectorized CartPole is up to 2.8 times as fast as `jaxenvs.make_vec`, with one call per step "
+    "and 64 environments. From 8,192 environments on, `jaxenvs` is ahead.",
+    "EnvPool's own step is up to 1.71 times as fast as the same step through `VecEnv` (CartPole-v1, 8 environments).",
+    "A CartPole in C is 2.47 times as fast by itself as through `NativeVecEnv`. Gymnasium's vectorized CartPole is "
+    "1.31 times as fast by itself as through `GymVecEnv`.",
+    "Of 18 comparisons with other libraries' own rollouts, brax, xminigrid and jumanji are ahead in 5. The largest gap "
+    "is 1.28 times (`brax/inverted_pendulum`).",
 )
 _TRAINING = (
-    "PPO on CartPole-v1, compilation apart. Peers on JAX use gymnax's CartPole, SBX Gymnasium's; what each does "
-    "differently is said beside the long table."
+    "Training PPO on CartPole-v1, without the time to compile. The other JAX libraries use gymnax's CartPole, and SBX "
+    "uses Gymnasium's. The full tables list what each library does differently."
 )
 _OFF_POLICY = (
-    "Steps a second with the updates that belong to them, after the warm-up. SB3 and SBX step Gymnasium's environment; "
-    "bridge that one, or the JAX one inside of its program. Where two networks of 256 units are most of the time, as "
-    "with SAC, there is less to gain."
+    "Steps per second including their updates, after the warm-up. SB3 and SBX step Gymnasium's environment. `bridge` "
+    "steps either the same environment, or the JAX environment inside its compiled function. If two networks of 256 "
+    "units take most of the time, as with SAC, the gain is smaller."
 )
 _LEARNING = (
-    "The same settings and budget on both sides, agents of several seeds. Returns are medians over the seeds, of "
-    "deterministic episodes at the end; where SB3's are better by more than "
-    "seeds differ, the top of this page says so."
+    "Both sides train agents of several seeds with the same settings and budget. Returns are medians over the seeds, "
+    "from deterministic episodes after the training. [Where others are ahead](#where-others-are-ahead) lists the tasks "
+    "on which SB3's return is better by more than the seeds differ."
 )
 _STEPPING = (
-    "Above: one call a step, NumPy in and out, as SB3 steps a VecEnv. Below: random rollouts in one program, the "
-    "trajectory kept."
+    "The upper plot has one call per step, with NumPy in and out, as SB3 steps a VecEnv. The lower plot has random "
+    "rollouts in one compiled function, which keeps the trajectory."
 )
 _MORE = (
-    "[All tables](benchmarks/tables.md), with the bars that were not reached. [Decisions](decisions.md): what was "
-    "tried and did not help, and [what was measured once](decisions.md#what-was-measured-once): EnvPool's worlds, "
-    "other libraries' environments, clusters, replay buffers, many seeds, tuning, the suites, ten minutes in one "
-    "process."
+    "[All tables](benchmarks/tables.md) has every figure, and the targets that were not reached. [Design "
+    "decisions](decisions.md) lists what was tried and did not help, and [what was measured "
+    "once](decisions.md#what-was-measured-once): EnvPool, other libraries' environments, clusters, replay buffers, "
+    "many seeds, tuning, the suites, and ten minutes in one process."
 )
 
 
 def _where(results: dict[str, Any]) -> str:
     machine = results["training"]["machine"]
     gpu = results.get("gpu", {}).get("machine", {}).get("gpu")
-    where = f"On {machine['cores']} cores of an {machine['cpu']}, without an accelerator, medians."
-    other = f"[On a GPU](benchmarks/tables.md#on-a-gpu) ({gpu}) it was measured too." if gpu else "Not on a GPU yet."
+    where = (
+        f"All figures are medians, measured on {machine['cores']} cores of an {machine['cpu']} without an accelerator."
+    )
+    on_a_gpu = f"[Some figures](benchmarks/tables.md#on-a-gpu) were measured on a GPU too ({gpu})."
+    other = on_a_gpu if gpu else "Nothing was measured on a GPU yet."
     how = (
-        "Versions, commands and how each was measured: [all tables](benchmarks/tables.md). `python -m benchmarks.docs` "
-        "writes this page from `benchmarks/results/`; `make bench` measures anew."
+        "[All tables](benchmarks/tables.md) has versions, commands, and how each figure was measured. `python -m "
+        "benchmarks.docs` writes this page from `benchmarks/results/`, and `make bench` measures again."
     )
     return fill(f"{where} {other} {how}")
 
 
 def _learnt_less(results: dict[str, Any]) -> str:
-    """Say where the median agent of others was better by more than the seeds of either side differ."""
+    """Name the tasks on which SB3's median agent is better by more than the seeds of either side differ."""
     found = []
     for name in ("learning", "learning_off_policy", "learning_contrib"):
         rows = {(row["env"], row["side"].split(".")[0]): row for row in results.get(name, _NONE)["tables"]["learning"]}
@@ -110,18 +116,23 @@ def _learnt_less(results: dict[str, Any]) -> str:
             if gap > max(ours["interquartile_range"], other["interquartile_range"]) / 2:
                 found.append(f"{env} ({ours['median_return']:.4g}, SB3 {other['median_return']:.4g})")
     return fill(
-        "What the median agent learnt is below SB3's, by more than half of the interquartile range over the seeds, on "
+        "The median agent is worse than SB3's, by more than half of the interquartile range over the seeds, on "
         f"{', '.join(found)}."
         if found
-        else "What the median agent learnt is nowhere below SB3's by more than half of the range over the seeds."
+        else "The median agent is nowhere worse than SB3's by more than half of the interquartile range over the seeds."
     )
 
 
 _NONE: dict[str, Any] = {"tables": {"learning": []}}
 
 
+def _listed(first: str, *points: str) -> str:
+    """Return a sentence and a list."""
+    return "\n".join([f"{fill(first)}\n", *(fill(f"* {point}").replace("\n", "\n  ") for point in points)])
+
+
 def _section(title: str, name: str, text: str, rows: Rows, anchor: str | None) -> str:
-    more = f" [All of it](benchmarks/tables.md#{anchor})." if anchor else ""
+    more = f" [Full tables](benchmarks/tables.md#{anchor})." if anchor else ""
     return f"## {title}\n\n{fill(text + more)}\n\n![{title}](benchmarks/{name}.svg)\n\n{markdown(rows)}"
 
 
@@ -130,10 +141,11 @@ def _imports_text(results: dict[str, Any]) -> str:
     slower = sum(row["times"] < 1 for row in cells)
     worst = sum(row["at_worst"] < 1 for row in cells)
     return (
-        f"{len(cells)} scripts, of algorithms, policies, environments and their numbers: {slower or 'none'} slower "
-        f"than with SB3 in the median, {worst} when our slowest run is put beside its fastest. Convolutions are "
-        "PyTorch's on both sides, and gain little. The first iteration comes later, as programs are compiled. "
-        "[All of it](benchmarks/tables.md#what-changing-the-import-costs)."
+        f"We ran {len(cells)} scripts with different algorithms, policies, and kinds and numbers of environments. "
+        f"Comparing medians, {slower or 'none'} of them {'is' if slower == 1 else 'are'} slower than with SB3. "
+        f"Comparing bridge's slowest run with SB3's fastest, {worst} {'is' if worst == 1 else 'are'} slower. "
+        "Convolutions run in PyTorch on both sides, and gain little. The first iteration takes longer, because "
+        "functions are compiled. [Full tables](benchmarks/tables.md#changing-the-import)."
     )
 
 
@@ -147,7 +159,7 @@ def _imports(results: dict[str, Any]) -> Rows:
             {
                 "algorithm": algorithm,
                 "scripts": len(times),
-                "times, least": min(times),
+                "speedup: least": min(times),
                 "median": statistics.median(times),
                 "most": max(times),
                 "first iteration, s: bridge": statistics.median(row["bridge_first"] for row in mine),
@@ -160,7 +172,7 @@ def _imports(results: dict[str, Any]) -> Rows:
 def _off_policy(results: dict[str, Any]) -> Rows:
     data = figures.off_policy(results)
     sides = list(dict.fromkeys(side for cell in data.values() for side in cell))
-    return [{"steps a second": name} | {side: cell.get(side) for side in sides} for name, cell in data.items()]
+    return [{"steps per second": name} | {side: cell.get(side) for side in sides} for name, cell in data.items()]
 
 
 def _learning(results: dict[str, Any]) -> Rows:
@@ -178,7 +190,7 @@ def _stepping(results: dict[str, Any]) -> Rows:
     data = figures.stepping(results)
     lanes = sorted({number for sides in data.values() for speeds in sides.values() for number in speeds})
     return [
-        {"million steps a second": f"{side}: {way}"} | {f"{number:,}": speeds.get(number) for number in lanes}
+        {"million steps per second": f"{side}: {way}"} | {f"{number:,}": speeds.get(number) for number in lanes}
         for way, sides in data.items()
         for side, speeds in sides.items()
     ]

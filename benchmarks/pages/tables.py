@@ -1,4 +1,4 @@
-"""docs/benchmarks/tables.md: every table of benchmarks/results, with what must be known to believe it."""
+"""Write docs/benchmarks/tables.md: every table of benchmarks/results, and how it was measured."""
 
 from __future__ import annotations
 
@@ -8,39 +8,46 @@ from benchmarks.common import markdown
 from benchmarks.pages.text import fill
 
 SECTIONS = {
-    "never_slower": "What changing the import costs",
+    "never_slower": "Changing the import",
     "host": "Environments on the host",
     "training": "Training",
     "off_policy": "Off-policy training",
-    "learning": "What is learnt",
-    "learning_off_policy": "What is learnt off-policy",
-    "learning_contrib": "What is learnt with sb3-contrib's, and in hindsight",
+    "learning": "Returns",
+    "learning_off_policy": "Returns of off-policy algorithms",
+    "learning_contrib": "Returns of sb3-contrib's algorithms, and with hindsight",
     "stepping": "Stepping",
     "gpu": "On a GPU",
 }
-# Of results that are not named as what makes them.
+# The commands of results whose names differ from their scripts.
 COMMANDS = {name: f"learning --table {name}" for name in ("learning_off_policy", "learning_contrib")}
-# What a reader must know of a table by its name, beside the notes that its benchmark writes.
+# Introductions of tables, by their names. The notes are written by the benchmarks.
 ABOUT = {
-    "peers": "Peers run in processes of their own, and do some things differently:",
-    "solved": "From `python train.py` to an evaluated 475, each a process from its start: imports and compilation "
-    "included; seconds:",
+    "peers": "The other libraries run in separate processes, and do some things differently:",
+    "solved": "Seconds from `python train.py` to an evaluated return of 475. Each run is a new process, and includes "
+    "imports and compilation:",
     "vec_env": "`VecEnv.step` on CartPole-v1:",
-    "compiled": "Compiled random rollouts, the trajectory kept:",
+    "compiled": "Compiled random rollouts, which keep the trajectory:",
 }
 
 
+# Columns that the results name otherwise.
+COLUMNS = {"lanes": "environments", "bar": "target", "cell": "script"}
+
+
 def page(results: dict[str, Any]) -> str:
-    """All tables, each with the command that makes it and what must be known to believe it."""
+    """Return all tables, each with its command and how it was measured."""
     parts = [
         """# All tables
 
-[In short](../benchmarks.md). Written by `python -m benchmarks.docs` from `benchmarks/results/`. `make bench` installs
-the peers and measures all of it anew, `make gpu` what is measured on a GPU. Every script has `--help`, and `--quick` to
-see that it works. What was measured once, and is no longer, is in
-[decisions](../decisions.md#what-was-measured-once).
+[Benchmarks](../benchmarks.md) is a summary of this page. `python -m benchmarks.docs` writes both from
+`benchmarks/results/`.
 
-No accelerator, unless it says so. Medians; slowest and fastest are runs."""
+* `make bench` installs the other libraries and measures everything again. `make gpu` measures on a GPU.
+* Every script has `--help`, and `--quick`, which only checks whether it works.
+* [Design decisions](../decisions.md#what-was-measured-once) has what was measured once.
+
+Figures are medians, without an accelerator unless stated otherwise. Columns named slowest and fastest are single
+runs."""
     ]
     for name, title in SECTIONS.items():
         if name in results:
@@ -48,14 +55,20 @@ No accelerator, unless it says so. Medians; slowest and fastest are runs."""
             for table, rows in results[name]["tables"].items():
                 columns = dict.fromkeys(column for row in rows for column in row if column != "met")
                 parts.extend([fill(ABOUT[table])] if table in ABOUT else [])
-                parts.append(markdown([{column: row.get(column) for column in columns} for row in rows]))
+                parts.append(markdown([_renamed({column: row.get(column) for column in columns}) for row in rows]))
     if "gpu" not in results:
-        parts.append("## On a GPU\n\nNothing was measured on a GPU yet: `make gpu` does it ([GPUs](../gpu.md)).")
+        parts.append("## On a GPU\n\nNothing was measured on a GPU yet. `make gpu` does that: see [GPUs](../gpu.md).")
     bars = [bar for result in results.values() for bar in result["bars"]]
     missed = [bar for bar in bars if not bar["met"]]
-    parts.append(f"## Bars\n\nThe project set itself {len(bars)} bars for these figures. Not reached: {len(missed)}.")
-    parts.extend([markdown(missed)] if missed else [])
+    set_itself = f"The project set itself {len(bars)} targets for these figures. It missed {len(missed)}:"
+    parts.append(f"## Targets\n\n{set_itself if missed else 'All targets were reached.'}")
+    parts.extend([markdown([_renamed(bar) for bar in missed])] if missed else [])
     return "\n\n".join(parts) + "\n"
+
+
+def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of results with the column names that readers know."""
+    return {COLUMNS.get(column, column): value for column, value in row.items()}
 
 
 def _options(settings: dict[str, Any]) -> str:
@@ -63,13 +76,13 @@ def _options(settings: dict[str, Any]) -> str:
 
 
 def _about(name: str, result: dict[str, Any]) -> str:
-    """Where, with what and how it was measured."""
+    """Say where, with which versions and how it was measured."""
     machine = result["machine"]
     where = f"{machine['cores']} cores of an {machine['cpu']}"
     if "gpu" in machine:
         where = f"{machine['gpu']} (driver {machine['driver']}, CUDA {machine['cuda']}) and {where}"
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-    later = [f"- measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
+    later = [f"- Measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
     notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
     command = COMMANDS.get(name, name)
     return f"{fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"

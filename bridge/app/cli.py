@@ -24,7 +24,6 @@ from bridge.app.training.one_agent import Interrupted
 from bridge.app.training.one_agent import train as train_run
 from bridge.app.training.over_devices import offer_cores, train_on_devices
 from bridge.app.tuned import FILE
-from bridge.configuration import configure
 from jaxenvs.cli import UserError
 from jaxenvs.learn.sweep import reserve_threads
 
@@ -171,7 +170,6 @@ def _begun(
         raise UserError(f"{config} already has all settings of a run: leave out --settings {settings}.")
     if out is not None:
         check_folder(out)
-    configure(cache=True)
     if config is None:
         new: dict[str, Any] = {"env_kwargs": {}, "hyperparameters": {}}
         return {"algorithm": algorithm, "env_id": env_id, **new, "settings": settings}
@@ -301,7 +299,6 @@ def tune(
     for name in ("n_trials", "n_evaluations", "startup_trials"):
         _check_positive("--" + name.removeprefix("n_").replace("_", "-"), options[name])
     check_folder(out)
-    configure(cache=True)
     reserve_threads()  # must come before JAX runs anything
     print(command.run(options, out))
 
@@ -319,7 +316,6 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
-    configure(cache=True)
     print(evaluate_run(run, episodes, seed))
 
 
@@ -338,7 +334,6 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None)
     _check_seed(seed)
     out = out or run / "agent.gif"
     check_folder(out.parent)
-    configure(cache=True)
     print(record_run(run, episodes, seed, out))
 
 

@@ -241,3 +241,19 @@ def draw_noise(network: ExportedPolicy | ExportedActor, lead: tuple[int, ...]) -
     # Gumbel noise. torch.multinomial takes the action with the largest sum of logit and noise, written as a quotient,
     # from the same draw.
     return -torch.empty(shape).exponential_().log().numpy()
+
+
+def forget_graph(policy: torch.nn.Module) -> None:
+    """Detach the tensors that an action distribution keeps of its last forward pass.
+
+    Distributions of SB3 keep their last mean, logits or sample. After a gradient step of the user's, these still refer
+    to its graph, and PyTorch refuses to copy such a policy. In SB3, the next action replaces them; compiled functions
+    never touch them.
+    """
+    for owner in (policy, getattr(policy, "actor", None)):
+        kept = getattr(owner, "action_dist", None)
+        inner = getattr(kept, "distribution", None)
+        for each in (kept, *(inner if isinstance(inner, list) else [inner])):
+            for name, value in getattr(each, "__dict__", {}).items():
+                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                    setattr(each, name, value.detach())

@@ -16,6 +16,8 @@ from jaxenvs.jax_names import COMPILE_EVENTS
 
 # Parameters of mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# What a call of glibc's functions raises on other systems: a TypeError on Windows, where `CDLL(None)` does not exist.
+NO_GLIBC = (OSError, AttributeError, TypeError)
 # The largest value to which glibc raises M_MMAP_THRESHOLD by itself, when larger and larger arrays are freed.
 MOST_FROM_HEAP = 32 * 2**20
 
@@ -38,7 +40,7 @@ def compile_seconds() -> float:
 
 def release_freed_memory() -> None:
     """Return memory to the system that compiling has freed and glibc keeps: 120 MB after PPO."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -54,7 +56,7 @@ def keep_freed_memory(most_from_heap: int = MOST_FROM_HEAP) -> None:
       most_from_heap: larger arrays are not allocated from the heap. Where glibc does not allow this value (before
         2.36), MOST_FROM_HEAP is used.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*NO_GLIBC):
         mallopt = ctypes.CDLL(None).mallopt
         if not mallopt(M_MMAP_THRESHOLD, most_from_heap):
             mallopt(M_MMAP_THRESHOLD, MOST_FROM_HEAP)

@@ -22,6 +22,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from bridge.engine.acting import forget_graph
 from bridge.engine.callbacks.callback_schedule import looks_at_each_step, looks_at_rollouts, looks_at_steps
 from bridge.engine.plan import Plan, make_plan
 from bridge.engine.user_code.model_references import why_reached
@@ -116,6 +117,8 @@ class Session:
             self._sync()
             self.plan = make_plan(algorithm, env)
         plan = self.plan
+        if plan.actor is not None:
+            forget_graph(algorithm.policy)
         # The environments matter only if results could be kept in vectors: something is compiled, and no callback sees
         # every step.
         is_compiled = plan.actor is not None or plan.learner is not None

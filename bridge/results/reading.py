@@ -17,7 +17,8 @@ EPISODES = "episodes.csv"
 SEEDS_CHECKPOINT = "checkpoint.npz"
 METRICS = "metrics/"  # prefix of their names among the arrays of SEEDS_CHECKPOINT
 
-COLUMNS = ("timesteps", "episodes", "episode_return")  # of metrics
+# What is read of metrics: the returns of each row's own episodes, because `episode_return` is a mean over rows before.
+COLUMNS = {"timesteps": "timesteps", "episodes": "episodes", "returns": "iteration_episode_return"}
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,16 @@ def _of_folder(folder: Path) -> list[Table]:
 
 
 def _of_episodes(timesteps: np.ndarray, returns: np.ndarray) -> Table:
-    return {"timesteps": timesteps, "episodes": np.ones(len(returns)), "episode_return": returns}
+    return {"timesteps": timesteps, "episodes": np.ones(len(returns)), "returns": returns}
 
 
 def _of_metrics(metrics: Mapping[str, Any]) -> list[Table]:
     """A table for each row of seeds; of one seed there may be no axis."""
-    missing = [name for name in COLUMNS if name not in metrics]
+    names = COLUMNS.values()
+    missing = [name for name in names if name not in metrics]
     if missing:
-        raise ValueError(f"Metrics must have {', '.join(COLUMNS)}, but {missing[0]} is missing from {sorted(metrics)}.")
-    arrays = [np.atleast_2d(np.asarray(metrics[name], float)) for name in COLUMNS]
+        raise ValueError(f"Metrics must have {', '.join(names)}, but {missing[0]} is missing from {sorted(metrics)}.")
+    arrays = [np.atleast_2d(np.asarray(metrics[name], float)) for name in names]
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1 or arrays[0].ndim != 2:
         raise ValueError(
@@ -120,7 +122,7 @@ def _run(table: Table, num_timesteps: int | None, x_axis: str) -> Run:
     x = table["episodes"].cumsum() if x_axis == "episodes" else table.get(x_axis)
     if x is None:
         raise ValueError(f"x_axis={x_axis!r} needs monitor files, because nothing else holds the times of episodes.")
-    has_ended = table["episodes"] > 0  # of the others the return is 0
+    has_ended = table["episodes"] > 0  # of the others the return is NaN
     if num_timesteps is not None:
         has_ended &= table["timesteps"] <= num_timesteps
-    return Run(x[has_ended], table["episode_return"][has_ended], table["episodes"][has_ended])
+    return Run(x[has_ended], table["returns"][has_ended], table["episodes"][has_ended])

@@ -20,6 +20,7 @@ from jaxenvs.learn import OffPolicySettings, Training, TrainingState, advance, g
 from jaxenvs.learn.devices import is_first_process, largest
 from jaxenvs.learn.loop import Limits, Loop, run
 from jaxenvs.learn.sweep import compile_sweep
+from jaxenvs.learn.training_state import mean_of
 
 # Between two calls the caller can show progress, write a checkpoint, and handle Ctrl-C.
 SECONDS_PER_CALL = 1.0
@@ -29,7 +30,7 @@ MOST_ITERATIONS_PER_ROW = 64
 # Fewer iterations per row, so that all rows are equal, would make compiled functions too short. The last row is then
 # compiled separately.
 FEWEST_ITERATIONS_PER_ROW = 16
-KEPT = ("timesteps", "episodes", "episode_return", "epochs")  # of the metrics
+KEPT = ("timesteps", "episodes", "episode_return", "iteration_episode_return", "epochs")  # of the metrics
 
 Metrics = dict[str, np.ndarray]
 # Maps numbers, states and a number of rows to states and the rows of metrics, (num_seeds, MOST_ROWS_PER_CALL).
@@ -232,15 +233,22 @@ def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[...,
     def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:
         def advance_a_row(state: TrainingState, number: jax.Array, drawn: None) -> tuple[TrainingState, Any]:
             state, metrics = advance(training, state, in_a_row, mesh)
-            episodes = metrics["episodes"]
-            row = {name: values[-1] if name == "timesteps" else values.sum() for name, values in metrics.items()}
-            row["episode_return"] = (metrics["episode_return"] * episodes).sum() / jnp.maximum(episodes.sum(), 1)
-            return state, {name: row[name] for name in KEPT if name in row}
+            return state, _row_of(metrics)
 
         state, rows = run(Loop(advance_a_row), state, Limits(count), keep)
         return state, rows or {}
 
     return run_rows
+
+
+def _row_of(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return one row of metrics for some iterations."""
+    episodes = metrics["episodes"]
+    returns = jnp.where(episodes > 0, metrics["iteration_episode_return"], 0)  # of the others the return is NaN
+    row = {name: values.sum() for name, values in metrics.items()}
+    row |= {name: metrics[name][-1] for name in ("timesteps", "episode_return")}
+    row["iteration_episode_return"] = mean_of((returns * episodes).sum(), episodes.sum())
+    return {name: row[name] for name in KEPT if name in row}
 
 
 def with_numbers(training: Training, numbers: list[Any] | None) -> Training:

@@ -17,6 +17,7 @@ from bridge.vec_env.packing import Packed, Packing, Stacking
 from jaxenvs import VectorEnv
 from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.learn.devices import layout_behind, layouts, on_each, place
 from jaxenvs.vector import VectorTimeStep
 from jaxenvs.wrappers.action_masker import action_masks, has_action_masks
@@ -75,6 +76,7 @@ class Programs:
           venv: the environments.
           mesh: the devices among which the environments are divided equally, if they are divided.
         """
+        configure_by_default()
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))
         x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))

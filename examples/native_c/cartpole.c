@@ -1,4 +1,4 @@
-/* CartPole, many of them: see cartpole.py, which gives it its memory, and docs/native-environments.md.
+/* Many CartPoles. cartpole.py allocates the memory; see docs/native-environments.md.
 
    The rules are those of Gymnasium's CartPole-v1 (Barto, Sutton and Anderson, 1983): a cart on a track, a pole on the
    cart, a push to the left or to the right in every step of 0.02 s. */
@@ -26,11 +26,11 @@ struct Pool;
 
 typedef struct {
     struct Pool *pool;
-    int first, last; /* its lanes */
+    int first, last; /* its environments */
     pthread_t thread;
 } Worker;
 
-/* One array for each quantity, so that the compiler steps several lanes with one instruction. */
+/* One array for each quantity, so that the compiler steps several environments with one instruction. */
 typedef struct Pool {
     int num_envs, num_workers;
     double *position, *velocity, *angle, *rotation;
@@ -39,13 +39,13 @@ typedef struct Pool {
 
     pthread_mutex_t mutex;
     pthread_cond_t work, finished;
-    uint64_t round; /* of which the workers know that there is work */
+    uint64_t round; /* its change tells the workers that there is work */
     int busy, closing;
     Buffers buffers;
     Worker workers[MAX_THREADS];
 } Pool;
 
-/* splitmix64: a generator for each lane, so that its episodes do not depend on how many lanes there are. */
+/* splitmix64: one generator per environment, so that its episodes do not depend on the number of environments. */
 static double uniform(uint64_t *random) {
     uint64_t z = (*random += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -71,7 +71,7 @@ static void observe(const Pool *p, int i, float *observation) {
 static void step_lanes(Pool *p, const Buffers *b, int first, int last) {
     double *restrict x = p->position, *restrict v = p->velocity, *restrict a = p->angle, *restrict w = p->rotation;
     for (int i = first; i < last; i++) {
-        /* An angle is below MAX_ANGLE until its episode ends, and there these polynomials are exact to 1e-12. */
+        /* An angle is below MAX_ANGLE until its episode ends. Up to there, these polynomials are exact to 1e-12. */
         double s = a[i] * a[i];
         double sine = a[i] * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72))));
         double cosine = 1 - s / 2 * (1 - s / 12 * (1 - s / 30 * (1 - s / 56 * (1 - s / 90))));
@@ -133,7 +133,7 @@ void cartpole_recv(Pool *p) {
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* In the calling thread if there are no workers. */
+/* Steps in the calling thread if there are no workers. */
 void cartpole_step(Pool *p, const Buffers *buffers) {
     if (p->num_workers) {
         cartpole_send(p, buffers);
@@ -143,7 +143,7 @@ void cartpole_step(Pool *p, const Buffers *buffers) {
     }
 }
 
-/* The first episodes of these seeds, or the next ones if there are none. */
+/* Starts the first episodes of these seeds, or the next episodes if seeds is NULL. */
 void cartpole_reset(Pool *p, const uint64_t *seeds, float *observation) {
     for (int i = 0; i < p->num_envs; i++) {
         if (seeds) p->random[i] = seeds[i];
@@ -167,7 +167,7 @@ void cartpole_close(Pool *p) {
     free(p);
 }
 
-/* NULL if there is no memory or no thread. */
+/* Returns NULL if there is no memory or no thread. */
 Pool *cartpole_new(int num_envs, int num_workers) {
     Pool *p = calloc(1, sizeof *p);
     if (!p) return NULL;
@@ -186,7 +186,7 @@ Pool *cartpole_new(int num_envs, int num_workers) {
     p->angle = p->velocity + num_envs;
     p->rotation = p->angle + num_envs;
     for (int i = 0; i < num_envs; i++) p->random[i] = (uint64_t)i;
-    /* Whole cache lines for each, also of the flags, or the workers would wait for each other's. */
+    /* Each worker has whole cache lines, also of the flags. Otherwise workers would wait for each other. */
     int chunks = (num_envs + CHUNK - 1) / CHUNK;
     for (int k = 0; k < num_workers; k++) {
         int last = CHUNK * (chunks * (k + 1) / num_workers);

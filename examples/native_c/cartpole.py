@@ -1,6 +1,6 @@
-"""CartPole in C, stepped without the GIL on several threads, trained with Stable-Baselines3's PPO.
+"""Train PPO on a CartPole in C, which steps on several threads without the GIL.
 
-`CCartPole` is all that `bridge.NativeVecEnv` asks for, and there is nothing to inherit.
+`CCartPole` has all that `bridge.NativeVecEnv` needs. It inherits from nothing.
 Run it, with a C compiler in the path: python examples/native_c/cartpole.py
 """
 
@@ -33,12 +33,12 @@ def build(folder: str | Path) -> ctypes.CDLL:
     if compiler is None:
         raise RuntimeError("cartpole.c needs a C compiler, and there is no cc in the path.")
     library = Path(folder) / "cartpole.so"
-    # Numbers may be divided by multiplying with the inverse, and nothing looks at errno: so loops become SIMD.
-    # Not by -ffast-math: a library linked with that makes the whole process round subnormal numbers to 0.
+    # A division may become a multiplication with the inverse, and errno is not set, so loops become SIMD.
+    # -ffast-math is not used: a library linked with it makes the whole process round subnormal numbers to 0.
     fast = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-freciprocal-math", "-fassociative-math"]
     options = ["-O3", "-march=native", *fast, "-shared", "-fPIC", "-pthread"]
     subprocess.run([compiler, *options, SOURCE, "-o", library, "-lm"], check=True)
-    loaded = ctypes.CDLL(str(library))  # a CDLL lets go of the GIL while a function runs
+    loaded = ctypes.CDLL(str(library))  # a CDLL releases the GIL while a function runs
     pointer = ctypes.c_void_p
     loaded.cartpole_new.restype, loaded.cartpole_new.argtypes = pointer, (ctypes.c_int, ctypes.c_int)
     loaded.cartpole_reset.restype, loaded.cartpole_reset.argtypes = None, (pointer, pointer, pointer)
@@ -52,12 +52,12 @@ def build(folder: str | Path) -> ctypes.CDLL:
 
 
 class CCartPole:
-    """A NativeVectorEnv over the library."""
+    """NativeVectorEnv that calls the library."""
 
     def __init__(self, library: ctypes.CDLL, num_envs: int, num_threads: int = 0) -> None:
         """
         Args:
-          num_threads: 0 is the calling thread, which is the quickest for a thousand lanes of so small a task.
+          num_threads: 0 uses the calling thread, which is fastest for a thousand environments of such a small task.
         """
         high = np.array([4.8, np.inf, 24 * 2 * np.pi / 360, np.inf], np.float32)
         self.observation_space = spaces.Box(-high, high)
@@ -68,7 +68,7 @@ class CCartPole:
         if not self._pool:
             raise MemoryError(f"There is no memory for {num_envs} lanes, or no {num_threads} threads.")
         self.close = weakref.finalize(self, library.cartpole_close, self._pool)
-        # The same few buffers come again and again, and asking NumPy for an address takes its time.
+        # The same few buffers are passed again and again, and getting an address from NumPy takes time.
         self._addresses: weakref.WeakKeyDictionary[Buffers, _CBuffers] = weakref.WeakKeyDictionary()
         if num_threads:
             self.send = self._send

@@ -1,7 +1,7 @@
-"""An environment over a shared library that a process can use once, trained in four processes.
+"""Train on an environment whose shared library can be used only once per process, in four processes.
 
-`Tank` is an ordinary Gymnasium environment. A second one in the same process is refused by the library, so that neither
-SB3's DummyVecEnv nor backend="serial" could have four. With backend="process" not even this process has one.
+`Tank` is an ordinary Gymnasium environment. The library refuses a second one in the same process, so neither SB3's
+DummyVecEnv nor backend="serial" can have four. With backend="process", this process does not create any.
 Run it, with a C compiler in the path: python examples/shared_library/tank.py
 """
 
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).with_name("tank.c")
 
 
 def build(folder):
-    """Compile tank.c into a folder; the path of the library."""
+    """Compile tank.c into a folder, and return the path of the library."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise RuntimeError("tank.c needs a C compiler, and there is no cc in the path.")
@@ -32,7 +32,7 @@ def build(folder):
 
 
 class Tank(gymnasium.Env):
-    """Keep the water at the level that is asked for, which changes every 50 steps, by opening and shutting a valve."""
+    """Keep the water at a target level, which changes every 50 steps, by opening and closing a valve."""
 
     observation_space = spaces.Box(0.0, 2.0, (2,), np.float32)
     action_space = spaces.Discrete(2)

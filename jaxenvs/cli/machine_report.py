@@ -17,6 +17,7 @@ import jax
 
 import jaxenvs
 from jaxenvs.compilation import GUARD, compiler_options, count_wrong_rows
+from jaxenvs.compilation.cache import configure
 from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
@@ -41,7 +42,7 @@ def report() -> str:
         "threads": _threads(has_bridge),
         "settings": " ".join(f"{name}={value}" for name, value in variables.items()) or "none in the environment",
         "results": _results(),
-        "cache": _cache(has_bridge),
+        "cache": _cache(),
         "extras": _extras(),
         "compiled": why_no_bridge or 'of the algorithms, on environments of these kinds ("all": also the environments)',
     }
@@ -102,21 +103,17 @@ def _threads(has_torch: bool) -> str:
 def _results() -> str:
     """Say whether this jaxlib computes matrix products right."""
     if not (wrong := count_wrong_rows()):
-        return "jax.jit computes matrix products right"
-    said = f"jax.jit computes wrong rows of matrix products ({wrong} of the check's, jax-ml/jax#39103); "
+        return "jax.jit computes matrix products correctly"
+    said = f"jax.jit computes wrong rows of matrix products ({wrong} rows of the check, jax-ml/jax#39103); "
     if count_wrong_rows(compiler_options()):
-        return f"{said}jaxenvs and bridge do too: install another jaxlib"
+        return f"{said}jaxenvs and bridge do, too: install another version of jaxlib"
     flags = " ".join(f"--{name}={value}" for name, value in GUARD.items())
-    return f"{said}jaxenvs and bridge compute right; for your own jax.jit set XLA_FLAGS={flags}"
+    return f"{said}jaxenvs and bridge compute correctly; for your own jax.jit, set XLA_FLAGS={flags}"
 
 
-def _cache(has_bridge: bool) -> str:
+def _cache() -> str:
     """Return where compiled functions are cached, the size of the cache, and whether JAX reads from it."""
-    if has_bridge:
-        folder = importlib.import_module("bridge").configure(cache=True)
-    else:
-        folder = setting("jax_compilation_cache_dir")
-    if folder is None:
+    if (folder := configure()) is None:
         return "no cache on disk"
     files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
     return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files, {_hits()}"

@@ -78,6 +78,13 @@ def psum(tree: Any, axis_name: str | None) -> Any:
     return tree if axis_size(axis_name) == 1 else jax.lax.psum(tree, axis_name)  # type: ignore[no-untyped-call]
 
 
+def all_gather(tree: Any, axis: int, axis_name: str | None) -> Any:
+    """Return the parts of all devices, joined along an axis in the order of the devices."""
+    if axis_size(axis_name) == 1:
+        return tree
+    return jax.lax.all_gather(tree, axis_name, axis=axis, tiled=True)
+
+
 def pmean(tree: Any, axis_name: str | None) -> Any:
     """Average over all devices."""
     return tree if axis_size(axis_name) == 1 else jax.lax.pmean(tree, axis_name)  # type: ignore[no-untyped-call]

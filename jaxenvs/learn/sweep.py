@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxenvs.arguments import is_array, shown
 from jaxenvs.compilation import compiler_options
+from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import layouts, on_each, require_mesh
 from jaxenvs.learn.progress_bar import one_bar
@@ -85,6 +86,7 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | No
     if len(sizes) != 1 or sizes == {()} or sizes == {(0,)}:
         raise ValueError(f"arguments must share one leading axis that is not empty, got the shapes {shapes}.")
     kinds = tuple((shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves))
+    configure_by_default()
     x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
     if mesh is not None:
         return _compiled_on_devices(function, structure, kinds, require_mesh(mesh), x64)

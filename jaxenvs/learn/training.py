@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxenvs import arguments
 from jaxenvs.checks import spaces_in_traced_code
+from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.environment import static, struct
 from jaxenvs.learn.devices import layouts, require_mesh, run_on
 from jaxenvs.learn.off_policy import loop as off_policy
@@ -107,6 +108,7 @@ class Training:
           params: of the network, to start from. If not given, new ones.
           mesh: the devices to train on, as for `advance`.
         """
+        configure_by_default()
         self.check()
         self.check_devices(mesh)
         arguments.typed_key("key", key, ())
@@ -129,11 +131,11 @@ class Training:
 
 @struct
 class Result:
-    """What a training gave.
+    """Result of a training: its final state and its metrics.
 
     Attributes:
-      state: where it ended: `state.learner` has the trained parameters, `state.normalizer` what belongs to them.
-      metrics: as `advance` gives them.
+      state: the final state. `state.learner` holds the trained parameters, `state.normalizer` their statistics.
+      metrics: the metrics that `advance` returns.
     """
 
     state: TrainingState
@@ -163,27 +165,35 @@ def train(
 def advance(
     training: Training, state: TrainingState, num_iterations: int, mesh: Mesh | None = None, progress: bool = False
 ) -> tuple[TrainingState, dict[str, jax.Array]]:
-    """Go on for some iterations. Two calls one after the other do what one of their sum does, bit for bit.
+    """Continue a training for some iterations. Two calls do the same, bit for bit, as one call for their sum.
 
     Args:
-      training: what to train; its `total_timesteps` ends nothing here, but schedules and exploration go by it.
-      state: as `training.init` or the call before gave it.
-      num_iterations: how many; static.
-      mesh: devices, as `learn.make_mesh()` gives them, of which each has its part of the environments, of the
-        minibatches and of the store; static. What `training` says, as `num_envs`, `batch_size`, `buffer_size` and
-        `total_timesteps`, is of all together. `init` had the same mesh, or `place` put the state there. With several
-        devices actions, shuffles and draws of the store are others, but the episodes of an environment follow from the
-        key as ever.
-      progress: whether the program moves a progress bar on stderr, about twice a second: steps of these iterations,
-        and the mean return of the episodes since it last moved; under `vmap` and in a `sweep` the median of all
-        trainings; static. It trains with the same numbers, but JAX keeps no program with one on disk, and there is no
-        gradient of it.
+      training: what to train. Its `total_timesteps` ends nothing here, but schedules and exploration depend on it.
+      state: a state from `training.init` or from the previous call.
+      num_iterations: how many iterations; static.
+      mesh: devices, from `learn.make_mesh()`, each of which takes its part of the environments, the minibatches and the
+        replay store; static. The sizes in `training` (`num_envs`, `batch_size`, `buffer_size`, `total_timesteps`) are
+        totals over all devices. Use the same mesh for `init`, or put the state there with `place`. Several devices draw
+        other actions, shuffles and batches than one, but the episodes of an environment still follow from the key.
+      progress: whether to move a progress bar on stderr about twice a second; static. It shows the steps of these
+        iterations and `episode_return`, under `vmap` and in a `sweep` the median of all trainings. The results are the
+        same, but JAX does not keep the compiled function on disk, and it has no gradient.
 
     Returns:
-      The state, and metrics, each with the leading axis `num_iterations`: those of the algorithm's update, 0 where
-      nothing was learned yet, and of the rollouts `timesteps` so far, `episodes` that ended, and their mean
-      `episode_return` and `episode_length`, which are 0 where `episodes` is.
+      The state, and metrics, each with the leading axis `num_iterations`. The metrics of the algorithm's update are 0
+      before the first update. The others are:
+
+      * `timesteps`: how many steps all environments together have taken so far.
+      * `episodes`: how many episodes ended in this iteration.
+      * `episode_return`, `episode_length`: means of the last 100 episodes that ended, as SB3's `ep_rew_mean` and
+        `ep_len_mean`; NaN before the first episode has ended. Episodes are ordered by step, then by environment; over
+        a mesh, the environments of all devices count.
+      * `iteration_episode_return`, `iteration_episode_length`: means of the episodes that ended in this iteration; NaN
+        if none did. Weight them by `episodes` to average over iterations.
+
+      Under `jax_debug_nans`, where JAX refuses every NaN, these four are 0 instead of NaN.
     """
+    configure_by_default()
     arguments.instance("training", training, Training, "a learn.Training")
     arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init returns it")
     training.check()

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxenvs.environment import struct
+from jaxenvs.jax_names import setting
 from jaxenvs.learn import devices
-from jaxenvs.learn.devices import psum
+from jaxenvs.learn.devices import all_gather
 from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.learner_state import LearnerState
 from jaxenvs.learn.normalization import Normalizer
@@ -19,6 +20,9 @@ from jaxenvs.vector import VectorEnv, VectorTimeStep
 
 if TYPE_CHECKING:
     from jaxenvs.learn.training import Training
+
+# Over how many episodes `episode_return` is a mean: the default of SB3's `stats_window_size`.
+WINDOW = 100
 
 
 @struct
@@ -35,6 +39,70 @@ class CollectorState:
 
 
 @struct
+class RecentEpisodes:
+    """The last 100 episodes that ended, as SB3's `ep_info_buffer` holds them: by step, then by environment.
+
+    The environments of all devices count, and every device holds the same episodes.
+
+    Attributes:
+      returns, lengths: float and int32 (100,), a ring; 0 where there is no episode yet.
+      position: int32, where the next episode is written.
+      size: int32, how many episodes the ring holds.
+    """
+
+    returns: jax.Array
+    lengths: jax.Array
+    position: jax.Array
+    size: jax.Array
+
+    @classmethod
+    def none(cls) -> RecentEpisodes:
+        """Return the ring before the first episode has ended."""
+        # Every leaf is a separate array, because `donate_argnums` may donate the state.
+        position, size = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+        return cls(jnp.zeros(WINDOW, float), jnp.zeros(WINDOW, jnp.int32), position, size)
+
+    def add(
+        self, timestep: VectorTimeStep, axis_name: str | None = None
+    ) -> tuple[RecentEpisodes, dict[str, jax.Array]]:
+        """Add the episodes that ended in an iteration.
+
+        Args:
+          timestep: the steps of the iteration, (num_steps, num_envs).
+          axis_name: the devices that train together.
+
+        Returns:
+          The next ring, and the metrics of episodes that `jaxenvs.learn.training.advance` describes.
+        """
+        steps = (timestep.done, timestep.episode_return, timestep.episode_length)
+        done, returns, lengths = (leaf.reshape(-1) for leaf in all_gather(steps, 1, axis_name))
+        number = jnp.cumsum(done, dtype=jnp.int32)  # of the episodes that have ended up to each step
+        count = number[-1]
+        # Of more than 100 episodes only the last ones are written, so that no two go to the same place.
+        is_kept = done & (number > count - WINDOW)
+        place = jnp.where(is_kept, (self.position + number - 1) % WINDOW, WINDOW)
+        recent = RecentEpisodes(
+            returns=self.returns.at[place].set(returns.astype(self.returns.dtype), mode="drop"),
+            lengths=self.lengths.at[place].set(lengths.astype(self.lengths.dtype), mode="drop"),
+            position=(self.position + count) % WINDOW,
+            size=jnp.minimum(self.size + count, WINDOW),
+        )
+        return recent, {
+            "episodes": count,
+            "episode_return": mean_of(recent.returns.sum(), recent.size),
+            "episode_length": mean_of(recent.lengths.sum(), recent.size),
+            "iteration_episode_return": mean_of(jnp.where(done, returns, 0).sum(), count),
+            "iteration_episode_length": mean_of(jnp.where(done, lengths, 0).sum(), count),
+        }
+
+
+def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:
+    """Return the mean of so many values from their sum; NaN if there are none, or 0 where JAX refuses NaN."""
+    none = 0.0 if setting("jax_debug_nans") else jnp.nan
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), none)
+
+
+@struct
 class TrainingState:
     """State of a training: all that its next iteration depends on. Save it with `jaxenvs.arrays.to_arrays`.
 
@@ -43,12 +111,14 @@ class TrainingState:
       collector: the state of the environments and, in `env_state[1]`, the Normalizer, if any.
       key: a typed key, from which the coming iterations draw.
       iteration: int32, the number of iterations so far.
+      recent: the episodes whose mean return is `episode_return`.
     """
 
     learner: LearnerState
     collector: CollectorState
     key: jax.Array
     iteration: jax.Array
+    recent: RecentEpisodes
 
     @property
     def normalizer(self) -> Normalizer | None:
@@ -60,7 +130,7 @@ class TrainingState:
         """Return a prefix of this pytree: environments are divided over devices, all else is the same on each."""
         normalizer = None if self.normalizer is None else self.normalizer.layout(lanes, same)
         collector = CollectorState((lanes, normalizer), lanes)
-        return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same)
+        return dataclasses.replace(self, learner=same, collector=collector, key=same, iteration=same, recent=same)
 
     def divided(self, num_devices: int) -> Self:
         """Return the state with a copy for each device of what every device has one of."""
@@ -129,14 +199,3 @@ def normalized_step(venv: VectorEnv, axis_name: str | None = None) -> Any:
         return (env_state, normalizer), timestep, raw
 
     return step
-
-
-def episodes(timestep: VectorTimeStep, axis_name: str | None = None) -> dict[str, jax.Array]:
-    """How many episodes ended, of all devices, and their means, which are 0 if none did."""
-    done = timestep.done
-    count = psum(done.sum(), axis_name)
-    return {
-        "episodes": count,
-        "episode_return": psum(jnp.where(done, timestep.episode_return, 0).sum(), axis_name) / jnp.maximum(count, 1),
-        "episode_length": psum(jnp.where(done, timestep.episode_length, 0).sum(), axis_name) / jnp.maximum(count, 1),
-    }

@@ -82,7 +82,7 @@ def test_vec_envs_without_peers_say_so_and_go_on(tmp_path, monkeypatch, capsys):
     content = run(stepping, "stepping", tmp_path, "--lanes", "65", "--parts", "vec_env")
     printed = capsys.readouterr().out
     assert "skipped: envpool is not installed (make bench installs it)" in printed
-    assert f"skipped: {stepping.PROCESSES} with 65 lanes" in printed
+    assert f"skipped: {stepping.PROCESSES} with 65 environments" in printed
     assert [row["vec_env"] for row in content["tables"]["vec_env"]] == [
         stepping.OURS,
         stepping.MONITORED,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from jaxenvs import files
 from jaxenvs.files import replacing
 
 
@@ -32,3 +35,25 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, mode: int) -> No
         unfinished.write_text("new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_file_is_flushed_through_a_descriptor_that_can_write_as_windows_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.write(file, b"")))
+    with replacing(tmp_path / "model.zip") as unfinished:
+        unfinished.write_text("new")
+    assert len(flushed) == 1
+
+
+def test_a_file_that_nobody_may_write_is_flushed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_to_write(path: Path, mode: str) -> IO[bytes]:  # also root, who may write all files
+        if mode != "rb":
+            raise PermissionError
+        return open(path, mode)
+
+    monkeypatch.setattr(files, "open", refuse_to_write, raising=False)
+    with replacing(tmp_path / "model.zip") as unfinished:
+        unfinished.write_text("new")
+    assert (tmp_path / "model.zip").read_text() == "new"

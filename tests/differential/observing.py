@@ -237,7 +237,7 @@ def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
     def seen(name: str, value: Any) -> Any:
         if name in TIMES or (name == LOSS and setting.algorithm in PPOS):
             return None
-        if name == EXPLAINED and not value > -1000:
+        if name == EXPLAINED and not value > -100:
             return None
         if name == MEAN_ADVANTAGE and setting.algorithm in PPOS and setting.exact:
             return bool(abs(value) <= 1)

@@ -95,7 +95,12 @@ def plain(tree):
 
 def difference(one, other):
     pairs = zip(jax.tree.leaves(plain(one)), jax.tree.leaves(plain(other)), strict=True)
-    return max(float(np.abs(a.astype(float) - b.astype(float)).max(initial=0)) for a, b in pairs)
+    return max(apart(a.astype(float), b.astype(float)) for a, b in pairs)
+
+
+def apart(a, b):
+    """By how much; where both are NaN, as metrics of no episode are, by nothing."""
+    return float(np.where(np.isnan(a) & np.isnan(b), 0, np.abs(a - b)).max(initial=0))
 
 
 def by_vmap(training, state, mesh):

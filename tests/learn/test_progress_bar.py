@@ -48,8 +48,7 @@ def test_a_bar_shows_steps_and_returns_and_changes_no_bit(kind, capsys):
         np.testing.assert_array_equal(one, other)
     (bar,) = final(capsys.readouterr().err)
     assert "1.20k/1.20k" in bar
-    returns = np.asarray(expected.metrics["episode_return"])
-    assert returns.min() <= float(bar.partition(" return ")[2].rstrip("]")) <= returns.max()
+    assert bar.endswith(f" return {expected.metrics['episode_return'][-1]:.2f}]")
 
 
 def test_without_a_bar_a_program_calls_nobody():
@@ -99,7 +98,7 @@ def test_a_training_goes_on_when_nobody_reads_the_bar(monkeypatch):
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stderr", Closed())
-    earned = np.array([1.0, 5.0])
-    run, next_call = progress_bar._hear(2, 1, np.array([0, 1, 0]), earned)
+    mean_return = np.float32(5)
+    run, next_call = progress_bar._hear(2, 1, np.array([0, 1, 0]), mean_return)
     assert next_call == 2
-    progress_bar._hear(2, 1, np.array([run, 2, 0]), earned)
+    progress_bar._hear(2, 1, np.array([run, 2, 0]), mean_return)

@@ -35,7 +35,9 @@ def trained(normalize):
 
 
 def mean_return(metrics, iterations):
-    return np.average(metrics["episode_return"][iterations], weights=metrics["episodes"][iterations])
+    """Of the episodes that ended in these iterations."""
+    episodes = metrics["episodes"][iterations]
+    return np.average(metrics["iteration_episode_return"][iterations][episodes > 0], weights=episodes[episodes > 0])
 
 
 def test_ppo_learns_to_balance_a_pole():
@@ -133,8 +135,7 @@ def test_a_training_that_stops_and_goes_on_gives_the_same_bits(normalize):
 
 def test_a_training_runs_with_debug_nans():
     with jax.debug_nans(True):
-        metrics = train_once(jax.random.key(0), TINY).metrics
-    assert (metrics["episode_return"][metrics["episodes"] == 0] == 0).all()
+        train_once(jax.random.key(0), TINY)
 
 
 @pytest.mark.parametrize(

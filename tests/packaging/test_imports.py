@@ -106,7 +106,7 @@ def test_type_checkers_see_each_name_where_it_is_imported_from():
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
     seen = {alias.name: node.module for node in block.body for alias in node.names}
     assert seen == bridge._MODULES
-    assert {*seen, "configure"} == {*bridge.__all__}
+    assert seen.keys() == {*bridge.__all__}
 
 
 def test_methods_replaced_right_after_import_bridge_are_noticed():
@@ -162,3 +162,44 @@ def test_every_name_of_the_package_has_its_version():
     code = "import bridge, jaxenvs, jaxenvs.sb3 as sb3; print(bridge.__version__, sb3.__version__, jaxenvs.__version__)"
     first, *others = python(code).stdout.split()
     assert others == [first] * 2
+
+
+NOT_EVERYWHERE = """
+import importlib, os, sys, warnings
+warnings.simplefilter("ignore")
+
+def imported(names):
+    for name in names:
+        try:
+            importlib.import_module(name)
+            yield name
+        except ImportError as error:  # of a library that is not installed
+            print(name, error, file=sys.stderr)
+
+names = list(imported(sys.argv[1:]))  # with all libraries, for which the system is what it is
+for name in [name for name in sys.modules if name.split(".")[0] in ("jaxenvs", "bridge")]:
+    del sys.modules[name]
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+for name in ("fork", "forkpty", "getuid", "killpg", "memfd_create", "register_at_fork", "sched_getaffinity", "sysconf"):
+    if hasattr(os, name):
+        delattr(os, name)
+
+def refuse(event, arguments):
+    if event == "open" and str(arguments[0]).startswith("/proc"):
+        raise ImportError(f"{arguments[0]} is read")
+
+sys.addaudithook(refuse)
+print(len(names), sorted({*names} - {*imported(names)}))
+"""
+
+
+def test_no_import_needs_what_windows_or_macos_lack():
+    root = Path(bridge.__file__).parent.parent
+    files = [path for package in ("jaxenvs", "bridge") for path in sorted((root / package).rglob("*.py"))]
+    names = [".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    names = [name for name in names if not name.endswith("__main__")]
+    result = subprocess.run([sys.executable, "-c", NOT_EVERYWHERE, *names], capture_output=True, text=True)
+    number, _, failed = result.stdout.strip().partition(" ")
+    assert failed == "[]", result.stderr
+    assert int(number) > 250

@@ -34,6 +34,7 @@ from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.randomness import get_random_state, key_data
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
+from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.files import replacing
 
 SavePath = str | Path | io.BufferedIOBase
@@ -57,7 +58,7 @@ class CompiledAlgorithm(BaseAlgorithm):
     key: np.ndarray
     # Whether the model was trained on observations that a VecNormalize had normalized. `evaluate` without one reads it.
     normalized_observations: bool = False
-    # What `train_seeds` stores for `plot_results`: timesteps, episodes and episode_return, each (num_rows,).
+    # What `train_seeds` stores for `plot_results`: arrays (num_rows,) with the names of `jaxenvs.learn.advance`.
     metrics: dict[str, np.ndarray] | None = None
     # Local variables of SB3's `learn` besides its arguments, which callbacks see.
     _locals_of_learn: ClassVar[dict[str, Any]] = {}
@@ -203,6 +204,8 @@ class CompiledAlgorithm(BaseAlgorithm):
         return self._random_before_rollout or get_random_state()
 
     def _setup_model(self) -> None:
+        if self.engine != "torch":
+            configure_by_default()
         key = vars(self).get("key")  # set if a zip is being loaded
         with without_dynamo():
             super()._setup_model()  # type: ignore[safe-super]

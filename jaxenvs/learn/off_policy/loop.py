@@ -21,7 +21,7 @@ from jaxenvs.learn.off_policy.store.hindsight import require_goals
 from jaxenvs.learn.off_policy.store.replay import Replay
 from jaxenvs.learn.off_policy.store.replay_lanes import regroup
 from jaxenvs.learn.progress_bar import Bar
-from jaxenvs.learn.training_state import CollectorState, TrainingState, episodes, normalized_step, place, start
+from jaxenvs.learn.training_state import CollectorState, RecentEpisodes, TrainingState, normalized_step, place, start
 from jaxenvs.vector import VectorTimeStep
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
+        recent=RecentEpisodes.none(),
         replay=_new_store(settings, collector.observation, like, mesh),
         action_noise=None if action_noise is None else action_noise.init(like),
     )
@@ -114,7 +115,7 @@ def advance(
 
     def step(env_state: Any, action: Any) -> tuple[Any, VectorTimeStep, VectorTimeStep]:
         env_state, _, raw = normalized_step(venv, axis_name)(env_state, action)
-        # Of the step only what `episodes` asks for is kept.
+        # Of the step only what RecentEpisodes asks for is kept.
         return env_state, raw, dataclasses.replace(raw, observation=(), final_observation=(), info={}, final_info={})
 
     optimizers = training.algorithm.optimizers(training.optimizer)
@@ -126,8 +127,8 @@ def advance(
         key = jax.random.fold_in(state.key, state.iteration + number)
         return own.draw(training.algorithm, learner, exploration, key)  # type: ignore[arg-type]
 
-    def iterate(carry: tuple[LearnerState, ExplorationState], number: jax.Array, noise: Noise) -> Any:
-        (learner, exploration), iteration = carry, state.iteration + number
+    def iterate(carry: tuple[LearnerState, ExplorationState, RecentEpisodes], number: jax.Array, noise: Noise) -> Any:
+        (learner, exploration, recent), iteration = carry, state.iteration + number
         settings: Any = training.algorithm.at(iteration, learner.params)
         before = iteration * num_timesteps
 
@@ -150,12 +151,13 @@ def advance(
             replay = exploration.replay
             is_due = (before + num_timesteps > settings.learning_starts) & is_ready(settings, replay)
             learner, metrics = own.update(settings, learner, replay, noise, is_due, normalizer)
-        return (learner, exploration), metrics | episodes(timestep, axis_name)
+        recent, of_episodes = recent.add(timestep, axis_name)
+        return (learner, exploration, recent), metrics | of_episodes
 
     chunk = num_at_once(jax.eval_shape(draw, jnp.zeros((), jnp.int32)), num_iterations)
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
-    (learner, exploration), metrics = run(
-        Loop(iterate, draw, chunk), (learner, exploration), Limits(num_iterations), num_iterations, bar
+    (learner, exploration, recent), metrics = run(
+        Loop(iterate, draw, chunk), (learner, exploration, state.recent), Limits(num_iterations), num_iterations, bar
     )
     iterations = state.iteration + jnp.arange(1, num_iterations + 1, dtype=jnp.int32)
     state = OffPolicyTrainingState(
@@ -163,6 +165,7 @@ def advance(
         collector=exploration.collector,
         key=state.key,
         iteration=state.iteration + num_iterations,
+        recent=recent,
         replay=exploration.replay,
         action_noise=exploration.action_noise,
     )

@@ -17,7 +17,7 @@ from jaxenvs.learn.networks.lstm import Recalled
 from jaxenvs.learn.on_policy.collecting import Rollout, collect, masked_observation, masked_step
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
 from jaxenvs.learn.progress_bar import Bar
-from jaxenvs.learn.training_state import CollectorState, TrainingState, episodes, normalized_step, place, start
+from jaxenvs.learn.training_state import CollectorState, RecentEpisodes, TrainingState, normalized_step, place, start
 from jaxenvs.wrappers.action_masker import require_action_masks
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def init(training: Training, key: jax.Array, params: Any = None, mesh: Mesh | No
         collector=collector,
         key=key,
         iteration=jnp.zeros((), jnp.int32),
+        recent=RecentEpisodes.none(),
     )
     placed: TrainingState = place(state, mesh)
     return placed
@@ -115,8 +116,9 @@ def advance(
             settings, training.network, optimizers, rollout, in_three, state.learner, state.collector, state.key
         )
         iteration = state.iteration + 1
-        metrics |= episodes(timestep, axis_name) | {"timesteps": iteration * num_timesteps}
-        return TrainingState(learner, collector, key, iteration), metrics
+        recent, of_episodes = state.recent.add(timestep, axis_name)
+        metrics |= of_episodes | {"timesteps": iteration * num_timesteps}
+        return TrainingState(learner, collector, key, iteration, recent), metrics
 
     bar = Bar(num_timesteps, axis_name) if progress and num_iterations else None
     return run(Loop(iterate_once), state, Limits(num_iterations), num_iterations, bar)

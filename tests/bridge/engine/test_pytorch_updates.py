@@ -8,6 +8,7 @@ import pytest
 
 import bridge
 from bridge import JaxVecEnv
+from bridge.engine import compilation
 from tests.environments import Counter
 
 FAULTS = """
@@ -44,6 +45,15 @@ def test_weights_stay_in_shared_memory_and_in_a_state_dict_that_was_kept(algorit
     assert all(parameter.is_shared() for parameter in model.policy.parameters())
     for name, tensor in model.policy.state_dict().items():
         assert tensor.data_ptr() == kept[name].data_ptr(), name
+
+
+def test_a_system_whose_libraries_are_not_glibc_keeps_its_own_memory(monkeypatch):
+    def refuse(name):  # as Windows does, of the library of a process
+        raise TypeError("LoadLibrary() argument 1 must be str, not None")
+
+    monkeypatch.setattr(compilation.ctypes, "CDLL", refuse)
+    compilation.release_freed_memory()
+    compilation.keep_freed_memory.__wrapped__()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")

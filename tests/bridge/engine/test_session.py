@@ -145,6 +145,28 @@ def test_a_gradient_step_on_a_part_of_a_network_leaves_the_update_to_sb3(name, w
     assert "same number of optimizer steps" in str(model.plan)
 
 
+@pytest.mark.parametrize("where", WHERE)
+def test_a_policy_can_be_copied_after_a_gradient_step_of_the_users(where):
+    def step(model):
+        _, log_prob = model.actor.action_log_prob(torch.zeros(4, *model.observation_space.shape))
+        model.actor.optimizer.zero_grad()
+        log_prob.mean().backward()  # its graph stays in the action distribution until the next action
+        model.actor.optimizer.step()
+
+    copies = []
+
+    class Copies(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps == 14:
+                step(self.model)
+            elif self.num_timesteps > 14:
+                copies.append(copy.deepcopy(self.model.actor))
+            return True
+
+    make(bridge.SAC, where).learn(17, Copies())
+    assert len(copies) == 3
+
+
 # --- Environments ---------------------------------------------------------------------------------------------------
 
 

@@ -24,11 +24,18 @@ def monitor_file(folder, returns, length=10, seconds=36.0):
 
 
 def metrics_of(returns, episodes=None):
-    """As `learn.train` gives them, of rollouts of 100 steps."""
+    """As `learn.train` gives them, of rollouts of 100 steps; what no episode earned is NaN, whatever is given."""
     returns = jnp.asarray(returns, jnp.float32)
     timesteps = jnp.broadcast_to(100 * jnp.arange(1, returns.shape[-1] + 1), returns.shape)
     episodes = jnp.full(returns.shape, 5) if episodes is None else jnp.asarray(episodes)
-    return {"timesteps": timesteps, "episodes": episodes, "episode_return": returns, "policy_loss": returns}
+    own = jnp.where(episodes > 0, returns, jnp.nan)
+    return {
+        "timesteps": timesteps,
+        "episodes": episodes,
+        "episode_return": jnp.full(returns.shape, -1e3),  # a mean over rows before, which is not drawn
+        "iteration_episode_return": own,
+        "policy_loss": returns,
+    }
 
 
 def plot(dirs, **arguments):

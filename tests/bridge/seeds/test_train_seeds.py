@@ -2,6 +2,7 @@
 
 from types import MethodType
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 import bridge
 from bridge import NotCompilable, make_vec_env, train_seeds
+from bridge.seeds.seed_sweep import _row_of
 from bridge.seeds.train_seeds import _require_constructors_schedules, _with_seeds
 
 OFF_POLICY = {"buffer_size": 10, "learning_starts": 4, "batch_size": 4}
@@ -52,6 +54,22 @@ def test_each_seed_learns_and_counts_as_its_own_training_would(name):
     assert first._n_updates == second._n_updates == 2
     moments = [next(iter(model.policy.optimizer.state.values()))["exp_avg"] for model in (first, second)]
     assert not torch.equal(*moments)
+
+
+def test_a_row_of_metrics_is_the_mean_of_its_episodes_and_the_mean_return_after_them():
+    metrics = {
+        "timesteps": [4, 8, 12],
+        "episodes": [1, 0, 3],
+        "episode_return": [2.0, 2.0, 5.0],
+        "iteration_episode_return": [2.0, np.nan, 6.0],
+        "loss": [1.0, 2.0, 3.0],
+    }
+    row = _row_of({name: jnp.array(values) for name, values in metrics.items()})
+    expected = {"timesteps": 12, "episodes": 4, "episode_return": 5.0, "iteration_episode_return": 5.0}
+    assert {name: value.item() for name, value in row.items()} == expected
+    row = _row_of({name: jnp.array(values[1:2]) for name, values in metrics.items()})
+    assert row["episode_return"] == 2
+    assert np.isnan(row["iteration_episode_return"])
 
 
 def test_running_statistics_are_each_seeds_own():

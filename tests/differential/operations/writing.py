@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
 
+from bridge.engine.acting import forget_graph
 from tests.differential.user_classes import extractors
 
 NETWORKS = {
@@ -209,6 +210,7 @@ def replace(model: Any, net: int, how: str) -> None:
                 setattr(parent, path.rpartition(".")[2], new)
                 return
         return
+    forget_graph(model.policy)  # SB3's update leaves one in the actor, which PyTorch then refuses to copy
     new = copy.deepcopy(network(model, net))
     for parameter in new.parameters():
         parameter.mul_(0.9)

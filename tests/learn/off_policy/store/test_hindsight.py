@@ -64,7 +64,7 @@ def success(**settings):
     metrics = jax.tree.map(np.asarray, result.metrics)
     late = slice(-len(metrics["episodes"]) // 5, None)
     ended = metrics["episodes"][late].sum()
-    return 1 - ((metrics["episode_return"] <= -10) * metrics["episodes"])[late].sum() / ended
+    return 1 - ((metrics["iteration_episode_return"] <= -10) * metrics["episodes"])[late].sum() / ended
 
 
 def test_it_learns():
