@@ -36,9 +36,9 @@ ENDED_BY_SIGPIPE = 141  # the exit status of shells
 # The commands of `bridge.app.cli`, and the first line of their help.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
-    "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
-    "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
-    "record": "Film the agent of a run, as GIF or MP4.",
+    "tune": "Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.",
+    "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
+    "record": "Record the agent of a run as a GIF or MP4 video.",
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
@@ -187,7 +187,7 @@ def bench(names: Names = ()) -> None:
     For example: jaxenvs bench training
 
     Args:
-      names: Scripts of the folder benchmarks/, as training. All of them if not given.
+      names: Scripts in the folder benchmarks/, such as training. If not given, all scripts.
     """
     paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
     scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
