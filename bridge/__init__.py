@@ -29,8 +29,8 @@ with _without_garbage_collection():
         import torch
     except ImportError as error:
         raise ImportError(
-            f"bridge needs PyTorch and Stable-Baselines3, and {error.name} is not installed: "
-            'pip install "jaxenvs[sb3]".'
+            f"bridge needs PyTorch and Stable-Baselines3, but {error.name} is not installed: pip install "
+            '"jaxenvs[sb3]".'
         ) from error
     from bridge.configuration import set_up_process
     from bridge.originals import remember, remember_packages
@@ -174,7 +174,7 @@ def _tune() -> Any:
         importlib.import_module("optuna")
     except ImportError as error:
         raise ImportError(
-            f'bridge.tune needs Optuna, and {error.name} is not installed: pip install "jaxenvs[tune]".'
+            f'bridge.tune needs Optuna, but {error.name} is not installed: pip install "jaxenvs[tune]".'
         ) from error
     return importlib.import_module(TUNE).tune
 

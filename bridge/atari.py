@@ -63,11 +63,9 @@ def make_atari_env(
     one_of("backend", backend, BACKENDS)
     if backend == "native":
         if vec_env_cls is not None:
-            raise ValueError("vec_env_cls, as of SB3, and backend='native' exclude each other: give one of them.")
+            raise ValueError("vec_env_cls and backend='native' cannot be combined: pass one of them.")
         if monitor_dir is not None or monitor_kwargs:
-            raise ValueError(
-                "EnvPool has no Monitor within a game, for monitor_dir or monitor_kwargs: backend='serial'."
-            )
+            raise ValueError("backend='native' does not support monitor_dir and monitor_kwargs: pass backend='serial'.")
         options = native_options(wrapper_kwargs) | dict(env_kwargs or {})
         return make_vec_env(
             native_id(env_id), n_envs, seed, start_index, None, None, options, None, vec_env_kwargs, backend="native"
@@ -99,7 +97,9 @@ def native_id(env_id: Any) -> str:
     instance("env_id", env_id, str, "an id, for backend='native'")
     found = re.fullmatch(r"(\w+)NoFrameskip-v4|(\w+)-v5", env_id)
     if found is None:
-        raise ValueError(f"env_id must be as 'PongNoFrameskip-v4' or 'Pong-v5' for backend='native', got {env_id!r}.")
+        raise ValueError(
+            f"With backend='native', env_id must look like 'PongNoFrameskip-v4' or 'Pong-v5', got {env_id!r}."
+        )
     return f"{found[1] or found[2]}-v5"
 
 
@@ -112,8 +112,10 @@ def native_options(wrapper_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     options = dict(DEFAULTS)
     for name, value in (wrapper_kwargs or {}).items():
         if name not in OPTIONS:
-            raise TypeError(f"wrapper_kwargs are those of AtariWrapper, {', '.join(OPTIONS)}, got {name!r}.")
+            raise TypeError(f"wrapper_kwargs must hold arguments of AtariWrapper ({', '.join(OPTIONS)}), got {name!r}.")
         if name == "noop_max" and value < 1:
-            raise ValueError(f"noop_max must be at least 1 for backend='native', got {shown(value)}.")
+            raise ValueError(
+                f"wrapper_kwargs['noop_max'] must be at least 1 with backend='native', got {shown(value)}."
+            )
         options |= dict.fromkeys(OPTIONS[name], value)
     return options

@@ -86,7 +86,7 @@ class TrainingPosition:
         wrappers = list(_wrappers(model.get_env()))
         came, expected = ([name for name, _ in self.wrappers], [type(wrapper).__name__ for wrapper in wrappers])
         if came != expected:
-            raise ValueError(f"The checkpoint has the wrappers {came}, env has {expected}.")
+            raise ValueError(f"env must be wrapped in the wrappers of the checkpoint, {came}, got {expected}.")
         _jax_vec_env(model.get_env()).set_state(self.env)
         for wrapper, (_, attributes) in zip(wrappers, self.wrappers, strict=True):
             vars(wrapper).update({name: pickle.loads(value) for name, value in attributes.items()})
@@ -128,7 +128,10 @@ def _save_checkpoint(
     _require_path(path)
     _jax_vec_env(model.get_env())
     if model._last_obs is None:
-        raise ValueError("model must have begun to learn: before it does, its environments have no state to save.")
+        raise ValueError(
+            "model must have begun to learn, because its environments have no state to save before that: call learn() "
+            "first."
+        )
     position = TrainingPosition.of(model, random_state)
     with replacing(_zip_path(path)) as unfinished:
         model.save(unfinished)
@@ -164,7 +167,7 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
       ValueError: the file is not a checkpoint, or is one of other environments or wrappers.
     """
     if not (isinstance(algorithm, type) and issubclass(algorithm, BaseAlgorithm)):
-        raise TypeError(f"algorithm must be a class of Stable-Baselines3 models, got {arguments.shown(algorithm)}.")
+        raise TypeError(f"algorithm must be a class of Stable-Baselines3 algorithms, got {arguments.shown(algorithm)}.")
     _require_path(path)
     arguments.instance("env", env, VecEnv, "a VecEnv")
     model = algorithm.load(path, env=env, force_reset=False, **kwargs)
@@ -174,7 +177,10 @@ def load_checkpoint(algorithm: type[Algorithm], path: str | Path, env: VecEnv, *
             with archive.open(POSITION) as file:
                 fields = pickle.load(file)
         if fields is None:
-            raise ValueError(f"{path} is a model without a state of its environments: save it with save_checkpoint.")
+            raise ValueError(
+                f"{path} has no state of the environments, so training cannot continue from it: save the model with "
+                "save_checkpoint."
+            )
         TrainingPosition.from_fields(fields).restore(model)
         if REPLAY_BUFFER in archive.namelist():
             # SB3 accepts no other kind of file.
@@ -274,7 +280,7 @@ def _wrappers(env: VecEnv | None) -> Iterator[VecEnvWrapper]:
 def _jax_vec_env(env: VecEnv | None) -> JaxVecEnv:
     inner = None if env is None else env.unwrapped
     if not isinstance(inner, JaxVecEnv):
-        raise TypeError(f"A checkpoint needs a model on a JaxVecEnv, got {type(inner).__name__}.")
+        raise TypeError(f"A checkpoint needs a model that trains on a JaxVecEnv, got {type(inner).__name__}.")
     return inner
 
 

@@ -31,8 +31,8 @@ def set_up_process() -> None:
         return
     if has_run() and jax.default_backend() == "cpu":
         warnings.warn(
-            "JAX ran before `import bridge`, so that every step of a small VecEnv takes about 25 µs longer. Import "
-            "bridge first, or set JAX_CPU_ENABLE_ASYNC_DISPATCH=0 in the environment.",
+            "JAX ran before `import bridge`, so each step of a small VecEnv takes about 25 µs longer. Import bridge "
+            "first, or set the environment variable JAX_CPU_ENABLE_ASYNC_DISPATCH=0.",
             stacklevel=3,
         )
         return

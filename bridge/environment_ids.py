@@ -87,7 +87,7 @@ def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any])
     other_names = {} if spec is None else OTHER_NAMES.get(spec.entry_point, {})
     parameters = {name if name in own else other_names.get(name, name): value for name, value in kwargs.items()}
     if len(parameters) < len(kwargs):
-        raise TypeError(f"env_kwargs has a parameter under two names: {', '.join(kwargs)}.")
+        raise TypeError(f"env_kwargs sets one parameter under two names: {', '.join(kwargs)}.")
     if "disable_env_checker" not in own:
         parameters.pop("disable_env_checker", None)  # disables Gymnasium's checker, which changes nothing
     if "render_mode" not in own:

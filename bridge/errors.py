@@ -7,5 +7,6 @@ class NotCompilable(Exception):
 
 # Stable-Baselines3 fails in this case too.
 POLICY_IS_NAN = (
-    "The policy gave a distribution of NaN: its weights, the observation or what it computes from them is NaN."
+    "The policy's action distribution is NaN, because its weights, the observation or a number computed from them "
+    "is NaN."
 )

@@ -111,7 +111,7 @@ def make_vec_env(
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
     if "filename" in monitor_kwargs:
-        raise TypeError("monitor_kwargs must not have a filename: monitor_dir says where the logs are written.")
+        raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
@@ -149,7 +149,7 @@ def _by_sb3(
     """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
-        raise ValueError(f"vec_env_cls, as of SB3, and {what} exclude each other: give one of them.")
+        raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
     vec_env: VecEnv = env_util.make_vec_env(
         asked.env_id,
         asked.n_envs,
@@ -170,8 +170,8 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
     """Make environments that JAX or a library steps all at once, in a VecMonitor if one is needed."""
     wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
-        takes = "of vec_env_kwargs devices alone" if backend == "jax" else "no vec_env_kwargs"
-        raise TypeError(f"backend={backend!r} takes {takes}, got {shown(vec_env_kwargs)}.")
+        takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
+        raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
     monitor_kwargs = _of_vec_monitor(monitor_kwargs)
     if backend == "jax":
         jax_vec_env = JaxVecEnv(_make_env(asked), asked.n_envs, asked.seed, **vec_env_kwargs)
@@ -179,7 +179,9 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
             jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
         return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
     if wrapper_class is not None:
-        raise TypeError(f"backend='native' takes no wrapper_class, which wraps one, got {shown(wrapper_class)}.")
+        raise TypeError(
+            f"backend='native' accepts no wrapper_class for single environments, got {shown(wrapper_class)}."
+        )
     vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
     return _monitored(vec_env, monitor_dir, monitor_kwargs)
 
@@ -247,17 +249,17 @@ def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, st
     except Exception as error:  # of any kind, because a wrapper may be the user's
         if (refusal := _refusal_of_gymnasium(asked, monitor_kwargs)) is None:
             why = str(error).partition(". ")[0].rstrip(".")
-            return logging.WARNING, f", Gymnasium's, because the JAX environment refuses: {why}"
-        error.add_note(f"Gymnasium's environment refuses too: {type(refusal).__name__}: {refusal}")
+            return logging.WARNING, f" with Gymnasium's environment, because the JAX one refuses the arguments: {why}"
+        error.add_note(f"Gymnasium's environment refuses the arguments too: {type(refusal).__name__}: {refusal}")
         raise
     if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked, monitor_kwargs) is not None:
         return logging.INFO, ""
     device = jax.default_backend()
     if device != "cpu":
-        return logging.INFO, f", Gymnasium's, which is faster on a {device} than backend='jax'"
+        return logging.INFO, f" with Gymnasium's environment, which steps faster on a {device} than backend='jax'"
     return logging.WARNING, (
-        f", Gymnasium's: {asked.n_envs} of these step faster so, but bridge's algorithms train faster with "
-        "backend='jax'"
+        f" with Gymnasium's environment, which steps faster with n_envs={asked.n_envs} on a CPU. To train with "
+        "bridge's algorithms, pass backend='jax', which trains faster"
     )
 
 
@@ -309,8 +311,9 @@ def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
         for name in [name for name, value in kwargs.items() if np.ndim(value) and is_array(value)]:
             if np.ndim(numeric_parameter(jaxenvs.make(env_id), name)[1]) == 0:
                 raise ValueError(
-                    f"env_kwargs must have one {name} for all environments, got {np.shape(kwargs[name])} of them: "
-                    f"env.set_attr({name!r}, value, indices=[0]) gives one environment its own."
+                    f"env_kwargs[{name!r}] must be one value for all environments, got the shape "
+                    f"{np.shape(kwargs[name])}. To give one environment its own value, call env.set_attr({name!r}, "
+                    "value, indices=[0])."
                 )
         return made
     if isinstance(env_id, Environment):
@@ -330,8 +333,8 @@ def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> 
     is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
     wrapped = wrapper_class(env, **kwargs) if callable(wrapper_class) and not is_gymnasium else None
     if not isinstance(wrapped, Environment):
-        hint = " Gymnasium's wrap Gymnasium's environments: backend='serial'." if is_gymnasium else ""
-        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or make one, got {shown(wrapper_class)}.{hint}")
+        hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
+        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}")
     return wrapped
 
 
@@ -345,7 +348,7 @@ def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
     unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
     if unknown:
         given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
-        raise TypeError(f"monitor_kwargs may have VecMonitor's info_keywords and Monitor's defaults, got {given}.")
+        raise TypeError(f"monitor_kwargs accepts only info_keywords and Monitor's default values, got {given}.")
     return {name: value for name, value in kwargs.items() if name == "info_keywords"}
 
 
@@ -369,7 +372,7 @@ def _hint(env_id: Any, n_envs: int) -> None:
     if also := [name for name in names if is_jax_id(name) and not _is_slower_here(name, n_envs)]:
         _say_once(
             logging.WARNING,
-            f"jaxenvs has {also[-1]} too: make_vec_env({also[-1]!r}) steps it in one compiled program, much faster.",
+            f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function, much faster.",
         )
     elif isinstance(env_id, str):
         if not log.isEnabledFor(logging.INFO):  # importing EnvPool takes seconds
@@ -377,10 +380,10 @@ def _hint(env_id: Any, n_envs: int) -> None:
         with contextlib.suppress(Exception):  # a broken EnvPool does not matter to callers without it
             known, is_game = envpool.ids(), env_id.endswith("NoFrameskip-v4")
             if env_id in known:
-                _say_once(logging.INFO, f'EnvPool has {env_id} too, and steps it much faster: backend="native".')
+                _say_once(logging.INFO, f'EnvPool also has {env_id}, and steps it much faster: pass backend="native".')
             elif is_game and env_id.replace("NoFrameskip-v4", "-v5") in known:
                 how = f'make_atari_env("{env_id}", ..., backend="native")'
-                _say_once(logging.INFO, f"EnvPool has this game too, and plays it much faster: {how}.")
+                _say_once(logging.INFO, f"EnvPool also has this game, and steps it much faster: call {how}.")
 
 
 @functools.cache

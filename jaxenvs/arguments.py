@@ -37,8 +37,8 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
     """
     if is_traced(value):
         raise ValueError(
-            f"{name} must be {expected or 'an int'}, got {shown(value)}, which is traced: it chooses a shape or a path "
-            "of the program, so it cannot be swept. Call the function once for each value."
+            f"{name} must be {expected or 'an int'}, got {shown(value)}, which is traced: it chooses a shape or a "
+            "code path of the compiled function, so it cannot be swept. Call the function once for each value."
         )
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -164,7 +164,9 @@ def hashable(name: str, value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        raise TypeError(f"{name} must be hashable, as numbers, texts and tuples are, got {shown(value)}.") from None
+        raise TypeError(
+            f"{name} must be hashable, such as a number, a string or a tuple, got {shown(value)}."
+        ) from None
     return value
 
 
@@ -227,7 +229,7 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
     """
     if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         got = f"an array of {value.dtype}" if isinstance(value, jax.Array | np.ndarray) else shown(value)
-        raise TypeError(f"{name} must be a typed key, as jax.random.key(0), got {got}.")
+        raise TypeError(f"{name} must be a typed key, such as jax.random.key(0), got {got}.")
     if value.shape not in shapes:
         raise ValueError(f"{name} must have shape {' or '.join(map(str, shapes))}, got {value.shape}.")
     return value

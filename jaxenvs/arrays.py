@@ -52,7 +52,7 @@ def from_arrays(like: Any, arrays: Mapping[str, Any]) -> Any:
                 wrong.append(f"{name} is {shown(array)}, expected {aval.dtype}{list(aval.shape)}")
             found[name] = array
     if wrong:
-        raise ValueError(f"arrays must be those of the same structure, but {'; '.join(wrong)}.")
+        raise ValueError(f"arrays must fit the given structure, but {'; '.join(wrong)}.")
     return jax.tree.unflatten(jax.tree.structure(like), [_like(leaf, found[name]) for name, leaf in expected.items()])
 
 

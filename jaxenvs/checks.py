@@ -204,18 +204,18 @@ def _trace(env: Environment[Any], action: Any) -> tuple[Any, Any]:
                     raise error from None
                 raise TypeError(
                     f"{name}.step fails with the state that reset returned, {type(error).__name__}: {error}. In that "
-                    f"state {numbers[0]} is a Python number: {name}.reset must return an array there, as jnp.asarray "
-                    "makes it."
+                    f"state, {numbers[0]} is a Python number: {name}.reset must return an array there, such as "
+                    "jnp.asarray(...)."
                 ) from error
             raise TypeError(
-                f"{name}.reset and step must not ask for values of the state, the action or the key, which are traced: "
-                "choose with jnp.where or jax.lax.cond, and convert with jnp.asarray."
+                f"{name}.reset and step must not read the values of the state, the action or the key, which are "
+                "traced: choose with jnp.where or jax.lax.cond, and convert with jnp.asarray."
             ) from error
         # It works with numbers instead of tracers.
         names = ", ".join(jax.tree_util.keystr(path)[1:] for path, _ in jax.tree_util.tree_leaves_with_path(env))
         raise TypeError(
-            f"{name}.reset and step must not ask for the values of parameters, which are data and traced: {names}. "
-            "One that chooses a code path or a shape must be marked so, as `size: int = static(default=3)`."
+            f"{name}.reset and step must not read the values of parameters, which are data and traced: {names}. Mark "
+            "a parameter that chooses a code path or a shape as static, such as `size: int = static(default=3)`."
         ) from error
     return found
 
@@ -249,8 +249,8 @@ def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
                     else f" If {kind.__name__} is yours, make it a @struct."
                 )
                 raise TypeError(
-                    f"{function} must return arrays and pytrees of them, got {part}{jax.tree_util.keystr(path)} of the "
-                    f"type {kind.__name__}.{own}"
+                    f"{function} must return arrays and pytrees of arrays, but {part}{jax.tree_util.keystr(path)} is "
+                    f"of type {kind.__name__}.{own}"
                 )
     return returned
 
@@ -260,15 +260,15 @@ def _require_timestep(timestep: TimeStep, observation_space: gymnasium.Space[Any
         value = getattr(timestep, name)
         if not hasattr(value, "shape") or value.shape != () or value.dtype != dtype:
             raise TypeError(
-                f"{name} must be {jnp.dtype(dtype)} with shape (), got {_describe_tree(value)}. "
-                "TimeStep.create sees to that."
+                f"{name} must be {jnp.dtype(dtype)} with shape (), got {_describe_tree(value)}. TimeStep.create "
+                "converts it."
             )
     if not isinstance(timestep.info, dict):
         raise TypeError(f"info must be a dict, got {type(timestep.info).__name__}.")
     expected = jax.tree.map(lambda leaf: leaf.shape, struct_of(observation_space))
     if jax.tree.map(lambda leaf: leaf.shape, timestep.observation) != expected:
         raise ValueError(
-            f"The observation must be of observation_space = {observation_space}, got "
+            f"The observation must fit observation_space = {observation_space}, got "
             f"{_describe_tree(timestep.observation)}."
         )
 
@@ -308,10 +308,13 @@ def check_env(env: Environment[Any], num_steps: int = 200, seed: int = 0) -> Non
     seen = jax.tree.map(np.asarray, seen)  # seen[i] is the input of step i
     if seen.done[:, 0].any() or seen.reward[:, 0].any():
         first = jax.tree.map(lambda leaf: leaf[0, 0], seen)
-        raise ValueError(f"reset must return reward 0 and no flag set, got {first}.")
+        raise ValueError(f"reset must return reward 0 and both flags False, got {first}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(last):
         if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
-            raise ValueError(f"NaN in {jax.tree_util.keystr(path)} after {num_steps} steps; the end must be harmless.")
+            raise ValueError(
+                f"{jax.tree_util.keystr(path)} is NaN after {num_steps} steps: stepping past the end of an episode "
+                "must give no NaN."
+            )
     for episode, done in enumerate(seen.done):
         length = int(done.argmax()) + 1 if done.any() else num_steps
         for step in range(length):
@@ -349,7 +352,7 @@ def _require_same(function: str, from_reset: Any, from_step: Any) -> None:
         first, second = before.get(path, "absent"), after.get(path, "absent")
         if first != second:
             hint = (
-                " A Python number is weak: jnp.float32(0.0) has a dtype of its own." if "weak" in first + second else ""
+                " A Python number has a weak dtype: write jnp.float32(0.0) instead." if "weak" in first + second else ""
             )
             raise TypeError(
                 f"reset and {function} must return the same structure and dtypes: {path} is {first} from reset and "

@@ -108,8 +108,8 @@ def environment(cls: type[T]) -> type[T]:
             continue
         if isinstance(field.default, bool | str | type(None)) or callable(field.default):
             raise TypeError(
-                f"{cls.__name__}.{field.name} = {field.default!r} is not a number, so it cannot be traced. "
-                f"Mark it as part of the program: {field.name} = static(default={field.default!r})."
+                f"{cls.__name__}.{field.name} = {field.default!r} is not a number, so it cannot be traced. Mark it as "
+                f"static: {field.name} = static(default={field.default!r})."
             )
     return cls
 
@@ -253,7 +253,7 @@ class Environment(Generic[State]):
         """
         if type(self).render is not Environment.render:
             raise NotImplementedError(
-                f"{type(self).__name__} is drawn on the host alone, by render(state), in no other size than its own."
+                f"{type(self).__name__} has no draw, only render(state), which draws on the host and in one size."
             )
         raise NotImplementedError(
             f"{type(self).__name__} has no picture yet: define draw(state, height, width) -> uint8 (height, width, 3)."
@@ -308,9 +308,9 @@ def require_environment(name: str, value: Any) -> None:
       TypeError: `value` is not an Environment, or its class is not a pytree.
     """
     if isinstance(value, type) and issubclass(value, Environment):
-        raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make one of it.")
+        raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make an instance.")
     if not isinstance(value, Environment):
-        theirs = " of Gymnasium: bridge.make_vec_env takes it, and check_env of stable_baselines3.common.env_checker"
+        theirs = " of Gymnasium: use bridge.make_vec_env, and check_env of stable_baselines3.common.env_checker"
         whose = theirs if isinstance(value, gymnasium.Env) else ""
         raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}{whose}.")
     if jax.tree_util.all_leaves([value]):
@@ -326,9 +326,9 @@ def _require_parameter(owner: str, field: dataclasses.Field[Any], value: Any) ->
         return  # () is a wrapper's lookup table that it did not need
     is_number = isinstance(field.default, int | float)
     leaves = [value] if is_number else jax.tree.leaves(value)
-    expected = "a real number or an array of them" if is_number else "a number, an array or a pytree of them"
+    expected = "a real number or an array of real numbers" if is_number else "a number, an array or a pytree of them"
     if not is_number and (isinstance(value, bool | np.bool_ | str) or (callable(value) and not is_array(value))):
-        expected += f"; mark what chooses a code path or a shape as {field.name} = static()"
+        expected += f"; if it chooses a code path or a shape, mark it as static: {field.name} = static()"
         leaves = []
     if not leaves and not dataclasses.is_dataclass(value):
         raise TypeError(f"{name} must be {expected}, got {shown(value)}.")

@@ -29,7 +29,10 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
     value = owner.parameter(name)
     static_names = {f.name for f in dataclasses.fields(owner) if f.metadata.get("static")}  # type: ignore[arg-type]
     if name in static_names or isinstance(value, Environment):
-        raise ValueError(f"{type(owner).__name__}.{name} is part of the program: make a new environment to change it.")
+        raise ValueError(
+            f"{type(owner).__name__}.{name} is static, so it is compiled into the function: make a new environment to "
+            "change it."
+        )
     return owner, value
 
 

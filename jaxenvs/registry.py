@@ -147,7 +147,7 @@ def spec(id: str) -> Spec:
         return Spec(id, f"jaxenvs.foreign.{library}:make", LIBRARIES[library], parameters={"name": name})
     if id not in _specs:
         near = ", ".join(nearest(id, _specs))
-        hint = did_you_mean(id, _specs) or f"The nearest are {near}; `jaxenvs list` shows all."
+        hint = did_you_mean(id, _specs) or f"The closest ids are {near}; `jaxenvs list` shows all."
         raise UnknownEnvironment(f"No environment {id!r}. {hint}")
     return _specs[id]
 
@@ -197,7 +197,9 @@ def import_entry_point(spec: Spec) -> Callable[..., Environment[Any]]:
     try:
         entry_point: Callable[..., Environment[Any]] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ImportError(f"The entry point of {spec.id!r}, {spec.entry_point!r}, is not to be had: {error}") from error
+        raise ImportError(
+            f"The entry point of {spec.id!r}, {spec.entry_point!r}, cannot be imported: {error}"
+        ) from error
     return entry_point
 
 

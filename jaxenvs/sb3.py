@@ -11,8 +11,8 @@ import bridge
 
 if "JaxVecEnv" not in getattr(bridge, "__all__", ()):
     raise ImportError(
-        f"jaxenvs.sb3 gives what the package `bridge` of jaxenvs has, and `import bridge` finds {bridge.__file__}: "
-        "rename that file, or start Python where it is not on sys.path."
+        f"jaxenvs.sb3 needs the package `bridge` of jaxenvs, but `import bridge` finds {bridge.__file__}: rename that "
+        "file, or start Python where that file is not on sys.path."
     )
 
 if TYPE_CHECKING:

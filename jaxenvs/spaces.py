@@ -251,7 +251,7 @@ def struct_of(space: Space[Any], name: str = "space") -> Any:
     if isinstance(space, Tuple):
         return tuple(struct_of(part, f"{name}[{i}]") for i, part in enumerate(space.spaces))
     if space.shape is None or space.dtype is None:
-        raise TypeError(f"{name} must be of arrays, as Box, Discrete, MultiDiscrete and MultiBinary are, got {space}.")
+        raise TypeError(f"{name} must hold arrays, as Box, Discrete, MultiDiscrete and MultiBinary do, got {space}.")
     return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))  # type: ignore[no-untyped-call]
 
 
@@ -279,7 +279,7 @@ def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _too_wide(space: Leaf, dtype: np.dtype[Any]) -> str:
-    return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 for 64-bit arithmetic."
+    return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 to use 64-bit types."
 
 
 def _as_leaf(space: Leaf, value: Any) -> jax.Array:
@@ -298,7 +298,7 @@ def _as_leaf(space: Leaf, value: Any) -> jax.Array:
     if isinstance(space, Box) and space.dtype.kind == "f":
         kinds = (*kinds, jnp.floating)
     if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
-        raise TypeError(f"value must be {space.dtype} or of its kind for {space}, got {value.dtype}.")
+        raise TypeError(f"value must have dtype {space.dtype} or one of the same kind for {space}, got {value.dtype}.")
     if len(kinds) == 3:
         return jnp.asarray(value, jnp.promote_types(value.dtype, _jax_dtype(space)))
     return jnp.asarray(value)

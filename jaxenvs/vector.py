@@ -133,7 +133,8 @@ class VectorEnv:
             episode = non_negative_int("episode", episode, 2**32 - 1)
         elif not jnp.issubdtype(episode.dtype, jnp.integer) or episode.shape not in ((), (self.num_envs,)):
             raise ValueError(
-                f"episode must be an int, or of integers with shape () or ({self.num_envs},), got {shown(episode)}."
+                f"episode must be an int, or an array of integers with shape () or ({self.num_envs},), got "
+                f"{shown(episode)}."
             )
         if key.shape == ():
             key = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(self.num_envs))
@@ -193,7 +194,7 @@ class VectorEnv:
         self._require_state(state)
         instance("timestep", timestep, VectorTimeStep, "a VectorTimeStep, as step returns it")
         if not isinstance(mask, jax.Array | np.ndarray) or mask.dtype != bool or mask.shape != (self.num_envs,):
-            raise ValueError(f"mask must be an array of bool, shape ({self.num_envs},), got {shown(mask)}.")
+            raise ValueError(f"mask must be a bool array with shape ({self.num_envs},), got {shown(mask)}.")
         state, observation, info = self._restart(state, timestep.observation, timestep.info, mask)
         started = _with_statistics(_mute(timestep.replace(observation=observation, info=info), mask), state)
         return state, started.replace(
@@ -206,7 +207,7 @@ class VectorEnv:
     def _require_state(self, state: VectorState) -> None:
         instance("state", state, VectorState, "a VectorState, as reset returns it")
         if jnp.shape(state.done) != (self.num_envs,):
-            raise ValueError(f"state must be of num_envs = {self.num_envs} lanes, got shape {state.done.shape}.")
+            raise ValueError(f"state must hold num_envs = {self.num_envs} environments, got shape {state.done.shape}.")
 
     def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
         """Start the given episodes, one for each key."""
@@ -253,7 +254,7 @@ def batch_of_actions(expected: Any, action: Any, num_envs: int) -> Any:
     structure: Any = jax.tree.structure(expected)
     if expected is None or structure != jax.tree.structure(action):
         raise ValueError(
-            f"action must be of the structure of the action space, {_shown(expected)}, got {_shown(action)}."
+            f"action must have the structure of the action space, {_shown(expected)}, got {_shown(action)}."
         )
     return jax.tree_util.tree_map_with_path(check, action, expected)
 
@@ -270,7 +271,7 @@ def _batch_of_leaves(num_envs: int, path: Any, leaf: Any, expected: Any = None) 
         raise ValueError(f"{name} must have shape {(num_envs, *expected.shape)}, got {leaf.shape}.")
     kinds = (jnp.floating, jnp.integer, jnp.bool_)[not jnp.issubdtype(expected.dtype, jnp.floating) :]
     if not any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds):
-        raise TypeError(f"{name} must be {expected.dtype} or of its kind, got {leaf.dtype}.")
+        raise TypeError(f"{name} must have dtype {expected.dtype} or one of the same kind, got {leaf.dtype}.")
     return jnp.asarray(leaf, expected.dtype)
 
 

@@ -65,8 +65,8 @@ Settings = Annotated[
     Path | None,
     _shown_as(
         "PATH",
-        "A TOML file of settings for algorithms and environments. If not given, RL Baselines3 Zoo's, which are in "
-        f"{FILE}: copy that file to change them.",
+        f"A TOML file of settings for algorithms and environments (default: RL Baselines3 Zoo's settings in {FILE}; "
+        "copy that file to change them).",
     ),
 ]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
@@ -104,14 +104,14 @@ def train(
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
       total_timesteps: Steps of all environments together. If not given, the number tuned for the environment, or
         100000.
-      seed: Of the environments and the weights. If not given, 0.
+      seed: The random seed of the environments and the weights. If not given, 0.
       seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0,
         seed-1, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
       backend: jax, for JAX environments; or native, for those of EnvPool, `jaxenvs list envpool`. If not given, jax.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
-      hyperparameters: Of the algorithm, as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
+      hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
         0; normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an
         action noise. The others are those tuned for the environment, or SB3's.
       settings: A file of settings for algorithms and environments, instead of RL Baselines3 Zoo's.
@@ -154,16 +154,20 @@ def _begun(
     if resume is not None:
         if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
-                "--resume goes on with the run as it was begun: only --total-timesteps can be given too, and other "
-                "devices."
+                "--resume continues a run with its own settings: only --total-timesteps and --devices can be given "
+                "with it."
             )
         config, out = resume / "config.json", resume
     elif config is None and (algorithm is None or env_id is None):
-        raise UserError("Say what to train on what, as: jaxenvs train ppo CartPole-v1. Or give --config or --resume.")
+        raise UserError(
+            "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or --resume."
+        )
     elif config is not None and algorithm is not None:
-        raise UserError(f"Give either an algorithm and an environment or --config, not both, got {algorithm}.")
+        raise UserError(
+            f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
+        )
     if config is not None and settings is not None:
-        raise UserError(f"{config} has all settings of a run: leave out --settings {settings}.")
+        raise UserError(f"{config} already has all settings of a run: leave out --settings {settings}.")
     if out is not None:
         check_folder(out)
     if config is None:
@@ -197,9 +201,12 @@ def _train_here(
         reserve_threads()  # must come before JAX runs anything
     is_distributed, devices = processes is not None, given.get("devices")
     if is_distributed and devices is not None:
-        raise UserError(f"--distributed takes all devices that there are: leave out --devices {devices}.")
+        raise UserError(f"--distributed uses all devices: leave out --devices {devices}.")
     if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
-        raise UserError(f"{resume} was begun without --devices, and can only go on so.")
+        raise UserError(
+            f"{resume} was started without --devices, so it can only be resumed without: leave out --devices and "
+            "--distributed."
+        )
     number = given.get("devices", saved.get("devices"))
     if number is not None and not is_distributed:
         offer_cores(number)
@@ -211,7 +218,7 @@ def _train_here(
         arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
         resolved = TrainingConfig.resolve(**arguments)
         if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
-            raise UserError(f"--total-timesteps must be at least the {saved['total_timesteps']} of {config}.")
+            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
         _train(resolved, out, resume is not None)
 
 
@@ -247,7 +254,7 @@ def tune(
     out: File = None,
     resume: File = None,
 ) -> None:
-    """Search hyper-parameters with Optuna; trials of several seeds each run as one program.
+    """Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.
 
     For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
 
@@ -257,17 +264,17 @@ def tune(
       trials: Run until this many trials have ended or were pruned, by all processes on one storage. If not given, 100.
       seeds: Agents in a trial; its value is the median of their returns.
       num_envs: The number of environments. If not given, as for jaxenvs train.
-      total_timesteps: Of each agent. If not given, as for jaxenvs train.
-      seed: Of the first agent; the others have the following seeds.
+      total_timesteps: Steps of each agent. If not given, as for jaxenvs train.
+      seed: The random seed of the first agent; the others have the following seeds.
       env_kwargs: Parameters of the environment: gravity=5.0
       hyperparameters: Values that all trials have, and that are not searched: n_steps=32 normalize=True
       space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      sampler: Optuna's, which chooses what a trial tries.
-      pruner: Optuna's, which ends trials early, by their evaluations.
+      sampler: The Optuna sampler, which chooses the values of a trial.
+      pruner: The Optuna pruner, which ends bad trials early, by their evaluations.
       startup_trials: The number of trials drawn at random, before the median pruner prunes any.
-      evaluations: Of a trial, at equal intervals.
+      evaluations: The number of evaluations in a trial, at equal intervals.
       storage: A database, such as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
-      study_name: In the storage. If not given, ENV_ID-ALGORITHM.
+      study_name: The name of the study in the storage. If not given, ENV_ID-ALGORITHM.
       out: The folder for best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
       resume: The folder of a search: continue it, to more trials, if --trials is given.
     """
@@ -275,11 +282,11 @@ def tune(
 
     if resume is not None:
         if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
-            raise UserError("--resume goes on with the search as it was begun: only --trials can be given too.")
+            raise UserError("--resume continues a search with its own settings: only --trials can be given with it.")
         options, out = command.read_object(resume / command.OPTIONS), resume
         options |= {} if trials is None else {"n_trials": trials}
     elif algorithm is None or env_id is None:
-        raise UserError("Say what to tune on what, as: jaxenvs tune ppo CartPole-v1. Or give --resume.")
+        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1. Or give --resume.")
     else:
         name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
         out = out or Path("runs") / f"tune-{name}"
@@ -297,7 +304,7 @@ def tune(
 
 
 def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
-    """Evaluate the agent of a run: the mean and the deviation of its returns.
+    """Evaluate the agent of a run: print the mean and standard deviation of its returns.
 
     For example: jaxenvs evaluate runs/CartPole-v1-ppo-0 --episodes 1000
 
@@ -305,7 +312,8 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
       run: The folder of a run, also of one that is still training. For a run with --seeds, all agents, or RUN/seed-0.
         Load only your own runs: models are pickles, which can run any code.
       episodes: The number of episodes. If not given, 100.
-      seed: Of the first episode; the others have the following seeds. If not given, the seeds after the training's own.
+      seed: The seed of the first episode; the others have the following seeds. If not given, the seeds after the
+        training's own.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
@@ -313,14 +321,14 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
 
 
 def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None) -> None:
-    """Film the agent of a run, as GIF or MP4.
+    """Record the agent of a run as a GIF or MP4 video.
 
     For example: jaxenvs record runs/CartPole-v1-ppo-0
 
     Args:
       run: The folder of a run, also of one that is still training.
       episodes: The number of episodes, one after the other.
-      seed: Of the first episode; the others have the following seeds. If not given, as for `jaxenvs evaluate`.
+      seed: The seed of the first episode; the others have the following seeds. If not given, as for `jaxenvs evaluate`.
       out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
     """
     _check_positive("--episodes", episodes)

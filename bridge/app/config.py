@@ -108,7 +108,7 @@ class TrainingConfig:
             raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm.lower(), ALGORITHMS)}")
         if engine not in ENGINES:
             raise UserError(
-                f"--engine must be one of {', '.join(ENGINES)}, got {engine}. JAX takes a GPU if there is one."
+                f"--engine must be one of {', '.join(ENGINES)}, got {engine}. JAX uses a GPU by itself if there is one."
             )
         env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
         _require_json("--env-kwargs", env_kwargs)
@@ -131,11 +131,11 @@ class TrainingConfig:
         if type(seed) is not int or not 0 <= seed <= LAST_SEED + 1 - num_seeds:
             raise UserError(f"--seed must be an int between 0 and {LAST_SEED + 1 - num_seeds}, got {seed!r}.")
         if num_seeds > 1 and engine == "torch":
-            raise UserError("--seeds trains compiled agents, --engine torch compiles nothing: leave out one of them.")
-        if num_seeds > 1 and backend == "native":
             raise UserError(
-                "--seeds trains in one program, and EnvPool's steps are no part of one: leave out one of them."
+                "--seeds needs compiled agents, but --engine torch compiles nothing: leave out one of them."
             )
+        if num_seeds > 1 and backend == "native":
+            raise UserError("--seeds compiles whole trainings, but EnvPool (--backend native) cannot be compiled.")
 
         own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
         defaults = own | _default_arguments(algorithm)
@@ -170,8 +170,8 @@ class TrainingConfig:
         if other:
             changes = ", ".join(f"{name} was {before[name]!r} and is {now.get(name)!r}" for name in other)
             raise UserError(
-                f"{path} is not that of the checkpoint beside it: {changes}. --resume goes on with a run as it was "
-                f"begun: put that back; or begin another with --config {path}."
+                f"{path} was changed after the checkpoint beside it was written: {changes}. --resume needs the "
+                f"settings that the run was started with: undo the change, or start a new run with --config {path}."
             )
 
     def save(self, path: Path) -> None:
@@ -190,7 +190,9 @@ def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: s
         raise UserError(f"--devices must be an int of at least 1, got {devices!r}.")
     others = {"--engine torch": engine == "torch", "--seeds": num_seeds > 1, "--backend native": backend == "native"}
     if found := [flag for flag, is_given in others.items() if is_given]:
-        raise UserError(f"--devices divides one training that is one program: leave out it or {found[0]}.")
+        raise UserError(
+            f"--devices divides one compiled training, so it cannot be combined with {found[0]}: leave out one of them."
+        )
 
 
 def _tuned(algorithm: str, env_id: str, is_game: bool, path: Path | None) -> dict[str, Any]:
@@ -298,7 +300,8 @@ def _require_json(flag: str, values: dict[str, Any]) -> None:
             kept = False
         if not kept:
             raise UserError(
-                f"{flag} must be what JSON holds, as numbers, texts, lists and dicts, got {name}={value!r}."
+                f"{flag} must hold values that JSON can store (numbers, strings, lists and dicts), got "
+                f"{name}={value!r}."
             )
 
 
@@ -315,7 +318,7 @@ def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> 
     if expected not in (None, kind):
         others = [name for name, spec in ALGORITHMS.items() if spec.actions in (None, kind)]
         raise UserError(
-            f"{algorithm} needs an environment with {expected} actions, those of {env_id} are {kind}: take one of "
+            f"{algorithm} needs an environment with {expected} actions, but {env_id} has {kind} actions: use one of "
             f"{', '.join(others)}."
         )
 
@@ -332,7 +335,7 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
         # An int is accepted for a float; True is not a number.
         kind = float if default is None else type(default)
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise UserError(f"{name} must be of type {kind.__name__}, as {default!r}, got {value!r}.")
+            raise UserError(f"{name} must be of type {kind.__name__}, such as {default!r}, got {value!r}.")
     try:
         check_bounds(algorithm, name, value)
     except ValueError as error:
@@ -344,7 +347,7 @@ def _check_learns(hyperparameters: dict[str, Any], total_timesteps: int) -> None
     if learning_starts >= total_timesteps:
         raise UserError(
             f"learning_starts={learning_starts} must be less than --total-timesteps {total_timesteps}, or nothing is "
-            "learnt: take fewer or train longer."
+            "learned: use a smaller learning_starts or train longer."
         )
 
 
@@ -353,13 +356,15 @@ def _fit_rollout(hyperparameters: dict[str, Any], num_envs: int, total_timesteps
     rollout = num_envs * hyperparameters["n_steps"]
     described = f"{num_envs} environments x n_steps={hyperparameters['n_steps']} make rollouts of {rollout} steps"
     if rollout > total_timesteps:
-        raise UserError(f"{described}, more than --total-timesteps {total_timesteps}: take fewer or train longer.")
+        raise UserError(
+            f"{described}, more than --total-timesteps {total_timesteps}: use smaller rollouts or train longer."
+        )
     batch_size = hyperparameters.get("batch_size")
     if batch_size is None or rollout % batch_size == 0:
         return
     nearest = nearest_divisor(rollout, batch_size)
     if not adjust_batch_size:
-        raise UserError(f"{described}, which batch_size={batch_size} does not divide; {nearest} does.")
+        raise UserError(f"{described}, which batch_size={batch_size} does not divide: use batch_size={nearest}.")
     hyperparameters["batch_size"] = nearest
 
 

@@ -55,11 +55,13 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
         env = cli.make_environment(env_id, env_kwargs)
     except UserError as error:
         if _pool_has(env_id):
-            raise UserError(f"jaxenvs has no environment {env_id!r}, but EnvPool has it: --backend native.") from error
+            raise UserError(
+                f"jaxenvs has no environment {env_id!r}, but EnvPool has it: add --backend native."
+            ) from error
         if env_id in gymnasium.registry and env_id not in jaxenvs.registered():
             raise UserError(
-                f"jaxenvs has no environment {env_id!r}, but Gymnasium has it: bridge.make_vec_env takes it in Python, "
-                'and if EnvPool has it too, so does --backend native (pip install "jaxenvs[envpool]").'
+                f"jaxenvs has no environment {env_id!r}, but Gymnasium has it: use bridge.make_vec_env in Python, or, "
+                'if EnvPool has it too, --backend native (pip install "jaxenvs[envpool]").'
             ) from error
         raise
     return World(
@@ -94,7 +96,9 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
         raise UserError('--backend native needs EnvPool, which is not installed: pip install "jaxenvs[envpool]".')
     name = _pool_name(env_id)
     if name not in known:
-        raise UserError(f"EnvPool has no environment {env_id!r}. `jaxenvs list envpool PART` lists ids with a part.")
+        raise UserError(
+            f"EnvPool has no environment {env_id!r}. `jaxenvs list envpool PART` lists the ids that contain PART."
+        )
     try:
         is_game = envpool.is_game(envpool.spec_of(name, {}))
         options = native_options({}) if is_game else {}
@@ -102,7 +106,7 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
     except TypeError as error:  # its message names the option
         raise UserError(str(error)) from error
     except Exception as error:
-        raise UserError(f"EnvPool does not make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error
+        raise UserError(f"EnvPool cannot make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error
     spaces = envpool.aligned(spec.observation_space, spec.action_space)
 
     def make(num_envs: int, seed: int, **further: Any) -> VecEnv:

@@ -51,7 +51,7 @@ def evaluate_model(
     try:
         return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
     except NotCompilable as reason:
-        raise UserError(f"Not evaluated: {reason}") from reason
+        raise UserError(f"The run cannot be evaluated: {reason}") from reason
 
 
 def fresh_env(config: TrainingConfig, env: VecEnv, num_envs: int, **further: Any) -> VecEnv:

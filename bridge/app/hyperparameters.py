@@ -53,13 +53,13 @@ def check_bounds(algorithm: str, name: str, value: Any) -> None:
     if name == "noise_type" and value not in (None, *NOISE_TYPES):
         raise ValueError(f"noise_type must be None or one of {', '.join(NOISE_TYPES)}, got {value!r}.")
     if name == "train_freq" and not _is_train_freq(value):
-        expected = "an int of at least 1, or a pair of it and a unit, as (1,'episode')"
+        expected = "an int of at least 1, or an int and a unit such as (1,'episode')"
         raise ValueError(f"train_freq must be {expected}, got {value!r}.")
     if name in ("ent_coef", "target_entropy") and isinstance(value, str) and value != "auto":
         is_start = name == "ent_coef" and value.startswith("auto_") and _is_positive(value.removeprefix("auto_"))
         if not is_start:
-            words = "'auto' or as 'auto_0.1'" if name == "ent_coef" else "'auto'"
-            raise ValueError(f"{name} must be a number, {words}, got {value!r}.")
+            words = "'auto' or a start such as 'auto_0.1'" if name == "ent_coef" else "'auto'"
+            raise ValueError(f"{name} must be a number or {words}, got {value!r}.")
     if isinstance(value, str) and name in SCHEDULED:
         value = to_schedule(value)(1.0)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -95,7 +95,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not (equals and name.isidentifier()):
-            raise ValueError(f"{assignment!r} is not of the form name=value, as n_steps=32.")
+            raise ValueError(f"Expected name=value, such as n_steps=32, got {assignment!r}.")
         parsed[name] = _parse_value(name, text)
     return parsed
 
@@ -109,7 +109,9 @@ def _parse_value(name: str, text: str) -> Any:
     except (ValueError, SyntaxError) as error:
         if re.fullmatch(r"[A-Za-z][\w.+-]*", text):
             return text
-        raise ValueError(f"{name}={text} is not a Python literal, as 32, 0.5, True, 'text' or [64, 64].") from error
+        raise ValueError(
+            f"{name} must be a Python literal, such as 32, 0.5, True, 'text' or [64, 64], got {text}."
+        ) from error
 
 
 def whole_number(text: str) -> int:
@@ -124,7 +126,7 @@ def whole_number(text: str) -> int:
         number = float(text)
         if number.is_integer() and abs(number) < 2**53:  # beyond which floats leave out numbers
             return int(number)
-    raise ValueError(f"a whole number was expected, as 100000 or 1e5, got {text!r}.")
+    raise ValueError(f"expected a whole number, such as 100000 or 1e5, got {text!r}.")
 
 
 def to_schedule(value: Any) -> Any:
@@ -141,7 +143,7 @@ def to_schedule(value: Any) -> Any:
             return _linear(float(start))
     except ValueError:
         pass
-    raise ValueError(f"{value!r} is not a schedule. A linear one is written lin_0.001.")
+    raise ValueError(f"{value!r} is not a schedule. A linear schedule looks like lin_0.001.")
 
 
 def _linear(start: float) -> Callable[[float], float]:

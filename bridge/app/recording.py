@@ -49,7 +49,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     if out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out must end with .gif or .mp4, got {out}.")
     if out.suffix == ".mp4" and importlib.util.find_spec("moviepy") is None:
-        raise UserError(f"{out} needs moviepy: pip install moviepy. Or let --out end with .gif.")
+        raise UserError(f"{out} needs moviepy: pip install moviepy. Or choose an --out that ends with .gif.")
     folder, config = folders_of_models(folder, read_run(folder))[0]
     is_gif = out.suffix == ".gif"
     episodes: _Episodes | _NativeEpisodes
@@ -61,7 +61,10 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     else:
         env = cli.make_environment(config.env_id, config.env_kwargs)
         if not env.can_render:
-            raise UserError(f"{config.env_id} has no picture: define {type(env.unwrapped).__name__}.render(state).")
+            raise UserError(
+                f"{config.env_id} cannot be drawn: define {type(env.unwrapped).__name__}.draw(state, height, width) "
+                "or render(state)."
+            )
         model, trained_on = load_model(folder, config)
         env = with_action_masks(VectorEnv(env, 1)).env  # for environments that report them without a method
         episodes = _Episodes(model, trained_on, GymnasiumEnv(env, "rgb_array"))
@@ -177,7 +180,7 @@ assert env.get_images()[0] is not None
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if tried.returncode:
         said = (tried.stderr or tried.stdout).strip().rpartition("\n")[2]
-        raise UserError(f"EnvPool cannot draw {config.env_id} here; MuJoCo needs OpenGL (libEGL) for it: {said}")
+        raise UserError(f"EnvPool cannot draw {config.env_id} here (MuJoCo needs OpenGL, libEGL, to draw): {said}")
 
 
 def _shrunk(frame: np.ndarray) -> np.ndarray:

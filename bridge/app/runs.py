@@ -59,15 +59,20 @@ def refuse_used(folder: Path) -> None:
       UserError: the folder holds a model or a checkpoint that the run would replace, or files that no run wrote.
     """
     if any(_is_model(path) for path in (folder / MODEL, *folder.glob(f"seed-*/{MODEL}"))):
-        raise UserError(f"{folder} holds a trained model already: give another --out, or remove it.")
+        raise UserError(f"{folder} already holds a trained model: give another --out, or remove the folder.")
     if any((folder / name).exists() for name in (CHECKPOINT, SEEDS_CHECKPOINT)):
-        raise UserError(f"{folder} holds an unfinished run: --resume {folder}, give another --out, or remove it.")
+        raise UserError(
+            f"{folder} holds an unfinished run: continue it with --resume {folder}, give another --out, or remove the "
+            "folder."
+        )
     try:
         load_config(folder / CONFIG)
     except UserError as error:
         for name in (CONFIG, MODEL, STATISTICS, EPISODES, CURVE):
             if (folder / name).exists():
-                raise UserError(f"{folder / name} is of no run, and would be replaced: give another --out.") from error
+                raise UserError(
+                    f"{folder / name} does not belong to a run and would be overwritten: give another --out."
+                ) from error
 
 
 def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any) -> VecEnv:
@@ -85,7 +90,7 @@ def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any
         if (frames := config.hyperparameters["frame_stack"]) > 1:
             venv = VecFrameStack(venv, frames)
     except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(f"{config.env_id} with {config.env_kwargs}: {error}") from error
+        raise UserError(f"{config.env_id} cannot be made with {config.env_kwargs}: {error}") from error
     if config.hyperparameters["normalize"]:
         return VecNormalize(venv, gamma=config.hyperparameters.get("gamma", 0.99))
     return venv
@@ -127,7 +132,7 @@ def _with_activation(policy_kwargs: dict[str, Any]) -> dict[str, Any]:
         return policy_kwargs
     activation = getattr(torch.nn, name, None)
     if not (isinstance(activation, type) and issubclass(activation, torch.nn.Module)):
-        raise UserError(f"activation_fn must be the name of a class of torch.nn, as ReLU, got {name!r}.")
+        raise UserError(f"activation_fn must be the name of a class in torch.nn, such as ReLU, got {name!r}.")
     return policy_kwargs | {"activation_fn": activation}
 
 
@@ -158,7 +163,7 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
         if isinstance(env, VecNormalize):
             env = VecNormalize.load(str(folder / STATISTICS), env.venv)
     except Exception as error:  # whatever unpickling ends in
-        raise UserError(f"Cannot load {newest} of {folder}: {_in_a_line(error)}") from error
+        raise UserError(f"Cannot load {newest.name} from {folder}: {_in_a_line(error)}") from error
     return model, env
 
 
@@ -172,7 +177,7 @@ def read_checkpoint(folder: Path, config: TrainingConfig, env: VecEnv) -> BaseAl
     try:
         return load_checkpoint(algorithm_class(config.algorithm), folder / CHECKPOINT, env)
     except Exception as error:  # whatever unpickling ends in
-        raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
+        raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
 def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -184,7 +189,7 @@ def config_of_checkpoint(folder: Path) -> dict[str, Any] | None:
     try:
         return (read_metadata(folder / CHECKPOINT) or {}).get("config")
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"Cannot go on from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
+        raise UserError(f"Cannot resume from {folder / CHECKPOINT}: {_in_a_line(error)}") from error
 
 
 def save_model(model: BaseAlgorithm, folder: Path) -> None:

@@ -43,14 +43,16 @@ def _tables(rows: Any, algorithm: str, path: Path) -> dict[str, dict[str, Any]]:
       UserError: there is something else than tables in it.
     """
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
-        raise UserError(f"{path} must have tables [algorithm.environment] only: see {FILE}. {algorithm} is another.")
+        raise UserError(
+            f"{path} must hold only tables [algorithm.environment], as {FILE}, but {algorithm} is something else."
+        )
     return rows
 
 
 def _above(tuned: Tuned, name: Any, path: Path) -> dict[str, Any]:
     algorithm, _, env_id = str(name).partition(".")
     if env_id not in tuned.get(algorithm, {}):
-        raise UserError(f'like must name a table above, as "ppo.CartPole-v1", got {name!r} in {path}.')
+        raise UserError(f'like must name an earlier table, such as "ppo.CartPole-v1", got {name!r} in {path}.')
     return tuned[algorithm][env_id]
 
 

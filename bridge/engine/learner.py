@@ -260,8 +260,9 @@ def require_numbers(params: Vectors) -> None:
         # The sum is NaN if any number is, and computing it takes a third of the time.
         if np.isnan(vector.sum()) and (count := int(np.isnan(vector).sum())):
             raise ValueError(
-                f"The update made {count} of {vector.size} parameters of {name} NaN. Those from before are kept. "
-                "(SB3's DQN, QRDQN, TD3 and DDPG would go on with NaN, and its other algorithms fail when they act.)"
+                f"The update made {count} of {vector.size} parameters of {name} NaN, so the parameters from before "
+                "the update were kept. (SB3's DQN, QRDQN, TD3 and DDPG would continue with NaN, and its other "
+                "algorithms would fail at the next action.)"
             )
 
 

@@ -53,7 +53,7 @@ class Mode(enum.Enum):
     """Ways in which a model takes steps."""
 
     PROGRAM = "compiled"
-    ACTING = "acting compiled, environments stepped from the host"
+    ACTING = "acting compiled, environments stepped on the host"
     SB3 = "SB3's code"
 
 
@@ -129,7 +129,7 @@ class Plan:
             lines.append(f"custom code, synced with PyTorch around each call: {', '.join(self.others)}")
         if self.environments is not None:
             lines.append(
-                f"synced with PyTorch around each step: environments may reach the model, as {self.environments}"
+                f"synced with PyTorch around each step, as environments may access the model: {self.environments}"
             )
         return "\n".join(lines)
 
@@ -175,13 +175,13 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     """
     plan = Plan(others=of_others(algorithm, env))
     if algorithm.engine == "torch":
-        plan.reasons.append('The engine is "torch".')
+        plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
         plan.reasons.append(f"Methods of SB3's {type(algorithm).__name__} were replaced: {', '.join(in_sb3)}.")
     elif _is_usable(plan.reasons):
         (_plan_on_policy if isinstance(algorithm, OnPolicyAlgorithm) else _plan_off_policy)(plan, algorithm, env)
     if algorithm.engine == "xla" and (plan.reasons or plan.mode is not Mode.PROGRAM):
-        reasons = plan.reasons or [f"The environments of a {type(env).__name__} are on the host."]
+        reasons = plan.reasons or [f"A {type(env).__name__} steps its environments on the host."]
         raise NotCompilable(f'engine="xla" cannot compile this model: {" ".join(reasons)}')
     plan._inputs = _inputs_of(algorithm, env)
     return plan
@@ -190,10 +190,10 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
 def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     policy, buffer = algorithm.policy, algorithm.rollout_buffer
     if type(buffer) not in algorithm.ROLLOUT_BUFFERS:
-        plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}, not SB3's.")
+        plan.reasons.append(f"The rollout buffer is a {type(buffer).__name__}; only SB3's own buffers are compiled.")
         return
     if has_own_methods(buffer):
-        plan.reasons.append("A method was put into the rollout buffer.")
+        plan.reasons.append("A method of the rollout buffer object was replaced.")
         return
     plan._snapshot = Snapshot(policy)
     try:
@@ -209,7 +209,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
     if plan.network is None:
         return
     if chain is not None and "_update_info_buffer" in plan.others:
-        plan.reasons.append("The model has an _update_info_buffer of its own, which hears of every step.")
+        plan.reasons.append("The model overrides _update_info_buffer, which SB3 calls after every step.")
         chain = None
     try:
         if chain is not None:
@@ -218,7 +218,7 @@ def _plan_on_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.reasons.append(str(reason))
         chain = None
     if chain is not None and algorithm.MASKS and chain.base.has_untraceable_action_masks:
-        plan.reasons.append("action_masks of the environments cannot be traced.")
+        plan.reasons.append("JAX cannot trace action_masks of the environments.")
         chain = None
     plan.mode, plan.chain = (Mode.ACTING if chain is None else Mode.PROGRAM), chain
     if chain is None:
@@ -239,7 +239,7 @@ def _plan_off_policy(plan: Plan, algorithm: Any, env: VecEnv | None) -> None:
         plan.network = export_off_policy(policy, plan.actor.network)  # type: ignore[arg-type]
         for name in network_names(policy):  # SB3's `train` uses the networks of the model
             if getattr(algorithm, name, None) is not getattr(policy, name):
-                raise NotCompilable(f"{name} of the model is not that of its policy.")
+                raise NotCompilable(f"model.{name} and model.policy.{name} are different modules.")
         entropy = getattr(algorithm, "ent_coef_optimizer", None)
         plan.learner = Learner(*learned_tensors(policy, entropy and (algorithm.log_ent_coef, entropy)))
     except NotCompilable as reason:
@@ -270,7 +270,7 @@ def _chain(plan: Plan, env: VecEnv | None) -> Chain | None:
     try:
         for each in environments:
             if has_own_methods(each):
-                raise NotCompilable(f"A method was put into the {type(each).__name__}.")
+                raise NotCompilable(f"A method of the {type(each).__name__} object was replaced.")
         return Chain.of(env)
     except NotCompilable as reason:
         plan.reasons.append(str(reason))
@@ -284,14 +284,17 @@ def _require_in_program(algorithm: Any, others: tuple[str, ...]) -> None:
       NotCompilable: the model uses such a feature.
     """
     if unwrap_vec_normalize(algorithm.env) is not None:
-        raise NotCompilable("With a VecNormalize, samples are normalised by the statistics of now, on the host.")
+        raise NotCompilable(
+            "VecNormalize is not compiled for off-policy algorithms: batches are normalized on the host with the "
+            "current statistics."
+        )
     reason = why_not_lent(algorithm.replay_buffer)
     if reason is not None:
         raise NotCompilable(reason)
     if others:
-        raise NotCompilable(f"The model calls what is neither SB3's nor ours: {', '.join(others)}.")
+        raise NotCompilable(f"The model calls custom code, which needs SB3's training loop: {', '.join(others)}.")
     if algorithm.train_freq.unit is not TrainFrequencyUnit.STEP:
-        raise NotCompilable("train_freq is in episodes, and a program counts steps.")
+        raise NotCompilable("train_freq counts episodes, and the compiled loop counts steps: give train_freq in steps.")
     if algorithm.action_noise is not None:
         export_noise(algorithm.action_noise, algorithm.action_space.shape or ())
 
@@ -303,9 +306,11 @@ def _require_goals(algorithm: Any, chain: Chain) -> None:
       NotCompilable: it cannot.
     """
     if not {*chain.types} <= {CompiledMonitor, CompiledCheckNan}:
-        raise NotCompilable("The goals of a HerReplayBuffer are those of wrappers around the environments.")
+        raise NotCompilable(
+            "With HerReplayBuffer, only VecMonitor and VecCheckNan are compiled: others may change goals."
+        )
     if algorithm.replay_buffer.env is not algorithm.env:
-        raise NotCompilable("The HerReplayBuffer asks other environments for rewards than those that are stepped.")
+        raise NotCompilable("HerReplayBuffer.env must be model.env, the environments that the model steps.")
     try:
         require_goals(chain.base.venv.first_env)
     except TypeError as error:
@@ -323,20 +328,20 @@ def _require_divisible(algorithm: Any, chain: Chain) -> None:
         return
     for each in chain.wrappers:
         if not each.divides:
-            raise NotCompilable(f"A {type(each.wrapper).__name__} is not divided over devices.")
+            raise NotCompilable(f"{type(each.wrapper).__name__} does not support environments on several devices.")
     if isinstance(getattr(algorithm, "replay_buffer", None), HerReplayBuffer):
-        raise NotCompilable("A HerReplayBuffer is not divided over devices.")
+        raise NotCompilable("HerReplayBuffer does not support environments on several devices.")
     try:
         algorithm._settings_now().check_devices(mesh.size, chain.base.num_envs)
     except ValueError as error:
-        raise NotCompilable(f"The devices cannot share it equally: {error}") from error
+        raise NotCompilable(f"The devices cannot share the work equally: {error}") from error
 
 
 def _require_faster(algorithm: Any) -> None:
     if algorithm.engine == "auto" and is_slower_compiled(algorithm.policy):
-        raise NotCompilable("On a CPU, PyTorch runs convolutions faster than XLA.")
+        raise NotCompilable('On a CPU, PyTorch runs convolutions faster than XLA; engine="xla" compiles them anyway.')
     if algorithm.engine == "auto" and keeps_changing(algorithm.policy):
-        raise NotCompilable("Numbers that the networks read keep changing, and with each programs are compiled anew.")
+        raise NotCompilable("The policy reads Python values that keep changing; each change would recompile it.")
 
 
 def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:

@@ -31,8 +31,8 @@ def write_rollout(buffer: Any, rollout: Rollout, first_starts: Any, dones: np.nd
     lead = dones.shape
     if lead != (buffer.buffer_size, buffer.n_envs):
         raise ValueError(
-            f"The rollout is {lead[0]} steps of {lead[1]} environments, the buffer holds "
-            f"{buffer.buffer_size} of {buffer.n_envs}."
+            f"The rollout must have {buffer.buffer_size} steps of {buffer.n_envs} environments, as the rollout "
+            f"buffer, got {lead[0]} steps of {lead[1]}."
         )
     observation: Any = rollout.observation  # of the kind that the buffer expects
     if hasattr(buffer, "action_masks"):

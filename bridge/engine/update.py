@@ -165,7 +165,7 @@ def _run(
         plan.learner.leave(state.params, state.targets, state.optimizer_states, keep)
     except ValueError as error:
         losses = ", ".join(f"{name} {value:.3g}" for name, value in means.items() if "loss" in name)
-        raise ValueError(f"{error} Its losses: {losses}.") from None
+        raise ValueError(f"{error} Losses of the update: {losses}.") from None
     return np.array(key), means, errors
 
 

@@ -137,7 +137,7 @@ def evaluate(
         stack = _as_the_policy_sees(stack, model, policy)
         chain = _chain(stack)
     except NotCompilable as reason:
-        raise NotCompilable(f"{reason} {EVALUATE_POLICY} takes what has no translation.") from reason
+        raise NotCompilable(f"{reason} Use {EVALUATE_POLICY} instead.") from reason
     _require_spaces(policy, network, stack, lanes.lane_env(0))
     _require_ends(lanes.lane_env(0), max_steps)
 
@@ -158,7 +158,7 @@ def _on_host(
 ) -> Evaluation:
     if max_steps is not None:
         raise ValueError(
-            f"max_steps cuts episodes of JAX environments alone, got {max_steps}. For others there is Gymnasium's "
+            f"max_steps is only for JAX environments, got {max_steps}. Wrap other environments in Gymnasium's "
             "TimeLimit."
         )
     trained_in = model.get_vec_normalize_env() if isinstance(model, BaseAlgorithm) else None
@@ -237,13 +237,15 @@ def _as_the_policy_sees(env: VecEnv, model: BaseAlgorithm | BasePolicy, policy: 
         trained_in = None
     elif trained_in is None and getattr(model, "normalized_observations", False):
         warnings.warn(
-            "The model was trained on observations normalised by a VecNormalize, and there is none here: give env in a "
-            "VecNormalize with the statistics of the training (VecNormalize.load).",
+            "The model was trained on observations normalized by a VecNormalize, but env is not wrapped in one: wrap "
+            "env in a VecNormalize with the statistics of the training (VecNormalize.load).",
             stacklevel=3,
         )
     if trained_in is not None and trained_in.norm_obs:
         if type(trained_in) is not VecNormalize:
-            raise NotCompilable(f"{type(trained_in).__name__} may normalise in a way of its own.")
+            raise NotCompilable(
+                f"{type(trained_in).__name__} may normalize observations differently than VecNormalize."
+            )
         env = _normalized(env, trained_in)
     return env
 
@@ -268,7 +270,7 @@ def _is_on_host(env: Any) -> TypeGuard[VecEnv | gymnasium.Env[Any, Any]]:
 def _chain(env: VecEnv) -> Chain:
     own = next((each for each in inner_environments(env) if has_own_methods(each)), None)
     if own is not None:
-        raise NotCompilable(f"A method was put into the {type(own).__name__}.")
+        raise NotCompilable(f"A method of the {type(own).__name__} object was replaced.")
     return Chain.of(env)
 
 
@@ -287,7 +289,7 @@ def _require_known_predict(model: BaseAlgorithm | BasePolicy) -> None:
     known = [BaseAlgorithm.predict, CompiledAlgorithm.predict]
     known += [each.predict for spec in SPECS.values() for each in spec.imported]
     if type(model).predict not in known or "predict" in vars(model):
-        raise NotCompilable(f"{type(model).__name__} has a method predict of its own.")
+        raise NotCompilable(f"{type(model).__name__} overrides predict, which a compiled function would not call.")
 
 
 def _require_ends(lane: Environment[Any], max_steps: int | None) -> None:
@@ -304,19 +306,19 @@ def _require_numbers(parameters: np.ndarray, chain: Chain) -> None:
         raise ValueError(f"{int(np.isnan(parameters).sum())} of the {parameters.size} weights of the policy are NaN.")
     normalizers = [wrapper.state().normalizer for wrapper in chain.wrappers if isinstance(wrapper, CompiledNormalize)]
     if any(np.isnan(leaf).any() for each in normalizers for leaf in jax.tree.leaves(each.observation)):
-        raise ValueError("The statistics of the VecNormalize are NaN.")
+        raise ValueError("The statistics of the VecNormalize contain NaN.")
 
 
 def _require_spaces(policy: BasePolicy, network: Network, env: VecEnv, lane: Environment[Any]) -> None:
     if not _fits(env.observation_space, policy.observation_space):
         raise ValueError(
-            f"The policy is for observations of {policy.observation_space}, "
-            f"{type(lane.unwrapped).__name__} gives those of {env.observation_space}."
+            f"The policy expects observations of {policy.observation_space}, but {type(lane.unwrapped).__name__} has "
+            f"{env.observation_space}."
         )
     if not _takes(lane.action_space, network.head):
         raise ValueError(
-            f"The policy gives actions of {policy.action_space}, "
-            f"{type(lane.unwrapped).__name__} takes those of {lane.action_space}."
+            f"The policy chooses actions of {policy.action_space}, but {type(lane.unwrapped).__name__} has "
+            f"{lane.action_space}."
         )
 
 

@@ -44,7 +44,7 @@ def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
     with _named(env_id, options):
         pool = envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, seed=seed % (SEEDS - num_envs), **options)
     if (players := pool.config["max_num_players"]) > 1:
-        raise ValueError(f"EnvPool's {env_id} is a game of {players} players, and a lane of a VecEnv has one.")
+        raise ValueError(f"EnvPool's {env_id} has {players} players, but each environment of a VecEnv has one.")
     return pool
 
 
@@ -76,8 +76,8 @@ def _named(env_id: str, options: dict[str, Any]) -> Iterator[None]:
                 raise TypeError(
                     f"EnvPool's {env_id} has no option {name!r}. {hint}{' ' * bool(hint)}It has: {', '.join(offered)}."
                 ) from error
-        told = ", ".join(f"{name}={value!r}, by default {defaults[name]!r}" for name, value in given.items())
-        raise TypeError(f"EnvPool's {env_id} does not take {told}.") from error
+        told = ", ".join(f"{name}={value!r} (default: {defaults[name]!r})" for name, value in given.items())
+        raise TypeError(f"EnvPool's {env_id} does not accept {told}.") from error
 
 
 def is_game(spec: Any) -> bool:

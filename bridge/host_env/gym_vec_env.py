@@ -106,7 +106,7 @@ class GymVecEnv(HostVecEnv):
           ValueError: they differ between environments, which Gymnasium's vector environments do not support.
         """
         if isinstance(options, list) and any(part != options[0] for part in options):
-            raise ValueError(f"options must be the same for all lanes of a GymVecEnv, got {options}.")
+            raise ValueError(f"options must be the same for all environments of a GymVecEnv, got {options}.")
         super().set_options(options)
 
     def _reset_all(self) -> tuple[Any, Infos]:
@@ -121,7 +121,10 @@ class GymVecEnv(HostVecEnv):
         observation = self._takeover.own(observation)
         for array in parts_of(observation):
             if array.shape[:1] != (self.num_envs,):
-                raise ValueError(f"vector_env must give observations of num_envs = {self.num_envs}, got {array.shape}.")
+                raise ValueError(
+                    f"vector_env must return observations with the leading axis num_envs = {self.num_envs}, got shape "
+                    f"{array.shape}."
+                )
         self._resets_tell = bool(info)
         return observation, lane_infos(info, np.arange(self.num_envs), self.num_envs)
 
@@ -347,8 +350,8 @@ def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation:
     final = info.get("final_obs")
     if final is None:
         raise ValueError(
-            "vector_env declares auto-reset SAME_STEP, and where an episode ends its infos must have final_obs, the "
-            f"last observation; those of lanes {ended.tolist()} have {sorted(info)}."
+            "vector_env declares auto-reset SAME_STEP, so its infos must hold final_obs, the last observation, when "
+            f"an episode ends. The infos of environments {ended.tolist()} hold {sorted(info)}."
         )
     if isinstance(final, np.ndarray) and final.dtype == object:
         return stack(observation, final[ended])

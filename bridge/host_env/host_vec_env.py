@@ -60,7 +60,7 @@ class HostVecEnv(AllLanesVecEnv):
           TypeError: arguments were given; SB3's `reset` takes none.
         """
         if args or kwargs:
-            raise TypeError("reset takes no arguments, as SB3's does not: call seed or set_options before it.")
+            raise TypeError("reset takes no arguments, as in SB3: call seed or set_options before it.")
         is_stepping, self._is_stepping, self._is_reset = self._is_stepping, False, False
         if is_stepping:
             self._finish_step()
@@ -85,7 +85,9 @@ class HostVecEnv(AllLanesVecEnv):
         if self._is_stepping:
             raise RuntimeError("step_async was called again before step_wait.")
         if not self._is_reset:
-            raise RuntimeError("Call reset() first: nothing was reset yet, or a step that failed left no state.")
+            raise RuntimeError(
+                "Call reset() first: the environments have not been reset, or a failed step lost their state."
+            )
         actions = self._check_action(actions)
         self._is_reset = False  # until the step is done: if it fails, there is no state
         self._begin_step(actions)
@@ -134,7 +136,7 @@ class HostVecEnv(AllLanesVecEnv):
         Raises:
           AttributeError: always.
         """
-        raise AttributeError(f"{self._source} has no environment in each lane whose {method_name} could be called.")
+        raise AttributeError(f"{self._source} has no single environments whose {method_name} could be called.")
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Return pictures of the first environments, at most MAX_IMAGES (16), each uint8 (height, width, 3)."""
@@ -149,7 +151,7 @@ class HostVecEnv(AllLanesVecEnv):
         """
         lanes = lanes_of(indices, self.num_envs)
         if len(set(lanes)) < self.num_envs:
-            raise ValueError(f"indices must be None: {self._source} {what} for all lanes, got {lanes}.")
+            raise ValueError(f"indices must be None, because {self._source} {what} for all environments, got {lanes}.")
         return lanes
 
     @abstractmethod

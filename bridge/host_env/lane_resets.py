@@ -29,7 +29,7 @@ def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     except ValueError:
         raise ValueError(
             "vector_env.metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode, which says when "
-            f"{vector_env} resets a lane, got {declared!r}."
+            f"{vector_env} resets an environment, got {declared!r}."
         ) from None
 
 
@@ -48,7 +48,7 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
         return lambda lanes: lambda: _reset_cartpoles(vector_env, lanes)
     if isinstance(core, AsyncVectorEnv) and not core.shared_memory:
         # Its workers cancel the pending reset only if they share memory.
-        raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such a lane twice")
+        raise _no_lane_reset(vector_env, "an AsyncVectorEnv without shared memory resets such an environment twice")
     if not isinstance(core, SyncVectorEnv | AsyncVectorEnv) and not is_pool(core):
         _require_reset_mask(vector_env)
 
@@ -73,7 +73,7 @@ def _require_reset_mask(vector_env: VectorEnv[Any, Any, Any]) -> None:
     except Exception as error:
         raise _no_lane_reset(vector_env, f"its reset raised {error!r}") from error
     if not options.was_read:
-        raise _no_lane_reset(vector_env, "its reset does not read that option")
+        raise _no_lane_reset(vector_env, "its reset does not read this option")
 
 
 class _Probe(dict[str, Any]):
@@ -97,9 +97,9 @@ class _Probe(dict[str, Any]):
 def _no_lane_reset(vector_env: VectorEnv[Any, Any, Any], why: str) -> ValueError:
     mode = autoreset_mode_of(vector_env).name
     return ValueError(
-        f"vector_env, with auto-reset {mode}, must be able to reset single lanes by reset(options={{'reset_mask': "
-        f"mask}}), as Gymnasium defines it, and {why}: {vector_env}. Without that, a lane could only be reset by a "
-        "step that is real for the others and a dummy for this one. Give it auto-reset SAME_STEP, or that option."
+        f"vector_env has auto-reset {mode}, so it must be able to reset single environments by "
+        f"reset(options={{'reset_mask': mask}}), as Gymnasium defines it, but {why}: {vector_env}. Without that "
+        "option, resetting one environment would step all others. Use auto-reset SAME_STEP, or support reset_mask."
     )
 
 
@@ -121,4 +121,4 @@ def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
     if not isinstance(vector_env, gymnasium.vector.VectorEnv):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")
     if getattr(vector_env.unwrapped, "is_async", False) is True:
-        raise ValueError("vector_env must step all lanes at once: make the EnvPool with batch_size = num_envs.")
+        raise ValueError("vector_env must step all environments at once: make the EnvPool with batch_size = num_envs.")

@@ -59,7 +59,9 @@ def env_fn(
     def make_lane(**changes: Any) -> gymnasium.Env[Any, Any]:
         env = make()
         if not isinstance(env, gymnasium.Env) or not hasattr(env, "action_space"):
-            raise TypeError(f"env_id must make a Gymnasium environment with its spaces, got {env!r}.")
+            raise TypeError(
+                f"env_id must make a Gymnasium environment with observation_space and action_space, got {env!r}."
+            )
         if seed is not None:
             env.action_space.seed(seed)
         if monitor_kwargs:

@@ -39,7 +39,7 @@ class NativeVecEnv(HostVecEnv):
         if not isinstance(env, NativeVectorEnv):
             needed = [*NativeVectorEnv.__annotations__, "reset_into", "step_into"]
             missing = [name for name in needed if not hasattr(env, name)]
-            raise TypeError(f"env must be a NativeVectorEnv, and {type(env).__name__} has no {', '.join(missing)}.")
+            raise TypeError(f"env must be a NativeVectorEnv, but {type(env).__name__} has no {', '.join(missing)}.")
         self.env = env
         num_envs = positive_int("env.num_envs", env.num_envs)
         self._pool = BufferPool(num_envs, env.observation_space)
@@ -51,7 +51,7 @@ class NativeVecEnv(HostVecEnv):
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Raise ValueError if there are options, which the protocol does not have."""
         if options and any(options if isinstance(options, list) else [options]):
-            raise ValueError(f"A NativeVecEnv takes no reset options, got {options}.")
+            raise ValueError(f"A NativeVecEnv accepts no reset options, got {options}.")
 
     def _reset_all(self) -> tuple[Any, Infos]:
         buffers = self._pool.take()

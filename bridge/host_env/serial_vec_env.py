@@ -61,7 +61,9 @@ class SerialVecEnv(DummyVecEnv):
           ValueError: their number is not the number of environments.
         """
         if len(actions) != self.num_envs:
-            raise ValueError(f"actions must be {self.num_envs}, one for each environment, got {len(actions)}.")
+            raise ValueError(
+                f"actions must hold {self.num_envs} actions, one for each environment, got {len(actions)}."
+            )
         super().step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -70,7 +72,7 @@ class SerialVecEnv(DummyVecEnv):
         try:
             told = self._lanes.step(self.actions, observations, rewards, terminated, truncated)
         except Exception as error:
-            error.add_note(f"It was raised by the environment of lane {self._lanes.failed}.")
+            error.add_note(f"Environment {self._lanes.failed} raised this error.")
             raise
         dones, infos = infos_of_step(self._episodes, rewards, terminated, truncated, told, self.reset_infos)
         return self._as_observation(observations), rewards.astype(np.float32), dones, infos

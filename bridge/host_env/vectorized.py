@@ -40,14 +40,14 @@ def make_vectorized(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str
         spec = None
     if getattr(spec, "vector_entry_point", None) is None:
         if env_id.endswith("NoFrameskip-v4"):
-            hint = "make_atari_env takes this name of a game."
+            hint = "For this name of a game, use make_atari_env."
         elif known := envpool.ids():
-            hint = did_you_mean(env_id, known) or "`jaxenvs list envpool` prints EnvPool's ids."
+            hint = did_you_mean(env_id, known) or "`jaxenvs list envpool` lists EnvPool's ids."
         else:
             hint = 'EnvPool is not installed: pip install "jaxenvs[envpool]".'
         raise ValueError(
-            f"env_id must be an id of an installed EnvPool, or one with a vector_entry_point in Gymnasium, for "
-            f"backend='native', got {env_id!r}. {hint}"
+            "With backend='native', env_id must be an id of an installed EnvPool, or a Gymnasium id with a "
+            f"vector_entry_point, got {env_id!r}. {hint}"
         )
     vec_env = GymVecEnv(gymnasium.make_vec(spec, n_envs, vectorization_mode="vector_entry_point", **kwargs))
     vec_env.seed(seed)

@@ -103,14 +103,14 @@ def _named(dirs: Any) -> Mapping[str, Any]:
     """Return curves by name; a single curve needs no name."""
     named = dirs if isinstance(dirs, Mapping) and not is_metrics(dirs) else {"": dirs}
     if not named:
-        raise ValueError("dirs must be at least one training, got none.")
+        raise ValueError("dirs must hold at least one training, got none.")
     return named
 
 
 def _runs(sources: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
     sources = sources if isinstance(sources, list | tuple) else [sources]
     if not sources:
-        raise ValueError("dirs must be at least one training, got none.")
+        raise ValueError("dirs must hold at least one training, got none.")
     return [run for source in sources for run in read(source, num_timesteps, x_axis)]
 
 

@@ -59,8 +59,8 @@ def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
         metrics = source if isinstance(source, Mapping) else getattr(source, "metrics", None)
         if not isinstance(metrics, Mapping):
             raise TypeError(
-                "dirs must be folders, metrics as learn.train gives them, or what has some, as a learn.Result or a "
-                f"model of train_seeds, got {type(source).__name__}."
+                "dirs must be folders, the metrics that learn.train returns, or objects with metrics, such as a "
+                f"learn.Result or a model of train_seeds, got {type(source).__name__}."
             )
         tables = _of_metrics(metrics)
     return [_run(table, num_timesteps, x_axis) for table in tables]
@@ -108,18 +108,20 @@ def _of_metrics(metrics: Mapping[str, Any]) -> list[Table]:
     names = COLUMNS.values()
     missing = [name for name in names if name not in metrics]
     if missing:
-        raise ValueError(f"Metrics must have {', '.join(names)}; there is no {missing[0]}, only {sorted(metrics)}.")
+        raise ValueError(f"Metrics must have {', '.join(names)}, but {missing[0]} is missing from {sorted(metrics)}.")
     arrays = [np.atleast_2d(np.asarray(metrics[name], float)) for name in names]
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1 or arrays[0].ndim != 2:
-        raise ValueError(f"Metrics must be (num_rows,) or (num_seeds, num_rows), all alike, got {sorted(shapes)}.")
+        raise ValueError(
+            f"Metrics must all have one shape, (num_rows,) or (num_seeds, num_rows), got {sorted(shapes)}."
+        )
     return [dict(zip(COLUMNS, rows)) for rows in zip(*arrays)]
 
 
 def _run(table: Table, num_timesteps: int | None, x_axis: str) -> Run:
     x = table["episodes"].cumsum() if x_axis == "episodes" else table.get(x_axis)
     if x is None:
-        raise ValueError(f"x_axis={x_axis!r} needs monitor files: nothing else tells the time of an episode.")
+        raise ValueError(f"x_axis={x_axis!r} needs monitor files, because nothing else holds the times of episodes.")
     has_ended = table["episodes"] > 0  # of the others the return is NaN
     if num_timesteps is not None:
         has_ended &= table["timesteps"] <= num_timesteps

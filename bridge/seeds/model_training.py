@@ -42,16 +42,21 @@ def require_one_program(model: Any) -> None:
     """
     # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
-        raise NotCompilable(f"{type(model).__name__} may train in a way of its own.")
+        raise NotCompilable(
+            f"{type(model).__name__} may train differently than the algorithm of bridge, so it cannot be compiled as "
+            "a whole."
+        )
     own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
     if own:
-        raise NotCompilable(f"The model has a {own[0]} of its own.")
+        raise NotCompilable(f"The model overrides {own[0]}, which a compiled training would not call.")
     env, plan = model.get_env(), model.plan
     if plan.reasons or plan.chain is None:
         raise NotCompilable(" ".join(plan.reasons))
     inner = env.venv if type(env) is VecNormalize else env
     if type(inner) is not JaxVecEnv:
-        raise NotCompilable(f"A {type(inner).__name__} around the environments is no part of it.")
+        raise NotCompilable(
+            f"A compiled training supports a JaxVecEnv, optionally wrapped in VecNormalize; got {type(inner).__name__}."
+        )
     if type(env) is VecNormalize:
         _require_known_normalization(env, model.gamma)
 
@@ -172,7 +177,7 @@ def _require_known_normalization(env: VecNormalize, gamma: float) -> None:
     if isinstance(env.obs_rms, dict) and set(env.obs_rms) != set(env.observation_space.spaces):  # type: ignore[attr-defined]
         other.append(f"norm_obs_keys={list(env.obs_rms)!r}")
     if other:
-        raise NotCompilable(f"A VecNormalize with {', '.join(other)} is no part of it.")
+        raise NotCompilable(f"A compiled training does not support a VecNormalize with {', '.join(other)}.")
 
 
 def _set(rms: RunningMeanStd, moments: Moments) -> None:

@@ -105,7 +105,7 @@ class SeedSweep:
           ValueError: its `structure_of` differs.
         """
         if structure_of(training) != structure_of(self._training):
-            raise ValueError("training must have the structure of the first one, or be in a SeedSweep of its own.")
+            raise ValueError("training must have the same structure as the first one: make another SeedSweep for it.")
         leaves = numbers_of(training)
         self._numbers = [np.broadcast_to(leaf, (len(self.models), *leaf.shape)) for leaf in leaves]
         self._state = None

@@ -48,13 +48,13 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
       NotCompilable: something cannot be compiled into one function, such as a custom class, method or schedule.
       TypeError, ValueError: an argument is invalid, or `model` has begun to learn.
     """
-    arguments.instance("model", model, CompiledAlgorithm, "a model of bridge")
+    arguments.instance("model", model, CompiledAlgorithm, "an algorithm of bridge")
     total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
     numbers = [arguments.integer("seeds", seed, 0, LAST_SEED) for seed in seeds]
     if not numbers:
-        raise ValueError("seeds must be at least one, got none.")
+        raise ValueError("seeds must hold at least one seed, got none.")
     if model.num_timesteps:
-        raise ValueError(f"model must not have begun to learn, got one of {model.num_timesteps} steps.")
+        raise ValueError(f"model must not have begun to learn, got one with {model.num_timesteps} steps.")
     require_one_program(model)
     _require_constructors_schedules(model)
     sweep = SeedSweep(_with_seeds(model, numbers), total_timesteps)
@@ -84,7 +84,10 @@ def _require_constructors_schedules(model: Any) -> None:
             continue  # a function. It is not called more often than needed
         values, expected_values = ([float(each(progress)) for progress in PROGRESS] for each in (own, schedule))
         if not np.allclose(values, expected_values, atol=0):
-            raise NotCompilable(f"The model has a {name} of its own: give it to the constructor, if that takes it.")
+            raise NotCompilable(
+                f"{name} of the model was replaced, and the constructor for each seed would not set it: pass it to "
+                "the constructor of the model, if the constructor takes it."
+            )
 
 
 def _with_seeds(model: Any, seeds: list[int]) -> list[Model]:

@@ -35,9 +35,9 @@ def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
     each = _noises_of(noise)
     kind = type(each[0])
     if any(type(one) is not kind for one in each):
-        raise NotCompilable("The noises of environments are of several kinds.")
+        raise NotCompilable("action_noise must be of one class for all environments, got several.")
     if kind not in (NormalActionNoise, OrnsteinUhlenbeckActionNoise):
-        raise NotCompilable(f"There is no translation to JAX of a {kind.__name__}.")
+        raise NotCompilable(f"The action noise {kind.__name__} cannot be translated to JAX.")
     for one in each:
         _require_shape(one, shape, has_one_for_each=type(noise) is VectorizedActionNoise)
     if kind is NormalActionNoise:
@@ -104,7 +104,7 @@ def _require_shape(noise: Known, shape: tuple[int, ...], has_one_for_each: bool)
     except ValueError:
         fits = False
     if not fits:
-        raise NotCompilable(f"The action noise must draw numbers of the shape {shape} of actions, got {noise!r}.")
+        raise NotCompilable(f"The action noise must draw numbers with the shape {shape} of the actions, got {noise!r}.")
 
 
 def _common(noises: list[Known], name: str) -> np.ndarray:

@@ -37,9 +37,13 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
             "For an id, use bridge.make_vec_env; for Gymnasium environments, SB3's own make_vec_env."
         )
     if num_envs not in (None, env.num_envs):
-        raise ValueError(f"num_envs is {num_envs!r}, but the VectorEnv has {env.num_envs}.")
+        raise ValueError(
+            f"num_envs must be None or {env.num_envs}, the number of environments in the VectorEnv, got {num_envs!r}."
+        )
     if env.autoreset is not AutoresetMode.SAME_STEP:
-        raise ValueError(f"Stable-Baselines3 expects auto-reset SAME_STEP, got a VectorEnv with {env.autoreset}.")
+        raise ValueError(
+            f"env must have auto-reset SAME_STEP, as Stable-Baselines3 expects, got a VectorEnv with {env.autoreset}."
+        )
     return env
 
 
@@ -71,7 +75,9 @@ def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
     mesh = require_mesh(devices) if isinstance(devices, Mesh) else make_mesh(positive_int("devices", devices))
     require_divisible("num_envs", num_envs, mesh.size)
     if mesh.is_multi_process:
-        raise ValueError("devices must be those of one process; over several, train with learn.train(..., mesh=).")
+        raise ValueError(
+            "devices must belong to one process. To train over several processes, use learn.train(..., mesh=...)."
+        )
     return mesh
 
 
@@ -91,6 +97,6 @@ def require_memory(num_envs: int, arrays: Any) -> None:
         there = 2**40
     if 0 < there < needed:
         raise ValueError(
-            f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, and this machine has "
+            f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, but this machine has "
             f"{there / 2**30:,.0f} GiB."
         )

@@ -11,8 +11,8 @@ from jaxenvs import Environment, TimeLimit, Wrapper
 
 # Added to errors about attributes that existing SB3 code reads, such as `model.get_env().envs[0]`.
 GYMNASIUMS = (
-    "One compiled function steps all environments of a JaxVecEnv, and they are no Gymnasium environments. "
-    '`get_attr("env")` gives the jaxenvs environments; `make_vec_env(id, backend="serial")` or `gymnasium.make(id)` '
+    "One compiled function steps all environments of a JaxVecEnv, which are not Gymnasium environments. "
+    '`get_attr("env")` returns the jaxenvs environments; `make_vec_env(id, backend="serial")` or `gymnasium.make(id)` '
     "makes Gymnasium's."
 )
 

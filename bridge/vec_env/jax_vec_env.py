@@ -116,7 +116,7 @@ class JaxVecEnv(AllLanesVecEnv):
           RuntimeError: JAX cannot run in this process, see `jaxenvs.compilation.require_usable`. A step raises it too.
         """
         if args or kwargs:
-            raise TypeError("reset takes no arguments, as SB3's does not: call seed before it.")
+            raise TypeError("reset takes no arguments, as in SB3: call seed before it.")
         require_usable()
         # Cleared first, so that after Ctrl-C or a failure the next reset starts anew.
         state, self._state, self._stepping = self._state, None, None
@@ -185,7 +185,9 @@ class JaxVecEnv(AllLanesVecEnv):
           RuntimeError: the environments are divided over devices, and a tensor is on one.
         """
         if self.mesh is not None:
-            raise RuntimeError(f"step_torch takes environments on one device, these are on {self.mesh.size}.")
+            raise RuntimeError(
+                f"step_torch needs environments on one device, but these are on {self.mesh.size} devices."
+            )
         instance("actions", actions, torch.Tensor, "a torch.Tensor")
         if actions.device.type == "cpu":
             action = jnp.asarray(self._check_action(actions.detach().numpy()))
@@ -205,7 +207,7 @@ class JaxVecEnv(AllLanesVecEnv):
         """Raise ValueError if there are options: JAX environments have parameters instead, which `set_attr` changes."""
         if options and any(options if isinstance(options, list) else [options]):
             raise ValueError(
-                f"A JaxVecEnv takes no reset options, got {options}. Change parameters with set_attr. {GYMNASIUMS}"
+                f"A JaxVecEnv accepts no reset options, got {options}. Change parameters with set_attr. {GYMNASIUMS}"
             )
 
     # --- Attributes ---------------------------------------------------------------------------------------------
@@ -375,13 +377,14 @@ class JaxVecEnv(AllLanesVecEnv):
         observation_space, action_space = shared_spaces(venv, lanes)
         if action_space != self.action_space:
             raise ValueError(
-                f"{what} would make the action space {action_space}, and it must stay {self.action_space}: "
-                "make a new JaxVecEnv."
+                f"{what} would change the action space to {action_space}, but it must stay {self.action_space}: make "
+                "a new JaxVecEnv."
             )
         if observation_space != self.observation_space and len(set(lanes)) < self.num_envs:
             raise ValueError(
-                f"{what} would make the observation space of some lanes {observation_space}, and that of the others "
-                f"is {self.observation_space}: change all lanes, as Stable-Baselines3 has one space for all."
+                f"{what} would change the observation space of some environments to {observation_space}, but the "
+                f"others have {self.observation_space}: change all environments, because Stable-Baselines3 has one "
+                "space for all."
             )
         self._use(venv)
         self.observation_space = observation_space
@@ -389,7 +392,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def _started(self) -> Packed:
         require_usable()
         if self._state is None:
-            raise RuntimeError("Call reset() first: the environments have no state, or a step that failed took it.")
+            raise RuntimeError("Call reset() first: the environments have no state, or a failed step lost it.")
         return self._state
 
     def _lane_states(self, lanes: list[int]) -> list[Any]:

@@ -30,8 +30,8 @@ def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[
         ):
             if space != expected:
                 raise ValueError(
-                    f"Stable-Baselines3 has one {kind} space for all lanes, but that of lane {first[0]} is {expected} "
-                    f"and that of lane {lane} is {space}."
+                    f"All environments must have one {kind} space for Stable-Baselines3, but environment {first[0]} "
+                    f"has {expected} and environment {lane} has {space}."
                 )
         if venv.env_axis is None:
             break
@@ -52,7 +52,7 @@ def observation_dtypes(space: spaces.Space[Any], batch: Any) -> Any:
     expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
     got = jax.tree.map(lambda leaf: leaf.shape[1:], batch)
     if got != expected:
-        raise ValueError(f"The observation must be of observation_space = {space}, got the shapes {got}.")
+        raise ValueError(f"observation must fit observation_space = {space}, got the shapes {got}.")
     return jax.tree.map(lambda leaf: leaf.dtype, leaf_spaces)
 
 

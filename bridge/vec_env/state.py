@@ -37,7 +37,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
         `state_to_arrays`.
     """
     if not isinstance(arrays, Mapping):
-        raise TypeError(f"state must be a dict of arrays, as get_state gives it, got {type(arrays).__name__}.")
+        raise TypeError(f"state must be a dict of arrays, as get_state returns it, got {type(arrays).__name__}.")
     rest = dict(arrays)
 
     def take(name: str) -> Any:
@@ -51,7 +51,7 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
 
     came, expected = ADDRESS.sub("", str(take("environment"))), _name(venv.env)
     if came != expected:
-        raise ValueError(f"state is of the environment {came}, expected {expected}.")
+        raise ValueError(f"state must come from the environment {expected}, got one from {came}.")
     axis = int(numbers("env_axis", (), np.int64))
     if axis not in (-1, 0):
         raise ValueError(f"state['env_axis'] must be -1 or 0, got {axis}.")
@@ -77,7 +77,9 @@ def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[Vecto
     shapes, _ = jax.eval_shape(venv.reset, jax.random.key(0))
     state = jax.tree_util.tree_map_with_path(part, shapes)
     if rest:
-        raise ValueError(f"state must be what get_state gave, got {', '.join(map(str, rest))} besides.")
+        raise ValueError(
+            f"state must hold only what get_state returned, but it also holds {', '.join(map(str, rest))}."
+        )
     return venv, state
 
 

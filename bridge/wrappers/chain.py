@@ -96,8 +96,8 @@ def _require_same(compiled: type[Any], before: Any, after: Any) -> None:
     kinds = [(jax.tree.structure(tree), [_kind(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (before, after)]
     if kinds[0] != kinds[1]:
         raise TypeError(
-            f"{compiled.__name__}.step must return a state of the structure, shapes and dtypes that it got, "
-            f"{jax.tree.map(_kind, before)}, got {jax.tree.map(_kind, after)}."
+            f"{compiled.__name__}.step must return a state with the structure, shapes and dtypes of the state that it "
+            f"got, {jax.tree.map(_kind, before)}, got {jax.tree.map(_kind, after)}."
         )
 
 
@@ -132,13 +132,15 @@ class Chain:
         while isinstance(base, VecEnvWrapper):
             base = base.venv
         if base is not None and not isinstance(base, JaxVecEnv):
-            raise NotCompilable(f"The environments of a {type(base).__name__} are on the host.")
+            raise NotCompilable(f"A {type(base).__name__} steps its environments on the host.")
         while type(env) is not JaxVecEnv:
             # Exact types, because a subclass may override anything.
             compiled = _COMPILED.get(type(env))  # type: ignore[arg-type]
             if compiled is None or not isinstance(env, VecEnvWrapper):
                 names = ", ".join(sorted(wrapper.__name__ for wrapper in _COMPILED))
-                raise NotCompilable(f"{type(env).__name__} is not compiled; what is: a JaxVecEnv, also in {names}.")
+                raise NotCompilable(
+                    f"{type(env).__name__} is not compiled; only a JaxVecEnv and these wrappers around it are: {names}."
+                )
             wrappers.insert(0, compiled(env))
             env = env.venv
         return cls(env, tuple(wrappers))
@@ -181,7 +183,7 @@ class Chain:
                 env = wrapper.around(env)
             except Exception as error:
                 kind = type(wrapper.wrapper).__name__
-                raise NotCompilable(f"There is no copy of the {kind} for an evaluation: {error}.") from error
+                raise NotCompilable(f"The {kind} cannot be copied for an evaluation: {error}.") from error
         return env
 
     def watch(self, is_watched: bool) -> None:

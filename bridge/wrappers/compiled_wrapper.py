@@ -92,7 +92,7 @@ class CompiledWrapper(Generic[W]):
           The state, of the same structure, shapes and dtypes; the TimeStep that the wrapper returns; and a pytree of
             what the methods below need of this step, which they get stacked: (n_steps, ...). () for nothing.
         """
-        raise NotImplementedError("A CompiledWrapper defines step.")
+        raise NotImplementedError("A CompiledWrapper must define step.")
 
     @staticmethod
     def layout(state: Any, lanes: Any, same: Any) -> Any:

@@ -48,8 +48,8 @@ class CompiledNormalize(CompiledWrapper[VecNormalize]):
         super().__init__(wrapper)
         own = own_statistics(wrapper)
         if own is not None:
-            what = "has a method put into it" if own is RunningMeanStd else f"is a {own.__name__}"
-            raise NotCompilable(f"A RunningMeanStd of the VecNormalize {what}, and may count in a way of its own.")
+            what = "has a replaced method" if own is RunningMeanStd else f"is a {own.__name__}"
+            raise NotCompilable(f"A RunningMeanStd of the VecNormalize {what}, and may compute other statistics.")
 
     @property
     def goes_on(self) -> bool:

@@ -36,9 +36,9 @@ ENDED_BY_SIGPIPE = 141  # the exit status of shells
 # The commands of `bridge.app.cli`, and the first line of their help.
 OF_BRIDGE = {
     "train": "Train a Stable-Baselines3 agent, evaluate it, and save it with its learning curve.",
-    "tune": "Search hyper-parameters with Optuna; trials of several seeds each run as one program.",
-    "evaluate": "Evaluate the agent of a run: the mean and the deviation of its returns.",
-    "record": "Film the agent of a run, as GIF or MP4.",
+    "tune": "Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.",
+    "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
+    "record": "Record the agent of a run as a GIF or MP4 video.",
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
@@ -126,7 +126,7 @@ def _require_sb3(command: str) -> None:
     if missing:
         needed = "Optuna, PyTorch" if command == "tune" else "PyTorch"
         raise UserError(
-            f"jaxenvs {command} needs {needed} and Stable-Baselines3, and {', '.join(missing)} cannot be imported: "
+            f"jaxenvs {command} needs {needed} and Stable-Baselines3, but {', '.join(missing)} cannot be imported: "
             f'pip install "jaxenvs[{extra}]".'
         )
 
@@ -187,12 +187,12 @@ def bench(names: Names = ()) -> None:
     For example: jaxenvs bench training
 
     Args:
-      names: Scripts of the folder benchmarks/, as training. All of them if not given.
+      names: Scripts in the folder benchmarks/, such as training. If not given, all scripts.
     """
     paths = sorted((CHECKOUT / "benchmarks").glob("*.py"))
     scripts = [path.stem for path in paths if "\ndef main(" in path.read_text(encoding="utf-8")]
     if not scripts:
-        raise UserError("The benchmarks are not part of the installed package: run this from a source checkout.")
+        raise UserError("The benchmarks are not part of the installed package: run this command in a source checkout.")
     for name in names:
         if name not in scripts:
             raise UserError(f"No benchmark {name!r}. There are: {', '.join(scripts)}.")
@@ -231,7 +231,9 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         _ = env.observation_space, env.action_space
         return env
     except jaxenvs.UnknownEnvironment as error:
-        raise UserError(f"{module} was imported. {error}" if module else str(error)) from error
+        raise UserError(
+            f"{module} was imported, but does not register the environment. {error}" if module else str(error)
+        ) from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
@@ -270,9 +272,7 @@ def envpool_rows(*parts: str) -> list[tuple[str, str, str]]:
             known = f"ALE/{env_id}" if family == "atari" else env_id if env_id in gymnasium.registry else ""
             rows.append((env_id, family, known))
     if not rows:
-        raise UserError(
-            f"EnvPool has no id with {' or '.join(parts)} in it: `jaxenvs list envpool` prints all of them."
-        )
+        raise UserError(f"EnvPool has no id that contains {' or '.join(parts)}: `jaxenvs list envpool` prints all ids.")
     return rows
 
 

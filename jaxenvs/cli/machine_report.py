@@ -56,11 +56,11 @@ def report() -> str:
 def _import_bridge() -> str | None:
     """Import bridge; return why that fails, or None."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
-        return "jaxenvs alone: bridge needs PyTorch and Stable-Baselines3"
+        return "not available: bridge needs PyTorch and Stable-Baselines3"
     try:
         importlib.import_module("bridge")
     except Exception as error:  # any of them may be broken in any way
-        return f"jaxenvs alone: bridge cannot be imported, {type(error).__name__}: {error}"
+        return f"not available: bridge cannot be imported, {type(error).__name__}: {error}"
     return None
 
 
@@ -103,18 +103,18 @@ def _threads(has_torch: bool) -> str:
 def _results() -> str:
     """Say whether this jaxlib computes matrix products right."""
     if not (wrong := count_wrong_rows()):
-        return "jax.jit computes matrix products right"
-    said = f"jax.jit computes wrong rows of matrix products ({wrong} of the check's, jax-ml/jax#39103); "
+        return "jax.jit computes matrix products correctly"
+    said = f"jax.jit computes wrong rows of matrix products ({wrong} rows of the check, jax-ml/jax#39103); "
     if count_wrong_rows(compiler_options()):
-        return f"{said}jaxenvs and bridge do too: install another jaxlib"
+        return f"{said}jaxenvs and bridge do, too: install another version of jaxlib"
     flags = " ".join(f"--{name}={value}" for name, value in GUARD.items())
-    return f"{said}jaxenvs and bridge compute right; for your own jax.jit set XLA_FLAGS={flags}"
+    return f"{said}jaxenvs and bridge compute correctly; for your own jax.jit, set XLA_FLAGS={flags}"
 
 
 def _cache() -> str:
     """Return where compiled functions are cached, the size of the cache, and whether JAX reads from it."""
     if (folder := configure()) is None:
-        return "not kept on disk"
+        return "no cache on disk"
     files = [entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()] if Path(folder).is_dir() else []
     return f"{folder}: {sum(files) / 1e6:.1f} MB in {len(files)} files, {_hits()}"
 
@@ -140,7 +140,7 @@ def _extras() -> str:
                 names = [f"[{name}]" for name in extras.split(",")] if package == "jaxenvs" else [package]
                 needed.setdefault(extra, []).extend(names)
     except PackageNotFoundError:
-        return "unknown, as jaxenvs is not installed but on the path"
+        return "unknown, because jaxenvs is imported from a folder and not installed"
     return ", ".join(extra for extra in needed if not _lacking(extra, needed)) or "none"
 
 

@@ -31,8 +31,8 @@ def require_usable() -> None:
     """
     if _is_orphaned:
         raise RuntimeError(
-            "JAX ran in the process that this one was forked from, and its threads are not here, so that any program "
-            'would hang: start processes with the method "spawn" or "forkserver".'
+            "JAX ran in the process that this process was forked from. Its threads do not exist here, so any compiled "
+            'function would hang: start processes with the method "spawn" or "forkserver".'
         )
 
 

@@ -60,7 +60,7 @@ def configure(*, cache: bool | str | os.PathLike[str] = True) -> Path | None:
         return Path(present)
     folder = _folder(cache)
     if folder is not None and not _can_be_used(folder):
-        log.info("Compiled functions are not kept: %s cannot be used, or its disk is full.", folder)
+        log.info("Compiled functions are not cached on disk, because %s cannot be used or its disk is full.", folder)
         folder = None
     if folder is not None:
         _trim(folder)

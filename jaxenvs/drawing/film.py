@@ -84,7 +84,7 @@ def _length(states: Any) -> int:
     if len(lengths) != 1 or lengths == {0}:
         got = "an empty list" if isinstance(states, list) else f"leaves of shapes {sorted(shapes)}"
         raise ValueError(
-            f"states must be a list, or a pytree with one leading axis of time, not of length 0, got {got}."
+            f"states must be a list of states, or a pytree with one leading axis of time, and not be empty, got {got}."
         )
     return lengths.pop()
 

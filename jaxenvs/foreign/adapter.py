@@ -91,7 +91,8 @@ class ForeignEnvironment(Environment[ForeignState]):
             for leaf in jax.tree.leaves(value) or [value]:
                 if not (is_real(leaf) or (isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == bool)):
                     raise TypeError(
-                        f"{type(self).__name__}.{name} must be a real number or an array of them, got {shown(leaf)}."
+                        f"{type(self).__name__}.{name} must be a real number or an array of real numbers, got "
+                        f"{shown(leaf)}."
                     )
                 if isinstance(leaf, float | np.floating) and leaf != leaf:
                     raise ValueError(f"{type(self).__name__}.{name} must not be NaN.")
@@ -272,7 +273,7 @@ def require_arrays(what: str, tree: Any) -> None:
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not is_array(leaf):
-            raise TypeError(f"The {what} must be of arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
+            raise TypeError(f"The {what} must hold arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
 
 
 def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
@@ -288,7 +289,7 @@ def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
     leaves = dict(jax.tree_util.tree_leaves_with_path(tree))
     if leaves.keys() != {path for path, _ in expected}:
         names = {jax.tree_util.keystr(path) for path, _ in expected} ^ set(map(jax.tree_util.keystr, leaves))
-        raise TypeError(f"The {what} has other leaves than expected: {', '.join(sorted(names))}.")
+        raise TypeError(f"The {what} has missing or unexpected leaves: {', '.join(sorted(names))}.")
     found = []
     for path, leaf in expected:
         value = leaves[path]

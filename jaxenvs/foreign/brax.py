@@ -141,7 +141,10 @@ def from_brax(env: Any, resets: str = "fresh") -> BraxEnvironment:
     wrapper = env
     while "env" in vars(wrapper):
         if (name := type(wrapper).__name__) in ("AutoResetWrapper", "VmapWrapper"):
-            raise ValueError(f"env must not reset or batch by itself, got one in a {name}: pass get_environment's.")
+            raise ValueError(
+                f"env must not reset itself or be batched, got one in a {name}: pass what brax.envs.get_environment "
+                "returns."
+            )
         wrapper = wrapper.env
     first = None
     if resets == "first":

@@ -215,4 +215,4 @@ def converted(space: Any) -> gymnasium.Space[Any]:
         return spaces.Dict({name: converted(part) for name, part in space.spaces.items()})
     if isinstance(getattr(space, "spaces", None), list | tuple):
         return spaces.Tuple([converted(part) for part in space.spaces])
-    raise TypeError(f"A space must be a Box, Discrete, Dict or Tuple of gymnax's, got {space!r}.")
+    raise TypeError(f"A space must be gymnax's Box, Discrete, Dict or Tuple, got {space!r}.")

@@ -76,7 +76,7 @@ def entry_points(
     def make(name: str, **arguments: Any) -> Adapter:
         if name not in (known := ids()):
             hint = did_you_mean(name, known, show=lambda near: f"{library}/{near}")
-            hint = hint or f"`jaxenvs list {library}` does."
+            hint = hint or f"`jaxenvs list {library}` lists its environments."
             raise UnknownEnvironment(f"{library} has no environment {name!r}. {hint}")
         return build(name, **arguments)
 

@@ -107,7 +107,7 @@ def from_pgx(env: Any) -> PgxEnvironment:
       ValueError: the game has several players.
     """
     if env.num_players != 1:
-        raise ValueError(f"env must be a game of one player, got {env.id}, which has {env.num_players}.")
+        raise ValueError(f"env must be a game for one player, got {env.id}, which has {env.num_players}.")
     started = jax.eval_shape(lambda: in_32_bits(env.init, jax.random.key(0)))
     dtype: Any = started.observation.dtype  # bool
     return adapt(

@@ -93,11 +93,11 @@ def from_playground(env: Any) -> PlaygroundEnvironment:
       ValueError: the environment resets itself or is of a batch; or it is not on MJX's own implementation.
     """
     if "Wrapper" in type(env).__name__:
-        raise ValueError(f"env must not reset or batch by itself, got a {type_name(env)}: pass env.unwrapped.")
+        raise ValueError(f"env must not reset itself or be batched, got a {type_name(env)}: pass env.unwrapped.")
     if env.mjx_model.impl.value != "jax":
         raise ValueError(
-            f"env must be on MJX's own implementation, got {env.mjx_model.impl.value!r}: "
-            "load it with config_overrides={'impl': 'jax'}."
+            f"env must use MJX's JAX implementation, got {env.mjx_model.impl.value!r}: load it with "
+            f"config_overrides={{'impl': 'jax'}}."
         )
     observation = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0))).obs
     return adapt(

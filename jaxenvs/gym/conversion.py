@@ -42,7 +42,7 @@ def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") 
 
 
 def _wrong_action(space: spaces.Space[Any], action: Any, name: str) -> ValueError:
-    return ValueError(f"{name} must be a member of {space}, got {action!r}. Nothing was stepped.")
+    return ValueError(f"{name} must be a member of {space}, got {action!r}. No environment was stepped.")
 
 
 def to_numpy(space: spaces.Space[Any], value: Any) -> Any:

@@ -118,7 +118,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
         """
         require_usable()
         if options:
-            raise ValueError(f"options must be None or empty, as there are none, got {options!r}.")
+            raise ValueError(f"options must be None or empty, because reset has no options, got {options!r}.")
         if seed is not None:
             seed = arguments.seed("seed", seed)
         super().reset(seed=seed)
@@ -185,7 +185,8 @@ def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnas
     """
     if space != present:
         raise ValueError(
-            f"{name} must have the action space {present}, of which others keep copies, got {space}: make a new one."
+            f"{name} must have the action space {present}, because others may hold copies of it, got {space}: "
+            "make a new environment."
         )
 
 
@@ -197,7 +198,7 @@ def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any
     """
     modes = ["rgb_array"] if env.can_render else []
     if render_mode is not None and render_mode not in modes:
-        known = 'None or "rgb_array"' if modes else f"None, because {type(env.unwrapped).__name__} has no picture"
+        known = 'None or "rgb_array"' if modes else f"None, because {type(env.unwrapped).__name__} cannot be drawn"
         raise ValueError(f"render_mode must be {known}, got {render_mode!r}.")
     return {"render_modes": modes, "render_fps": env.render_fps}
 

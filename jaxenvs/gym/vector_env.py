@@ -147,7 +147,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         if self._state is None or self._timestep is None:
             if not mask.all():
                 raise gymnasium.error.ResetNeeded(
-                    "reset was called with a reset_mask before all lanes were reset once."
+                    "reset was called with a reset_mask before all sub-environments were reset once."
                 )
             values = np.where(seeded, values, self.np_random.integers(2**32, size=self.num_envs, dtype=np.uint32))
             self._state, self._timestep = _reset_lanes(self._on_device(), values)
@@ -183,7 +183,7 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         if self.venv.autoreset is AutoresetMode.DISABLED and self._done.any():
             lanes = self._done.nonzero()[0].tolist()
             raise gymnasium.error.ResetNeeded(
-                f"The episodes of the lanes {lanes} ended. Reset them, with a reset_mask."
+                f"The episodes of the sub-environments {lanes} have ended: reset them with a reset_mask."
             )
         actions = checked_action(self.action_space, actions, "actions")
         self._state, self._timestep = _step_lanes(self._on_device(), self._state, actions)
@@ -231,7 +231,9 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         if isinstance(seed, Sequence) and not isinstance(seed, str | bytes):
             seeds = list(seed)
             if len(seeds) != self.num_envs:
-                raise ValueError(f"seed must be an int or num_envs = {self.num_envs} of them, got {len(seeds)}.")
+                raise ValueError(
+                    f"seed must be an int or a sequence of num_envs = {self.num_envs} seeds, got {len(seeds)}."
+                )
             return [None if one is None else arguments.seed(f"seed[{i}]", one) for i, one in enumerate(seeds)]
         first = arguments.seed("seed", seed)
         return list(range(first, first + self.num_envs))
@@ -241,14 +243,14 @@ class GymnasiumVectorEnv(ParameterAttributes, gymnasium.vector.VectorEnv[Any, An
         if not options:
             return np.ones(self.num_envs, bool)
         if options.keys() != {"reset_mask"}:
-            raise ValueError(f"options must hold nothing but reset_mask, got {list(options)}.")
+            raise ValueError(f"options must contain only reset_mask, got {list(options)}.")
         mask = options["reset_mask"]
         if not isinstance(mask, np.ndarray) or mask.dtype != bool:
             got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
             raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, got {got}.")
         if mask.shape != (self.num_envs,) or not mask.any():
             raise ValueError(
-                f"options['reset_mask'] must have shape ({self.num_envs},) and be somewhere True, got {mask}."
+                f"options['reset_mask'] must have shape ({self.num_envs},) and at least one True, got {mask}."
             )
         return mask.copy()
 

@@ -37,7 +37,9 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
     found = jax.devices()
     number = len(found) if num_devices is None else arguments.positive_int("num_devices", num_devices)
     if number > len(found):
-        raise ValueError(f"num_devices must be at most the {len(found)} that JAX has here, got {number}.")
+        raise ValueError(
+            f"num_devices must be at most {len(found)}, the number of devices that JAX has here, got {number}."
+        )
     return Mesh(np.array(found[:number]), (AXIS,))
 
 
@@ -47,7 +49,7 @@ def require_mesh(mesh: Any) -> Mesh:
     Raises:
       TypeError, ValueError: it is not a mesh, or has several axes.
     """
-    arguments.instance("mesh", mesh, Mesh, "a jax.sharding.Mesh, as learn.make_mesh gives it")
+    arguments.instance("mesh", mesh, Mesh, "a jax.sharding.Mesh, as learn.make_mesh returns it")
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}.")
     return Mesh(mesh.devices, mesh.axis_names)  # drops the types of its axes
@@ -60,7 +62,7 @@ def require_divisible(name: str, number: int, num_devices: int) -> None:
       ValueError: the devices cannot have equal parts.
     """
     if number % num_devices:
-        raise ValueError(f"{name} must be a multiple of the {num_devices} devices of mesh, got {number}.")
+        raise ValueError(f"{name} must be a multiple of the {num_devices} devices of the mesh, got {number}.")
 
 
 # --- Inside compiled functions ----------------------------------------------------------------------------------------

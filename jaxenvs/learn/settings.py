@@ -60,7 +60,7 @@ class Settings:
           TypeError: it is not such a network.
         """
         if not callable(getattr(network, "apply", None)):
-            raise TypeError(f"network must be a Network, as learn.ActorCritic, got a {type(network).__name__}.")
+            raise TypeError(f"network must be a Network, such as learn.ActorCritic, got a {type(network).__name__}.")
 
     def optimizers(self, optimizer: optax.GradientTransformation | None = None) -> Optimizers:
         """Return an optimizer for each name of `params`: the given one, or the one that SB3 uses."""
@@ -137,6 +137,6 @@ class Settings:
             shape = () if value is None else jnp.shape(value)
             if shape not in ((), (num_iterations,)):
                 raise ValueError(
-                    f"{name} must be a number, or have one value for each of the {num_iterations} iterations, got an "
-                    f"array of shape {shape}."
+                    f"{name} must be a number or an array with one value for each of the {num_iterations} iterations, "
+                    f"got an array of shape {shape}."
                 )

@@ -80,11 +80,11 @@ def compile_sweep(function: Callable[..., Any], *arguments: Any, mesh: Mesh | No
     leaves, structure = jax.tree.flatten(arguments)
     for leaf in leaves:
         if not is_array(leaf):
-            raise TypeError(f"arguments must be pytrees of arrays, got {shown(leaf)} among them.")
+            raise TypeError(f"arguments must be pytrees of arrays, but they contain {shown(leaf)}.")
     shapes = [jnp.shape(leaf) for leaf in leaves]
     sizes = {shape[:1] for shape in shapes}
     if len(sizes) != 1 or sizes == {()} or sizes == {(0,)}:
-        raise ValueError(f"arguments must have one leading axis for all, and not be empty; got the shapes {shapes}.")
+        raise ValueError(f"arguments must share one leading axis that is not empty, got the shapes {shapes}.")
     kinds = tuple((shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves))
     configure_by_default()
     x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -103,8 +103,8 @@ def _compiled(
     num_groups = min(cores, size)
     if num_groups > 1 and not _can_spread():
         warnings.warn(
-            "sweep uses one core: call jaxenvs.learn.sweep.reserve_threads() before JAX runs anything, or start with "
-            f"PJRT_NPROC={cores + 2}, for all {cores}.",
+            f"sweep runs on one core. To use all {cores}, call jaxenvs.learn.sweep.reserve_threads() before JAX runs "
+            f"anything, or start Python with the environment variable PJRT_NPROC={cores + 2}.",
             stacklevel=4,
         )
         num_groups = 1

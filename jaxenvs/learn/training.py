@@ -83,7 +83,7 @@ class Training:
             space = found[0]
             parts = space.values() if isinstance(space, spaces.Dict) else [space]
             if not all(isinstance(part, spaces.Box) for part in parts):
-                raise ValueError(f"normalize takes observations of a Box or of a Dict of them, got {space}.")
+                raise ValueError(f"normalize needs a Box observation space or a Dict of Boxes, got {space}.")
         self.algorithm.check()
         if isinstance(self.algorithm, OffPolicySettings) and self.algorithm.hindsight is not None:
             require_goals(self.venv.first_env)
@@ -195,7 +195,7 @@ def advance(
     """
     configure_by_default()
     arguments.instance("training", training, Training, "a learn.Training")
-    arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init gives it")
+    arguments.instance("state", state, TrainingState, "a learn.TrainingState, as training.init returns it")
     training.check()
     arguments.non_negative_int("num_iterations", num_iterations)
     arguments.boolean("progress", progress)

@@ -29,8 +29,8 @@ def look_up_bounds(wrapper: Any) -> bool:
         space = wrapper.env.action_space
     except jax.errors.JAXTypeError:
         raise TypeError(
-            f"{name} must be made outside of traced code, or with action_low and action_high, because the action space "
-            f"of {inside} depends on what is traced."
+            f"{name} must be made outside of traced code, or with action_low and action_high, because the action "
+            f"space of {inside} depends on traced values."
         ) from None
     if not isinstance(space, Box):
         raise TypeError(f"{name} must wrap an environment whose action space is a Box, got {space} of {inside}.")

@@ -109,8 +109,8 @@ def require_action_masks(venv: VectorEnv) -> VectorEnv:
     masked = with_action_masks(venv)
     if not has_action_masks(masked.env):
         raise ValueError(
-            f"{type(venv.env.unwrapped).__name__} tells no legal actions: it must have a method action_masks(state) or "
-            f"info[{NAME!r}], with a number for each of its actions."
+            f"{type(venv.env.unwrapped).__name__} has no action masks: give it a method action_masks(state) or an "
+            f"info[{NAME!r}], with one number for each action."
         )
     return masked
 

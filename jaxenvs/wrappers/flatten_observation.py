@@ -70,7 +70,7 @@ class FlattenObservation(Wrapper[Any]):
         layout = _layout_of(self.env) if self.layout is None else self.layout
         if layout is None:
             self.env.observation_space  # noqa: B018  # raises, and says why there is none
-            raise ValueError(f"The spaces of {type(self.env.unwrapped).__name__} must not depend on what is traced.")
+            raise ValueError(f"The spaces of {type(self.env.unwrapped).__name__} must not depend on traced values.")
         dtype = jax.dtypes.canonicalize_dtype(np.dtype(layout.dtype))
         parts = []
         for path, one_hot in layout.arrays:

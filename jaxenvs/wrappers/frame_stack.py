@@ -125,7 +125,7 @@ def _zeros(env: Environment[Any]) -> Any:
         env.observation_space  # noqa: B018  # raises, and says why there is none
     if not found or not all(np.array_equal(*pair) for other in leaves[1:] for pair in zip(leaves[0], other)):
         raise ValueError(
-            "FrameStack with padding_type 'zero' must be made outside of traced code, because the bounds of the "
-            f"observations of {type(env.unwrapped).__name__} depend on what is traced."
+            "FrameStack with padding_type 'zero' must be made outside of traced code, because the observation bounds "
+            f"of {type(env.unwrapped).__name__} depend on traced values."
         )
     return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), found[0])

@@ -37,7 +37,7 @@ class Pixels(Wrapper[Any]):
         require_environment("env", self.env)
         if type(self.env.unwrapped).draw is Environment.draw:
             name = type(self.env.unwrapped).__name__
-            raise ValueError(f"env must draw inside of compiled programs: define {name}.draw(state, height, width).")
+            raise ValueError(f"env must be drawn in compiled functions: define {name}.draw(state, height, width).")
         object.__setattr__(self, "size", image_size("size", self.size))
         boolean("grayscale", self.grayscale)
         super().__check_init__()

@@ -74,14 +74,17 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
 
     def __check_init__(self) -> None:
         require_environment("env", self.env)
-        expected = "a mapping of names of parameters to (low, high) or to functions of a key"
+        expected = "a mapping from parameter names to (low, high) or to functions of a key"
         given = instance("distributions", self.distributions, Mapping, expected)
         if not given:
             raise ValueError(f"distributions must be {expected}, got none.")
         for name in given:
             numeric_parameter(self.env, instance("a name in distributions", name, str, "a str"))
             if name in _drawn_inside(self.env):
-                raise ValueError(f"{name} must be drawn by one RandomizedParameters, but a second one is inside.")
+                raise ValueError(
+                    f"{name} must be randomized by one RandomizedParameters only, but env already contains one that "
+                    "does."
+                )
         distributions = {name: _distribution(name, given[name]) for name in sorted(given)}
         object.__setattr__(self, "distributions", distributions)
 
@@ -94,7 +97,9 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         """
         if drawn := changes.keys() & self.distributions.keys():
             names = ", ".join(sorted(drawn))
-            raise ValueError(f"{names} is drawn at each reset: change distributions, or the environment inside.")
+            raise ValueError(
+                f"{names} is randomized at each reset: change distributions or the inner environment instead."
+            )
         return super().replace(**changes)
 
     def reset(self, key: jax.Array) -> tuple[RandomizedParametersState, TimeStep]:
@@ -133,7 +138,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
             ) and not isinstance(getattr(type(owner), name, None), float)
             value = _uniform(key, shape, distribution, of_integers)
         if not is_real(value) or np.shape(value) != shape:
-            raise ValueError(f"distributions[{name!r}] must give a number with shape {shape}, got {shown(value)}.")
+            raise ValueError(f"distributions[{name!r}] must return a number with shape {shape}, got {shown(value)}.")
         return jnp.asarray(value, jnp.result_type(value))
 
 
@@ -149,13 +154,13 @@ def _distribution(name: str, given: Any) -> Uniform | Sampler:
         return Sampler(given)
     if not isinstance(given, tuple | list) or len(given) != 2 or not all(map(is_real, given)):
         raise TypeError(
-            f"distributions[{name!r}] must be (low, high), two numbers or arrays of them, or a function of a key, got "
+            f"distributions[{name!r}] must be a pair (low, high) of numbers or arrays, or a function of a key, got "
             f"{shown(given)}."
         )
     low, high = given
     is_known = not any(map(is_traced, given))
     if is_known and not (np.isfinite(low).all() and np.isfinite(high).all() and np.all(np.less_equal(low, high))):
-        raise ValueError(f"distributions[{name!r}] must be (low, high), finite and in this order, got {given}.")
+        raise ValueError(f"distributions[{name!r}] must be (low, high), finite and with low <= high, got {given}.")
     return Uniform(low, high)
 
 

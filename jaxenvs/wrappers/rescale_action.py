@@ -80,8 +80,8 @@ def _require_scale(least: np.ndarray, greatest: np.ndarray, low: np.ndarray, hig
     """
     for name, new, old in (("min_action", least, low), ("max_action", greatest, high)):
         if new.shape not in ((), old.shape):
-            raise ValueError(f"{name} must be a number or of shape {old.shape}, got {shown(new)}.")
+            raise ValueError(f"{name} must be a number or have shape {old.shape}, got {shown(new)}.")
         if ((np.isinf(new) | np.isinf(old)) & (new != old)).any():
-            raise ValueError(f"{name} must be infinite where the bound of env is, {old}, and only there, got {new}.")
+            raise ValueError(f"{name} must be infinite exactly where the bound of env, {old}, is infinite, got {new}.")
     if not np.all(least < greatest):
-        raise ValueError(f"min_action must be below max_action, got {least} and {greatest}.")
+        raise ValueError(f"min_action must be less than max_action, got {least} and {greatest}.")

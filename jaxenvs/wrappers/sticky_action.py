@@ -53,12 +53,15 @@ class StickyAction(Wrapper[StickyActionState]):
         if not isinstance(self.repeat_action_probability, jax.Array) and jnp.ndim(self.repeat_action_probability) == 0:
             probability = number("repeat_action_probability", self.repeat_action_probability, least=0, most=1)
             if probability == 1:
-                raise ValueError("repeat_action_probability must be below 1, or no action is ever taken.")
+                raise ValueError("repeat_action_probability must be below 1, got 1: no action would ever be taken.")
             object.__setattr__(self, "repeat_action_probability", float(probability))
         least, most = self._durations
         positive_int("repeat_action_duration", least)
         if positive_int("repeat_action_duration", most) < least:
-            raise ValueError(f"repeat_action_duration must be (least, most), got {shown(self.repeat_action_duration)}.")
+            raise ValueError(
+                "repeat_action_duration must be (least, most) with least <= most, got "
+                f"{shown(self.repeat_action_duration)}."
+            )
 
     @property
     def _durations(self) -> tuple[Any, Any]:

@@ -42,7 +42,7 @@ class TimeLimit(Wrapper[TimeLimitState]):
     def __check_init__(self) -> None:
         if isinstance(self.max_steps, jax.Array | np.ndarray):  # traced, or one for each environment
             if not jnp.issubdtype(self.max_steps.dtype, jnp.integer):
-                raise ValueError(f"max_steps must be of an integer dtype, got {shown(self.max_steps)}.")
+                raise ValueError(f"max_steps must have an integer dtype, got {shown(self.max_steps)}.")
             if isinstance(self.max_steps, np.ndarray) and self.max_steps.size and self.max_steps.min() < 1:
                 raise ValueError(f"max_steps must be positive, got {self.max_steps.min()}.")
         else:

@@ -65,18 +65,18 @@ def test_a_checkpoint_of_other_wrappers_leaves_the_environments_as_they_are(tmp_
     env = VecNormalize(make_vec_env("CartPole-v1", 2, seed=1))
     env.reset()
     before = env.unwrapped.get_state()
-    with pytest.raises(ValueError, match="The checkpoint has the wrappers"):
+    with pytest.raises(ValueError, match="env must be wrapped in the wrappers of the checkpoint"):
         load_checkpoint(PPO, tmp_path / "model.zip", env)
     assert all((before[name] == array).all() for name, array in env.unwrapped.get_state().items())
 
 
 def test_what_is_not_a_checkpoint_of_these_environments_is_refused(tmp_path, model):
     model.save(tmp_path / "plain.zip")
-    with pytest.raises(ValueError, match=r"plain.zip is a model without a state of its environments"):
+    with pytest.raises(ValueError, match=r"plain.zip has no state of the environments"):
         load_checkpoint(PPO, tmp_path / "plain.zip", make_vec_env("CartPole-v1", 2))
     save_checkpoint(model, tmp_path / "model.zip")
-    with pytest.raises(ValueError, match=r"The checkpoint has the wrappers \[\], env has \['VecNormalize'\]"):
+    with pytest.raises(ValueError, match=r"the wrappers of the checkpoint, \[\], got \['VecNormalize'\]"):
         load_checkpoint(PPO, tmp_path / "model.zip", VecNormalize(make_vec_env("CartPole-v1", 2)))
     other = PPO("MlpPolicy", DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), n_steps=8, batch_size=8)
-    with pytest.raises(TypeError, match="A checkpoint needs a model on a JaxVecEnv, got DummyVecEnv"):
+    with pytest.raises(TypeError, match="A checkpoint needs a model that trains on a JaxVecEnv, got DummyVecEnv"):
         save_checkpoint(other, tmp_path / "other.zip")

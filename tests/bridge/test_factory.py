@@ -64,8 +64,8 @@ def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog,
     assert type(make_vec_env("LunarLander-v3", 8, env_kwargs={"gravity": -5.0})) is SerialVecEnv
     assert type(make_vec_env("CartPole-v1", 1)) is JaxVecEnv
     lines = [record.message for record in caplog.records if "LunarLander" in record.message]
-    reason = "Gymnasium's, which is faster on a gpu than backend='jax'"
-    assert lines == [f"make_vec_env(LunarLander-v3): backend='serial', {reason}."]
+    reason = "with Gymnasium's environment, which steps faster on a gpu than backend='jax'"
+    assert lines == [f"make_vec_env(LunarLander-v3): backend='serial' {reason}."]
 
 
 def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ours(caplog):
@@ -75,8 +75,8 @@ def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ou
     assert type(make_vec_env("LunarLander-v3", few)) is SerialVecEnv
     lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert lines == [
-        f"make_vec_env(LunarLander-v3): backend='serial', Gymnasium's: {few} of these step faster so, but bridge's "
-        "algorithms train faster with backend='jax'."
+        "make_vec_env(LunarLander-v3): backend='serial' with Gymnasium's environment, which steps faster with "
+        f"n_envs={few} on a CPU. To train with bridge's algorithms, pass backend='jax', which trains faster."
     ]
     for ours_alone in ({"main_engine_power": 20.0}, {"gravity": 5.0}):
         assert type(make_vec_env("LunarLander-v3", few, env_kwargs=ours_alone)) is JaxVecEnv
@@ -110,8 +110,11 @@ def test_an_id_that_an_installed_envpool_has_is_hinted_at_once(caplog, monkeypat
     for _ in range(2):
         make_vec_env(counting)
         make_vec_env("CountNoFrameskip-v4")
-    assert caplog.text.count('EnvPool has Counting-v0 too, and steps it much faster: backend="native".') == 1
-    assert caplog.text.count('plays it much faster: make_atari_env("CountNoFrameskip-v4", ..., backend="native")') == 1
+    assert caplog.text.count('EnvPool also has Counting-v0, and steps it much faster: pass backend="native".') == 1
+    assert (
+        caplog.text.count('steps it much faster: call make_atari_env("CountNoFrameskip-v4", ..., backend="native")')
+        == 1
+    )
 
 
 def test_envpool_is_not_asked_where_nobody_reads_the_hint(caplog, monkeypatch, counting):
@@ -124,9 +127,9 @@ def test_envpool_is_not_asked_where_nobody_reads_the_hint(caplog, monkeypatch, c
 @pytest.mark.parametrize("env_id", [CartPoleEnv, "CartPole-v1"], ids=["class", "id"])
 def test_an_environment_that_jaxenvs_also_has_is_hinted_at(env_id, caplog):
     make_vec_env(env_id, 1, backend="serial")
-    assert "jaxenvs has CartPole-v1 too: make_vec_env('CartPole-v1')" in caplog.text
+    assert "jaxenvs also has CartPole-v1: make_vec_env('CartPole-v1')" in caplog.text
     make_vec_env(Counting, 1)
-    assert caplog.text.count("jaxenvs has") == 1
+    assert caplog.text.count("jaxenvs also has") == 1
 
 
 class Mine(gymnasium.Env):
@@ -239,7 +242,7 @@ def test_vec_env_cls_is_given_what_sb3_gives_it():
     assert all(isinstance(env, Monitor) for env in venv.envs)
     assert venv._seeds == [0, 1]
     for arguments in ({"backend": "serial"}, {"env_id": CartPole()}):
-        with pytest.raises(ValueError, match=r"vec_env_cls, as of SB3, and .* exclude each other"):
+        with pytest.raises(ValueError, match=r"vec_env_cls and .* cannot be combined"):
             make_vec_env(**{"env_id": "CartPole-v1", "vec_env_cls": DummyVecEnv} | arguments)
 
 
@@ -248,7 +251,7 @@ def test_vec_env_cls_is_given_what_sb3_gives_it():
     [
         ("HalfCheetah-v5", [], r"got 'HalfCheetah-v5'\. EnvPool is not installed: pip install .jaxenvs\[envpool\]"),
         ("HalfCheeta-v5", ["HalfCheetah-v5"], r"got 'HalfCheeta-v5'\. Did you mean HalfCheetah-v5\?"),
-        ("PongNoFrameskip-v4", ["Pong-v5"], "make_atari_env takes this name of a game"),
+        ("PongNoFrameskip-v4", ["Pong-v5"], "For this name of a game, use make_atari_env"),
     ],
 )
 def test_an_id_that_nobody_has_for_native_says_what_would_help(monkeypatch, env_id, known, message):
@@ -283,19 +286,23 @@ def test_native_takes_what_gymnasium_steps_at_once():
         (
             {"env_id": lambda: 5, "backend": "serial"},
             TypeError,
-            "env_id must make a Gymnasium environment with its spaces, got 5",
+            "env_id must make a Gymnasium environment with .*, got 5",
         ),
         ({"env_id": Counting, "backend": "jax"}, TypeError, "env_id must be an id of jaxenvs.registered"),
         ({"env_id": Counting, "backend": "native"}, TypeError, "an id of EnvPool or Gymnasium, for backend='native'"),
         ({"env_id": "GymV26Environment-v0", "backend": "native"}, ValueError, "vector_entry_point.*got 'GymV26"),
-        ({"wrapper_class": TimeLimit}, TypeError, "must be a jaxenvs Wrapper.*environments: backend='serial'"),
-        ({"wrapper_class": TimeLimit, "backend": "native"}, TypeError, "backend='native' takes no wrapper_class"),
+        ({"wrapper_class": TimeLimit}, TypeError, "must be a jaxenvs Wrapper.*environments: pass backend='serial'"),
+        ({"wrapper_class": TimeLimit, "backend": "native"}, TypeError, "backend='native' accepts no wrapper_class"),
         (
             {"vec_env_kwargs": {"envs_per_process": 2}},
             TypeError,
-            "backend='jax' takes of vec_env_kwargs devices alone, got",
+            "backend='jax' accepts only 'devices' in vec_env_kwargs, got",
         ),
-        ({"env_kwargs": {"gravity": np.ones(2)}}, ValueError, r"one gravity for all environments, got \(2,\) of them"),
+        (
+            {"env_kwargs": {"gravity": np.ones(2)}},
+            ValueError,
+            r"'gravity'\] must be one value for all environments, got the shape \(2,\)",
+        ),
         ({"vec_env_kwargs": 5}, TypeError, "vec_env_kwargs must be a dict, got int"),
     ],
 )

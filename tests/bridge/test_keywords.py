@@ -144,7 +144,7 @@ OF_GYMNASIUM = {
     "a text": ({"env_id": "FrozenLake-v1", "env_kwargs": {"render_mode": "ansi"}}, "got 'ansi'"),
     "random maps": ({"env_id": "FrozenLake-v1", "env_kwargs": {"map_name": None}}, "map_name must be one of"),
     "a number as a bool": ({"env_id": "FrozenLake-v1", "env_kwargs": {"is_slippery": 0}}, "is_slippery must be a bool"),
-    "a wrapper": ({"wrapper_class": TimeAwareObservation}, "wrapper_class must be a jaxenvs Wrapper, or make one"),
+    "a wrapper": ({"wrapper_class": TimeAwareObservation}, "wrapper_class must be a jaxenvs Wrapper, or return one"),
     "a function that wraps": ({"wrapper_class": wrapped}, "gymnasium.Env"),
     "a wrapper with arguments": (
         {"wrapper_class": TimeAwareObservation, "wrapper_kwargs": {"flatten": True}},
@@ -166,7 +166,7 @@ def test_what_a_jax_environment_has_not_takes_gymnasiums_and_the_log_says_why(ar
     ours = make_vec_env(**arguments)
     assert type(ours) is SerialVecEnv
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "backend='serial', Gymnasium's, because the JAX environment refuses: " in line
+    assert "backend='serial' with Gymnasium's environment, because the JAX one refuses the arguments: " in line
     assert reason in line
     if arguments["env_id"] in from_gymnasium():
         theirs = env_util.make_vec_env(**arguments)
@@ -199,12 +199,16 @@ def test_what_monitor_does_anyway_is_no_reason(tmp_path):
         (
             {"env_id": "Pendulum-v1", "env_kwargs": {"g": 5.0, "gravity": 5.0}},
             TypeError,
-            "env_kwargs has a parameter under two names: g, gravity",
+            "env_kwargs sets one parameter under two names: g, gravity",
         ),
         ({"env_kwargs": {"render_mode": "human", "gravity": 5.0}}, ValueError, "render_mode must be None or"),
         ({"wrapper_class": lambda env: env.no_such_name}, AttributeError, "no_such_name"),
-        ({"monitor_kwargs": {"info_keyword": ("x",)}}, TypeError, "monitor_kwargs may have .* got info_keyword="),
-        ({"monitor_kwargs": {"filename": "x"}}, TypeError, "monitor_kwargs must not have a filename: monitor_dir"),
+        ({"monitor_kwargs": {"info_keyword": ("x",)}}, TypeError, "monitor_kwargs accepts only .* got info_keyword="),
+        (
+            {"monitor_kwargs": {"filename": "x"}},
+            TypeError,
+            "monitor_kwargs must not contain 'filename': pass monitor_dir",
+        ),
     ],
 )
 def test_what_neither_environment_takes_is_an_error(arguments, error, message):
@@ -215,4 +219,4 @@ def test_what_neither_environment_takes_is_an_error(arguments, error, message):
 def test_the_refusal_of_gymnasium_is_told_too():
     with pytest.raises(ValueError, match="render_mode") as caught:
         make_vec_env("CartPole-v1", env_kwargs={"render_mode": "human", "gravity": 5.0})
-    assert "Gymnasium's environment refuses too: TypeError: " in caught.value.__notes__[0]
+    assert "Gymnasium's environment refuses the arguments too: TypeError: " in caught.value.__notes__[0]

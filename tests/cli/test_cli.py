@@ -161,7 +161,7 @@ main(["--help"])
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr
     for line, command in zip(lines[::2], ["train", "evaluate", "record"]):
-        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, and torch")
+        assert line.startswith(f"jaxenvs: error: jaxenvs {command} needs PyTorch and Stable-Baselines3, but torch")
         assert line.endswith('pip install "jaxenvs[sb3]".')
 
 
@@ -186,7 +186,7 @@ def test_doctor_fits_on_a_screen_and_names_nobody(capsys):
     assert f"torch {torch.__version__.partition('+')[0]}" in text
     assert str(Path.home()) not in text
     assert platform.node() not in text
-    assert ("jaxenvs and bridge compute right" in " ".join(text.split())) == (count_wrong_rows() > 0)
+    assert ("jaxenvs and bridge compute correctly" in " ".join(text.split())) == (count_wrong_rows() > 0)
     assert "read again" in text
     rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines}
     assert rows["PPO"] == ["all", "nothing", "acting, updates"]  # on a CPU

@@ -77,7 +77,7 @@ def test_arrays_belong_to_the_caller():
 def test_all_that_does_not_fit_is_named_at_once():
     tree = {"a": jnp.zeros(2), "b": jnp.zeros(2), "n": 0}
     wrong = {"['a']": np.zeros(3, np.float32), "['n']": np.float32(0), "['z']": np.zeros(2)}
-    with pytest.raises(ValueError, match="arrays must be those of the same structure") as caught:
+    with pytest.raises(ValueError, match="arrays must fit the given structure") as caught:
         from_arrays(tree, wrong)
     for part in (
         "['b'] is missing",

@@ -88,9 +88,7 @@ def test_check_env_wants_an_environment():
 
 
 def test_check_env_says_what_gymnasiums_environments_are_for():
-    with pytest.raises(
-        TypeError, match=r"got CartPoleEnv of Gymnasium: bridge\.make_vec_env takes it, and check_env of"
-    ):
+    with pytest.raises(TypeError, match=r"got CartPoleEnv of Gymnasium: use bridge\.make_vec_env, and check_env of"):
         check_env(CartPoleEnv())
 
 
@@ -194,12 +192,12 @@ BROKEN = {
     "branch on action": (
         Branching(),
         TypeError,
-        "Branching.reset and step must not ask for values of the state, the action",
+        "Branching.reset and step must not read the values of the state, the action",
     ),
     "plain state": (
         broken(reset=lambda self, key: (PlainState(jnp.zeros(1)), TimeStep.create(jnp.zeros(1)))),
         TypeError,
-        "reset must return arrays and pytrees of them, got state of the type PlainState.* make it a @struct",
+        "reset must return arrays and pytrees of arrays, but state is of type PlainState.* make it a @struct",
     ),
     "text in info": (
         broken(reset=lambda self, key: (State(jnp.zeros(1)), TimeStep.create(jnp.zeros(1), info={"name": "a"}))),
@@ -234,12 +232,12 @@ BROKEN = {
     "shape of the space": (
         broken(observation_space=spaces.Box(-1, 1, (3,))),
         ValueError,
-        r"observation must be of observation_space = Box.*\(3,\).*, got float32\[1\]",
+        r"observation must fit observation_space = Box.*\(3,\).*, got float32\[1\]",
     ),
     "structure of the space": (
         broken(observation_space=spaces.Dict(x=spaces.Box(-1, 1, (1,)))),
         ValueError,
-        "observation must be of observation_space = Dict",
+        "observation must fit observation_space = Dict",
     ),
     "no space": (broken(action_space=2), TypeError, "Broken.action_space must be a gymnasium.Space, got int"),
     "a method for a space": (
@@ -250,7 +248,7 @@ BROKEN = {
     "space without arrays": (
         broken(action_space=spaces.Text(3)),
         TypeError,
-        "action_space must be of arrays.*got Text",
+        "action_space must hold arrays.*got Text",
     ),
     "space that fails": (
         broken(action_space=property(lambda self: spaces.Discrete(0))),

@@ -74,7 +74,7 @@ def test_a_fork_is_refused_if_jax_ran_before_it_and_works_if_not(tmp_path):
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     works, refused = result.stdout.strip().splitlines()[-2:] or (result.stderr, "")
     assert works == "(2, 4)"
-    assert refused.startswith("JAX ran in the process that this one was forked from")
+    assert refused.startswith("JAX ran in the process that this process was forked from")
     assert refused.endswith('start processes with the method "spawn" or "forkserver".')
 
 

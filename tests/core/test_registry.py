@@ -38,7 +38,7 @@ def test_an_unknown_id_is_answered_with_the_nearest():
     for call in (jaxenvs.make, jaxenvs.spec):
         with pytest.raises(UnknownEnvironment, match=r"No environment 'Cartpole-v1'\. Did you mean CartPole-v1"):
             call("Cartpole-v1")
-    with pytest.raises(KeyError, match=r"The nearest are (\S+, ){4}\S+; `jaxenvs list` shows all\.$"):
+    with pytest.raises(KeyError, match=r"The closest ids are (\S+, ){4}\S+; `jaxenvs list` shows all\.$"):
         jaxenvs.make("zzz")
 
 
@@ -89,7 +89,7 @@ def test_minus_one_is_for_make_alone():
 
 @pytest.mark.parametrize("gravity", ["abc", None, [], Tensor()], ids=["text", "None", "list", "tensor"])
 def test_a_parameter_that_is_no_number_is_refused(gravity):
-    with pytest.raises(TypeError, match=r"CartPole\.gravity must be a real number or an array of them, got "):
+    with pytest.raises(TypeError, match=r"CartPole\.gravity must be a real number or an array of real numbers, got "):
         jaxenvs.make("CartPole-v1", gravity=gravity)
 
 
@@ -103,7 +103,7 @@ def test_an_id_that_is_no_text_is_refused(id):
 def test_an_entry_point_that_makes_no_environment_is_named():
     jaxenvs.register("Counter-v0", "tests.environments:Nothing")
     with pytest.raises(
-        ImportError, match=r"entry point of 'Counter-v0', 'tests.environments:Nothing', is not to be had"
+        ImportError, match=r"entry point of 'Counter-v0', 'tests.environments:Nothing', cannot be imported"
     ):
         jaxenvs.make("Counter-v0")
     jaxenvs.register("Counter-v0", dict)

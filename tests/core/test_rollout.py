@@ -59,7 +59,7 @@ def test_seeds_and_physical_parameters_are_swept_by_vmap():
     [
         ("venv", "CartPole-v1", r"must be a jaxenvs\.VectorEnv, got str"),
         ("policy", 0, "must be a function, got 0"),
-        ("key", 0, r"must be a typed key, as jax\.random\.key\(0\), got 0"),
+        ("key", 0, r"must be a typed key, such as jax\.random\.key\(0\), got 0"),
         ("num_steps", -1, "must be a non-negative int, got -1"),
         ("num_steps", 1.5, r"must be a non-negative int, got 1\.5"),
         ("start", [], r"must be \(state, timestep\), as reset returns them, got \[\]"),
@@ -72,5 +72,5 @@ def test_a_wrong_argument_is_named(name, value, message):
 
 
 def test_a_policy_without_an_action_is_refused():
-    with pytest.raises(ValueError, match=r"action must be of the structure of the action space, int32\[\], got None"):
+    with pytest.raises(ValueError, match=r"action must have the structure of the action space, int32\[\], got None"):
         rollout(VectorEnv(Counter(), 3), lambda key, observation: None, jax.random.key(0), 2)

@@ -257,7 +257,7 @@ def test_wrong_arguments_are_named():
     venv = VectorEnv(CartPole(), 3)
     with pytest.raises(ValueError, match=r"key must have shape \(\) or \(3,\), got \(2,\)"):
         venv.reset(jax.random.split(jax.random.key(0), 2))
-    with pytest.raises(TypeError, match=r"typed key, as jax.random.key\(0\), got an array of uint32"):
+    with pytest.raises(TypeError, match=r"typed key, such as jax.random.key\(0\), got an array of uint32"):
         venv.reset(jax.random.PRNGKey(0))
     state, _ = venv.reset(jax.random.key(0))
     with pytest.raises(ValueError, match=r"leading axis num_envs = 3, got shape \(4,\)"):
@@ -269,7 +269,7 @@ def test_wrong_arguments_are_named():
 def test_what_is_no_environment_or_no_batch_of_them_is_refused():
     with pytest.raises(TypeError, match=r"env must be a jaxenvs\.Environment, got str"):
         VectorEnv("CartPole-v1", 2)
-    with pytest.raises(TypeError, match=r"got the class CartPole: make one of it"):
+    with pytest.raises(TypeError, match=r"got the class CartPole: make an instance"):
         VectorEnv(CartPole, 2)
     with pytest.raises(ValueError, match=r"env.gravity must have the leading axis num_envs = 2 .*, got shape \(\)"):
         VectorEnv(CartPole(), 2, env_axis=0)
@@ -284,7 +284,7 @@ STATE, TIMESTEP = jax.eval_shape(COUNTERS.reset, jax.random.key(0))
 
 @pytest.mark.parametrize("action", [None, {}, [], [0, 0, 0], {"a": np.zeros(3, int)}], ids=repr)
 def test_an_action_of_another_structure_is_refused(action):
-    with pytest.raises(ValueError, match=r"action must be of the structure of the action space, int32\[\], got"):
+    with pytest.raises(ValueError, match=r"action must have the structure of the action space, int32\[\], got"):
         COUNTERS.step(STATE, action)
 
 
@@ -292,7 +292,7 @@ def test_an_action_of_another_structure_is_refused(action):
     ("action", "error", "message"),
     [
         (np.zeros((3, 1), int), ValueError, r"action must have shape \(3,\), got \(3, 1\)"),
-        (np.zeros(3), TypeError, "action must be int32 or of its kind, got float64"),
+        (np.zeros(3), TypeError, "action must have dtype int32 or one of the same kind, got float64"),
         (np.array(["a"] * 3), TypeError, "action must be an array"),
         (0, TypeError, "action must be an array, got 0"),
     ],
@@ -304,11 +304,11 @@ def test_an_action_of_another_shape_or_kind_is_refused(action, error, message):
 
 def test_a_state_of_another_vector_is_refused():
     state, _ = jax.eval_shape(VectorEnv(Counter(), 2).reset, jax.random.key(0))
-    with pytest.raises(ValueError, match=r"state must be of num_envs = 3 lanes, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"state must hold num_envs = 3 environments, got shape \(2,\)"):
         COUNTERS.step(state, np.zeros(3, int))
     with pytest.raises(TypeError, match="state must be a VectorState, as reset returns it, got None"):
         COUNTERS.step(None, np.zeros(3, int))
-    with pytest.raises(ValueError, match=r"mask must be an array of bool, shape \(3,\), got float64\[3\]"):
+    with pytest.raises(ValueError, match=r"mask must be a bool array with shape \(3,\), got float64\[3\]"):
         COUNTERS.restart(STATE, TIMESTEP, np.zeros(3))
 
 

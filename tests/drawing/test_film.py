@@ -75,7 +75,9 @@ def test_what_is_no_film_is_refused(states: Any, tmp_path: Path) -> None:
     path = tmp_path / "film.gif"
     path.write_text("what was there")
     for wrong in ([], at(states, 0), jax.tree.map(lambda leaf: leaf[:0], states)):
-        with pytest.raises(ValueError, match="states must be a list, or a pytree with one leading axis of time"):
+        with pytest.raises(
+            ValueError, match="states must be a list of states, or a pytree with one leading axis of time"
+        ):
             jaxenvs.gif(ENV, wrong, path)
     with pytest.raises(ValueError, match="fps must be a finite number, above 0 and at most 50, got 0"):
         jaxenvs.gif(ENV, states, path, fps=0)
@@ -89,7 +91,7 @@ def test_what_is_no_film_is_refused(states: Any, tmp_path: Path) -> None:
         def render(self, state: Any) -> np.ndarray:
             raise AssertionError("it has a size of its own")
 
-    with pytest.raises(NotImplementedError, match=r"OnTheHost is drawn on the host alone, by render\(state\)"):
+    with pytest.raises(NotImplementedError, match=r"OnTheHost has no draw, only render\(state\)"):
         jaxenvs.gif(OnTheHost(), [at(states, 0)], path, size=50)
     assert path.read_text() == "what was there"
     assert [each.name for each in tmp_path.iterdir()] == ["film.gif"]

@@ -125,16 +125,14 @@ def test_a_map_is_any_sequence_of_rows() -> None:
 
 @pytest.mark.parametrize("desc", [(), "SFG", ("SFF", "FG"), ("FFF", "FFG"), ("SFX", "FFG"), (1, 2)])
 def test_what_is_no_map_is_refused(desc: Any) -> None:
-    with pytest.raises(ValueError, match="desc must be equally long texts of the letters S, F, H and G, with an S"):
+    with pytest.raises(ValueError, match="desc must be strings of equal length with the letters S, F, H and G"):
         jaxenvs.FrozenLake(desc=desc)
 
 
 def test_other_wrong_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="map_name must be one of '4x4', '8x8', got '5x5'"):
         jaxenvs.FrozenLake(map_name="5x5")
-    with pytest.raises(
-        ValueError, match="reward_schedule must be the rewards of a goal, a hole and ice, got \\(1, 0\\)"
-    ):
+    with pytest.raises(ValueError, match=r"reward_schedule must hold three rewards, .*, got \(1, 0\)"):
         jaxenvs.FrozenLake(reward_schedule=(1, 0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is_rainy must be a bool, got 1"):
         jaxenvs.Taxi(is_rainy=1)  # type: ignore[arg-type]

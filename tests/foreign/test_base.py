@@ -82,7 +82,7 @@ def test_parameters_are_data():
     assert totals.tolist() == [0, 1, 2]
     with pytest.raises(AttributeError, match=r"Sloppy has no parameter 'gian'\. Did you mean 'gain'\? It has: gain"):
         env.replace(gian=1.0)
-    with pytest.raises(TypeError, match=r"Sloppy\.gain must be a real number or an array of them, got 'much'"):
+    with pytest.raises(TypeError, match=r"Sloppy\.gain must be a real number or an array of real numbers, got 'much'"):
         env.replace(gain="much")
     with pytest.raises(ValueError, match=r"Sloppy\.gain must not be NaN"):
         env.replace(gain=float("nan"))
@@ -125,7 +125,7 @@ def test_an_error_names_the_leaf():
     env = sloppy(Growing)
     with pytest.raises(ValueError, match=r"observation of step\['grid'\] must have shape \(3,\), got \(4,\)"):
         env.step(env.reset(jax.random.key(0))[0], 1)
-    with pytest.raises(TypeError, match=r"state of reset must be of arrays, got \['name'\] = 'sloppy'"):
+    with pytest.raises(TypeError, match=r"state of reset must hold arrays, got \['name'\] = 'sloppy'"):
         sloppy(Named)
     with pytest.raises(ValueError, match=r"The reward must be one number, got float32\[3\]"):
         sloppy(Team)
@@ -145,7 +145,7 @@ def test_entry_points_make_what_the_library_has_and_name_the_nearest_otherwise()
     assert make("one", size=1) == ("one", {"size": 1})
     with pytest.raises(jaxenvs.UnknownEnvironment, match=r"mine has no environment 'twe'\. Did you mean mine/two"):
         make("twe")
-    with pytest.raises(jaxenvs.UnknownEnvironment, match=r"`jaxenvs list mine` does\."):
+    with pytest.raises(jaxenvs.UnknownEnvironment, match=r"`jaxenvs list mine` lists its environments\."):
         make("quux")
 
 

@@ -58,7 +58,7 @@ def assert_parity(library_env, env):
     ("arguments", "wrapper"), [({}, "AutoResetWrapper"), ({"batch_size": 2, "auto_reset": False}, "VmapWrapper")]
 )
 def test_what_resets_or_batches_by_itself_is_refused(arguments, wrapper):
-    with pytest.raises(ValueError, match=f"env must not reset or batch by itself, got one in a {wrapper}"):
+    with pytest.raises(ValueError, match=f"env must not reset itself or be batched, got one in a {wrapper}"):
         from_brax(envs.create("fast", **arguments))
 
 

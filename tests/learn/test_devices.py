@@ -181,9 +181,9 @@ def test_of_a_store_whose_ends_find_no_room_the_oldest_rows_are_forgotten(monkey
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"num_envs": 6}, "num_envs must be a multiple of the 4 devices of mesh, got 6"),
-        ({"batch_size": 30}, "batch_size must be a multiple of the 4 devices of mesh, got 30"),
-        ({"batch_size": 24}, r"n_steps \* num_envs must be a multiple of batch_size .* got 8 \* 8 and 24"),
+        ({"num_envs": 6}, "num_envs must be a multiple of the 4 devices of the mesh, got 6"),
+        ({"batch_size": 30}, "batch_size must be a multiple of the 4 devices of the mesh, got 30"),
+        ({"batch_size": 24}, r"n_steps \* num_envs must be a multiple of batch_size, .* got 8 \* 8 and 24"),
     ],
     ids=str,
 )
@@ -196,12 +196,14 @@ def test_what_devices_cannot_share_is_refused(training, message):
 
 def test_a_mesh_that_is_none_is_refused():
     training = learn.Training(CARTPOLE, learn.ActorCritic.of(CARTPOLE.env), learn.A2C())
-    with pytest.raises(TypeError, match=r"mesh must be a jax.sharding.Mesh, as learn.make_mesh gives it, got int"):
+    with pytest.raises(TypeError, match=r"mesh must be a jax.sharding.Mesh, as learn.make_mesh returns it, got int"):
         training.init(jax.random.key(0), mesh=4)
     two = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), ("a", "b"))
     with pytest.raises(ValueError, match="mesh must have one axis"):
         training.init(jax.random.key(0), mesh=two)
-    with pytest.raises(ValueError, match="num_devices must be at most the 1 that JAX has here, got 2"):
+    with pytest.raises(
+        ValueError, match="num_devices must be at most 1, the number of devices that JAX has here, got 2"
+    ):
         learn.make_mesh(2)
 
 

@@ -58,5 +58,5 @@ def test_it_trains_stops_and_goes_on(normalize):
 
 
 def test_environments_without_masks_are_refused():
-    with pytest.raises(ValueError, match="Locks tells no legal actions"):
+    with pytest.raises(ValueError, match="Locks has no action masks"):
         training("discrete").replace(venv=jaxenvs.VectorEnv(Locks(tells=""), 4)).init(jax.random.key(0))

@@ -71,7 +71,7 @@ def test_a_batch_has_one_bar_and_calls_once_for_all(capsys, monkeypatch):
 
 def test_a_sweep_has_one_bar(capsys):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="sweep uses one core")
+        warnings.filterwarnings("ignore", message="sweep runs on one core")
         sweep(lambda key: loud(key, TRAININGS["on-policy"]).params, KEYS)
     (bar,) = final(capsys.readouterr().err)
     assert "3.60k/3.60k" in bar

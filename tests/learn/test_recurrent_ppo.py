@@ -65,7 +65,7 @@ def test_it_trains_stops_and_goes_on(normalize):
 
 def test_a_network_without_a_memory_is_refused():
     venv = jaxenvs.VectorEnv(Counter(), 4)
-    with pytest.raises(TypeError, match=r"must have a memory, as learn\.RecurrentActorCritic, got a ActorCritic"):
+    with pytest.raises(TypeError, match=r"must be recurrent, such as learn\.RecurrentActorCritic, got a ActorCritic"):
         learn.Training(venv, learn.ActorCritic.of(venv.env), PPO, 64).init(jax.random.key(0))
 
 

@@ -25,7 +25,7 @@ for cores in (1, 2, 3):
 @pytest.fixture(autouse=True)
 def one_core_is_no_surprise():
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="sweep uses one core")
+        warnings.filterwarnings("ignore", message="sweep runs on one core")
         yield
 
 
@@ -58,13 +58,13 @@ def test_a_second_sweep_of_these_shapes_compiles_nothing():
 def test_who_gets_one_core_only_is_told_what_to_do(monkeypatch):
     monkeypatch.setattr("jaxenvs.learn.sweep.num_cores", lambda: 4)
     monkeypatch.setattr("jaxenvs.learn.sweep._STARTED_WITH", [])
-    with pytest.warns(UserWarning, match=r"sweep uses one core: call .*reserve_threads\(\) before JAX runs"):
+    with pytest.warns(UserWarning, match=r"sweep runs on one core\. .*reserve_threads\(\) before JAX runs"):
         sweep(lambda x: x, jnp.arange(3.0))
 
 
 @pytest.mark.parametrize("arguments", [(), (jnp.arange(3.0), jnp.arange(2.0)), (jnp.ones(()),), (jnp.ones((0, 2)),)])
 def test_arguments_without_one_leading_axis_are_refused(arguments):
-    with pytest.raises(ValueError, match="arguments must have one leading axis for all"):
+    with pytest.raises(ValueError, match="arguments must share one leading axis"):
         sweep(lambda *x: x, *arguments)
 
 

@@ -149,7 +149,7 @@ def test_a_training_runs_with_debug_nans():
         ({"total_timesteps": 0}, "total_timesteps must be a positive int, got 0"),
         (
             {"learning_rate": np.ones(3)},
-            "learning_rate must be a number, or have one value for each of the 2",
+            "learning_rate must be a number or an array with one value for each of the 2",
         ),
         ({"learning_rate": [1e-3, 1e-4]}, "learning_rate must be a number or an array"),
         ({"learning_rate": float("nan")}, r"learning_rate must lie in \[0, inf\], got nan"),
@@ -240,7 +240,7 @@ def test_a_training_sees_dicts():
 
 
 def test_numbers_of_categories_are_not_normalized():
-    with pytest.raises(ValueError, match="normalize takes observations of a Box or of a Dict of them, got Dict"):
+    with pytest.raises(ValueError, match="normalize needs a Box observation space or a Dict of Boxes, got Dict"):
         train(jax.random.key(0), of_dicts().replace(normalize=True))
 
 

@@ -66,7 +66,7 @@ def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_
     assert said, result.stderr
     for line in said:
         assert re.fullmatch(
-            r'bridge\.\w+ needs sb3-contrib, and sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.', line
+            r'bridge\.\w+ needs sb3-contrib, but sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.', line
         )
 
 
@@ -127,7 +127,7 @@ def test_without_optuna_bridge_works_but_for_tune_which_says_what_to_install():
     )
     assert result.stdout.strip() == "True"
     last = result.stderr.strip().splitlines()[-1]
-    assert last == 'ImportError: bridge.tune needs Optuna, and optuna is not installed: pip install "jaxenvs[tune]".'
+    assert last == 'ImportError: bridge.tune needs Optuna, but optuna is not installed: pip install "jaxenvs[tune]".'
 
 
 def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():

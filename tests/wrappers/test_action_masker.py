@@ -42,5 +42,5 @@ def test_environments_are_wrapped_only_where_a_mask_is_told_that_fits_their_acti
 
 
 def test_environments_that_tell_nothing_are_refused():
-    with pytest.raises(ValueError, match=r"CartPole tells no legal actions.*action_masks\(state\) or info"):
+    with pytest.raises(ValueError, match=r"CartPole has no action masks.*action_masks\(state\) or an info"):
         require_action_masks(jaxenvs.make_vec("CartPole-v1", 2))

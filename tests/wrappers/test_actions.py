@@ -95,10 +95,10 @@ def test_actions_that_are_no_box_are_refused(wrap, env):
 @pytest.mark.parametrize(
     ("bounds", "error", "message"),
     [
-        ((1, -1), ValueError, r"min_action must be below max_action, got 1.0 and -1.0"),
-        ((1, 1), ValueError, r"min_action must be below max_action"),
-        ((-np.inf, 1), ValueError, r"min_action must be infinite where the bound of env is, \[-2.\], and only there"),
-        ((np.float32([-1, -1]), 1), ValueError, r"min_action must be a number or of shape \(1,\), got float32\[2\]"),
+        ((1, -1), ValueError, r"min_action must be less than max_action, got 1.0 and -1.0"),
+        ((1, 1), ValueError, r"min_action must be less than max_action"),
+        ((-np.inf, 1), ValueError, r"min_action must be infinite exactly where the bound of env, \[-2.\], is infinite"),
+        ((np.float32([-1, -1]), 1), ValueError, r"min_action must be a number or have shape \(1,\), got float32\[2\]"),
         (("low", 1), TypeError, r"RescaleAction.min_action must be a number"),
     ],
 )

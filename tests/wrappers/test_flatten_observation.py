@@ -98,7 +98,7 @@ def test_a_size_that_is_traced_is_refused():
     with pytest.raises(ValueError, match=r"made outside of traced code, because the size .* of Corridor depends"):
         jax.jit(lambda length: FlattenObservation(Corridor(length=length)).reset(jax.random.key(0))[1].observation)(5)
     lanes = Corridor(length=np.array([5, 7]))
-    with pytest.raises(TypeError, match=r"env.length. One that chooses .* a shape must be marked"):
+    with pytest.raises(TypeError, match=r"env.length. Mark a parameter that chooses .* a shape as static"):
         VectorEnv(FlattenObservation(lanes), 2, env_axis=0).reset(jax.random.key(0))
 
 

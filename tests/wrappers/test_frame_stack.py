@@ -62,7 +62,7 @@ def test_padding_that_would_depend_on_what_is_traced_is_refused():
     def start(low):
         return FrameStack(Thermometer(low=low), 2, "zero").reset(jax.random.key(0))[1].observation
 
-    with pytest.raises(ValueError, match="made outside of traced code, because the bounds"):
+    with pytest.raises(ValueError, match="made outside of traced code, because the observation bounds"):
         jax.jit(start)(270.0)
     outside = FrameStack(Thermometer(), 2, "zero")
     replaced = jax.jit(lambda low: outside.replace(low=low).reset(jax.random.key(0))[1].observation)(200.0)

@@ -73,7 +73,7 @@ def test_the_contract_holds_for_every_kind_of_action(x64):
         ((1.0,), "repeat_action_probability must be below 1"),
         ((-0.1,), "repeat_action_probability must be a finite number, at least 0 and at most 1, got -0.1"),
         ((0.5, 0), "repeat_action_duration must be a positive int, got 0"),
-        ((0.5, (3, 2)), r"repeat_action_duration must be \(least, most\), got \(3, 2\)"),
+        ((0.5, (3, 2)), r"repeat_action_duration must be \(least, most\) .*, got \(3, 2\)"),
         ((0.5, (1, 2, 3)), r"repeat_action_duration must be an int or \(least, most\), got \(1, 2, 3\)"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_new_episode_has_no_reward_of_its_own():
 
 
 def test_an_observation_that_is_not_of_the_space_is_named():
-    with pytest.raises(ValueError, match=r"The observation must be of observation_space = Box.*\(2,\), float32\)"):
+    with pytest.raises(ValueError, match=r"The observation must fit observation_space = Box.*\(2,\), float32\)"):
         VectorEnv(TransformObservation(INSIDE, double_first), 1)
 
 

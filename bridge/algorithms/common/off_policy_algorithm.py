@@ -344,7 +344,11 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         plan = self._current_plan(self.env)
         if plan.learner is None and isinstance(self.replay_buffer, PrioritizedReplayBuffer):
             raise NotCompilable(
-                "A PrioritizedReplayBuffer needs compiled updates, or a train of your own that knows weights: "
+                (
+                    "A PrioritizedReplayBuffer requires compiled updates, because SB3's train() ignores importance "
+                    "weights. Override train() to apply the weights yourself, or change what keeps the updates from "
+                    "being compiled: "
+                )
                 + " ".join(plan.reasons)
             )
 

@@ -128,7 +128,10 @@ class Predictor:
             given = [np.zeros((layers, num, size))] * 2 if state is None else state
             memory: Any = tuple(np.asarray(part, np.float32).swapaxes(0, 1) for part in given)
             if len(memory[0]) != num:  # a compiled function would broadcast it to all
-                raise ValueError(f"state must be of the {num} environments of the observations, got {len(memory[0])}.")
+                raise ValueError(
+                    f"state must have one entry for each of the {num} environments in observation, got "
+                    f"{len(memory[0])}."
+                )
             # For one observation `episode_start` may also be a bool, such as Gymnasium's `terminated or truncated`.
             starts = np.zeros(num, bool) if episode_start is None else np.asarray(episode_start, bool).reshape(num)
             return Recalled(batch, {"pi": memory, "vf": memory}, starts)
@@ -197,7 +200,9 @@ class Predictor:
             action, was_nan, memory = program(*inputs)
             state = self._state_after(state, memory)
             if was_nan:
-                raise ValueError("The policy gave a distribution of NaN: its weights or the observation are NaN.")
+                raise ValueError(
+                    "The policy's action distribution is NaN, because its weights or the observation are NaN."
+                )
             action = action if is_jax else to_torch(action)
         else:
             tensors = map_parts(lambda part: (to_torch(part) if is_jax else part).to(self._policy.device), batch)
@@ -264,7 +269,9 @@ def _as_batch(observation: Any, space: Space) -> tuple[Any, bool]:
     """
     if isinstance(observation, dict):
         if not isinstance(space, spaces.Dict) or observation.keys() != space.keys():
-            raise ValueError(f"The observation must be of {space}, got a dict of {', '.join(map(repr, observation))}.")
+            raise ValueError(
+                f"observation must fit {space}, got a dict with the keys {', '.join(map(repr, observation))}."
+            )
         parts = {name: _as_batch(part, space[name]) for name, part in observation.items()}
         return {name: part for name, (part, _) in parts.items()}, all(is_batch for _, is_batch in parts.values())
     shape, expected = tuple(observation.shape), tuple(space.shape or ())
@@ -276,4 +283,4 @@ def _as_batch(observation: Any, space: Space) -> tuple[Any, bool]:
             if wanted is not expected:
                 batch = batch.permute(0, 3, 1, 2) if isinstance(batch, torch.Tensor) else batch.transpose(0, 3, 1, 2)
             return batch, is_batch
-    raise ValueError(f"The observation must have the shape {expected}, or (n, *{expected}), got {shape}.")
+    raise ValueError(f"observation must have the shape {expected} or (n, *{expected}), got {shape}.")

@@ -49,7 +49,7 @@ class Interrupt:
     def _handle(self, *_: Any) -> None:
         self.came = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nStopping after this rollout. Ctrl-C again leaves at once.", file=sys.stderr, flush=True)
+        print("\nStopping after this rollout. Press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
 
 
 class Timer:

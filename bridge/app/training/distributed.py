@@ -37,8 +37,8 @@ def joined(coordinator: str | None, num_processes: int | None, process_id: int |
         jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"This process cannot join the others: {error} Under SLURM, Open MPI, Kubernetes or on TPUs --distributed "
-            "is enough; elsewhere give --coordinator HOST:PORT, --num-processes and --process-id, too."
+            f"This process cannot join the others: {error} Under SLURM, Open MPI, Kubernetes or on TPUs, "
+            "--distributed is enough. Elsewhere, also give --coordinator HOST:PORT, --num-processes and --process-id."
         ) from error
     # Set after JAX's own handler, which takes SIGTERM for a request to save later, and continues.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -46,7 +46,7 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     try:
         sweep = SeedSweep(cast(Any, models), config.total_timesteps)
     except NotCompilable as reason:
-        raise UserError(f"--seeds cannot train this in one program: {reason}") from reason
+        raise UserError(f"--seeds cannot compile this training: {reason}") from reason
     make_folder(out)
     config.save(out / CONFIG)
     path = out / SEEDS_CHECKPOINT
@@ -64,7 +64,7 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             if sweep.metrics:
                 draw_learning_curve(config, out)
     except CannotWrite as error:
-        raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
+        raise UserError(f"{error} The last checkpoint is intact. To resume: jaxenvs train --resume {out}") from error
     if interrupt.came:
         raise Interrupted(sweep.num_timesteps, out)
     evaluations = [evaluate_model(each, model, env) for model, env, (_, each) in zip(models, envs, folders)]
@@ -114,4 +114,4 @@ def read_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
     except UserError:
         raise
     except Exception as error:  # reading a damaged file may raise anything
-        raise UserError(f"Cannot go on from {path}: {type(error).__name__}: {error}") from error
+        raise UserError(f"Cannot resume from {path}: {type(error).__name__}: {error}") from error

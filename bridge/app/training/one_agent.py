@@ -30,8 +30,8 @@ class Interrupted(Exception):
     """Ctrl-C during training. What was learnt until then is saved."""
 
     def __init__(self, num_timesteps: int, out: Path, can_resume: bool = True) -> None:
-        to_go_on = f" To go on: jaxenvs train --resume {out}" if can_resume else ""
-        super().__init__(f"Interrupted after {num_timesteps} steps; saved what was learnt in {out}.{to_go_on}")
+        to_go_on = f" To resume: jaxenvs train --resume {out}" if can_resume else ""
+        super().__init__(f"Interrupted after {num_timesteps} steps; the agent so far is saved in {out}.{to_go_on}")
 
 
 def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
@@ -55,7 +55,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     """
     is_native = config.backend == "native"
     if resume and is_native:
-        raise UserError(f"{out} cannot be resumed: EnvPool does not give the state of its environments.")
+        raise UserError(f"{out} cannot be resumed, because EnvPool does not expose the state of its environments.")
     resumes = resume and (out / CHECKPOINT).exists()
     if resumes:
         config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
@@ -72,7 +72,8 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             announce(config, out, model.num_timesteps)
             if is_native:
                 print(
-                    "EnvPool does not give the state of its environments: there will be no checkpoint to resume from."
+                    "This run writes no checkpoints and cannot be resumed, because EnvPool does not expose the "
+                    "state of its environments."
                 )
             checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
@@ -80,7 +81,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             episodes.write(out)
             draw_learning_curve(config, out)
     except CannotWrite as error:
-        kept = "" if is_native else f" Nothing before the last checkpoint is lost: jaxenvs train --resume {out}"
+        kept = "" if is_native else f" The last checkpoint is intact. To resume: jaxenvs train --resume {out}"
         raise UserError(f"{error}{kept}") from error
     if interrupt.came:
         raise Interrupted(model.num_timesteps, out, can_resume=not is_native)
@@ -97,7 +98,11 @@ def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
     print(
         f"Training {config.algorithm} on {config.num_envs} x {config.env_id} for {config.total_timesteps} steps"
         + (f" from {num_timesteps} on, " if num_timesteps else ", ")
-        + (f"seed {config.seed}" if config.num_seeds == 1 else f"seeds {config.seed} to {last} in one program")
+        + (
+            f"seed {config.seed}"
+            if config.num_seeds == 1
+            else f"seeds {config.seed} to {last} in one compiled function"
+        )
         + (f", over {config.devices} device{'s' * (config.devices > 1)}" if config.devices else "")
         + f", into {out}",
         flush=True,
@@ -128,4 +133,4 @@ def _learn(
         raise UserError(str(reason)) from reason
     except ValueError as error:  # for example weights that became NaN
         saved = f" The last checkpoint is in {out}." if (out / CHECKPOINT).exists() else ""
-        raise UserError(f"Ended after {model.num_timesteps} steps: {error}{saved}") from error
+        raise UserError(f"Training stopped after {model.num_timesteps} steps: {error}{saved}") from error

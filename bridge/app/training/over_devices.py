@@ -55,7 +55,7 @@ def train_on_devices(config: TrainingConfig, out: Path, resume: bool = False) ->
     try:
         training = SeedSweep([cast(Any, model)], config.total_timesteps, learn.make_mesh(config.devices))
     except NotCompilable as reason:
-        raise UserError(f"--devices cannot train this in one program: {reason}") from reason
+        raise UserError(f"--devices cannot compile this training: {reason}") from reason
     except ValueError as error:
         raise UserError(f"--devices {config.devices}: {error}") from error
     path, is_first = out / SEEDS_CHECKPOINT, is_first_process()
@@ -80,7 +80,7 @@ def train_on_devices(config: TrainingConfig, out: Path, resume: bool = False) ->
                 if training.metrics:
                     draw_learning_curve(config, out)
     except CannotWrite as error:
-        raise UserError(f"{error} Nothing before the last checkpoint is lost: jaxenvs train --resume {out}") from error
+        raise UserError(f"{error} The last checkpoint is intact. To resume: jaxenvs train --resume {out}") from error
     if interrupt.came:
         raise Interrupted(training.num_timesteps, out)
     return describe(evaluate_model(config, model, env)) if is_first else ""

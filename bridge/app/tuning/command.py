@@ -50,7 +50,9 @@ def run(options: dict[str, Any], out: Path) -> str:
     storage, name, n_trials, sampler, pruner, startup_trials = (options[each] for each in of_study)
     before = read_object(out / OPTIONS) if (out / OPTIONS).exists() else options
     if (before["storage"], before["study_name"]) != (storage, name):
-        raise UserError(f"{out} has the study {before['study_name']} of {before['storage']}: give another --out.")
+        raise UserError(
+            f"{out} belongs to the study {before['study_name']} in {before['storage']}: give another --out."
+        )
     make_folder(out)
     logging.getLogger("optuna.study._optimize").addFilter(lambda record: not record.exc_info)  # Ctrl-C, reported below
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # heartbeats
@@ -83,12 +85,16 @@ def run(options: dict[str, Any], out: Path) -> str:
         )
         work(study, objective, n_trials, out)
     except KeyboardInterrupt:
-        print(f"\nInterrupted. To go on: jaxenvs tune --resume {out}", file=sys.stderr)
+        print(f"\nInterrupted. To resume: jaxenvs tune --resume {out}", file=sys.stderr)
         raise
     except optuna.exceptions.OptunaError as error:
-        raise UserError(f"{storage}: {error} To go on: jaxenvs tune --resume {out}") from error
+        raise UserError(f"{storage}: {error} To resume: jaxenvs tune --resume {out}") from error
     best = out / "best.json"
-    return f"To train the best: jaxenvs train --config {best}" if best.exists() else "No trial has a value."
+    return (
+        f"To train with the best hyper-parameters: jaxenvs train --config {best}"
+        if best.exists()
+        else "No trial has finished, so there are no best hyper-parameters."
+    )
 
 
 def open_storage(storage: str) -> BaseStorage:

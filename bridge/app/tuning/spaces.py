@@ -150,9 +150,9 @@ def _distribution(name: str, among: Any) -> BaseDistribution:
         if isinstance(among, Mapping) and {"low", "high"} <= among.keys():
             is_int = all(type(among[end]) is int for end in ("low", "high"))
             return (IntDistribution if is_int else FloatDistribution)(**among)
-        raise ValueError("it is neither")
+        raise ValueError("this is neither")
     except (TypeError, ValueError) as error:
         raise UserError(
-            f'{name} of a space must be choices or a range, as [32, 64] or {{"low": 1e-5, "high": 0.01, "log": true}}, '
-            f"got {among!r}: {error}."
+            f'{name} in a space must be choices or a range, such as [32, 64] or {{"low": 1e-5, "high": 0.01, "log": '
+            f"true}}, got {among!r}: {error}."
         ) from error

@@ -102,7 +102,7 @@ def join(study: optuna.Study, objective: Objective) -> None:
     before, now = (each | each["hyperparameters"] | {"hyperparameters": None} for each in (before, now))
     changes = [f"{name} was {before.get(name)!r} and is {now[name]!r}" for name in now if before.get(name) != now[name]]
     if changes:
-        raise UserError(f"{study.study_name} has trials with other settings: {'; '.join(changes)}. Give another study.")
+        raise UserError(f"{study.study_name} has trials with other settings: {'; '.join(changes)}. Use another study.")
 
 
 def work(study: optuna.Study, objective: Objective, n_trials: int, out: Path | None) -> None:

@@ -95,7 +95,7 @@ class Objective:
         shortest = {name: least[name] for name in LENGTHS if name in least}
         self._config = TrainingConfig.resolve(algorithm, env_id, hyperparameters=shortest | given, **run)
         if not self._space:
-            raise UserError("The space has no hyper-parameter to search: all are given.")
+            raise UserError("The space has no hyper-parameter to search, because all of them are given.")
         self.config_of(least)
         self._n_evaluations, self._n_eval_episodes = n_evaluations, n_eval_episodes
         self._agents: OrderedDict[Any, Agents] = OrderedDict()
@@ -154,7 +154,7 @@ class Objective:
             key = (structure_of(training), json.dumps(others, sort_keys=True))
             agents = self._agents.pop(key) if key in self._agents else Agents.make(config)
         except NotCompilable as reason:
-            raise UserError(f"This cannot be trained in one program: {reason}") from reason
+            raise UserError(f"This training cannot be compiled as a whole: {reason}") from reason
         self._agents[key] = agents
         if len(self._agents) > MOST_PROGRAMS:
             self._agents.popitem(last=False)

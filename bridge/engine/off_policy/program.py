@@ -255,8 +255,8 @@ def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.
         learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     except ValueError as error:
         raise ValueError(
-            f"{error} So are the environments and all counts, but the replay buffer also holds the {int(host.count)} "
-            "steps of each environment in which this happened."
+            f"{error} The environments and all counters were kept from before the update, too, but the replay buffer "
+            f"also holds the {int(host.count)} steps of each environment in which this happened."
         ) from None
     end.leave(algorithm, chain, steps)
     normalize = algorithm._vec_normalize_env

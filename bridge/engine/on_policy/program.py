@@ -302,10 +302,10 @@ def _require_numbers(rollout: Rollout) -> None:
     if np.isnan(rollout.log_prob).any():
         step, lane = np.argwhere(np.isnan(rollout.log_prob))[0].tolist()
         observations = jax.tree.leaves(jax.tree.map(lambda leaf: leaf[step, lane], rollout.observation))
-        cause = "its weights or what it computes from them"
+        cause = "one of its weights, or a number computed from them,"
         if any(np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any() for leaf in observations):
             cause = "the observation"
         raise ValueError(
-            f"The policy gave a distribution of NaN in step {step} of environment {lane}: {cause} is NaN. The rollout "
-            "did not take place; the environments are where they were before it."
+            f"The policy's action distribution is NaN in step {step} of environment {lane}, because {cause} is NaN. "
+            "The rollout was discarded, and the environments are in the state from before it."
         )

@@ -92,9 +92,9 @@ class _Walk:
         while self._next:
             thing, name = self._next.popleft()
             if id(thing) in self._models or (type(thing) not in CONTAINERS and isinstance(thing, MODELS)):
-                return f"{name} leads to a {type(thing).__name__}"
+                return f"{name} references a {type(thing).__name__}"
             if self._count > MOST_REFERENCES:
-                return f"they hold more than {MOST_REFERENCES:,} references"
+                return f"they hold more than {MOST_REFERENCES:,} references, too many to check"
             reason = self._visit(thing, name)
             if reason is not None:
                 return reason
@@ -134,7 +134,7 @@ class _Walk:
         if isinstance(thing, types.ModuleType):
             return self._visit_module(thing)
         if isinstance(thing, types.FrameType | types.GeneratorType | types.CoroutineType):
-            return f"{name} is a {type(thing).__name__}, which cannot be followed"
+            return f"{name} is a {type(thing).__name__}, whose references cannot be checked"
         if isinstance(thing, type):
             self._visit_class(thing)
         elif isinstance(thing, types.BuiltinFunctionType | types.MethodWrapperType):
@@ -189,7 +189,7 @@ class _Walk:
         for code in _codes(function.__code__):
             for imported in _imports(code, package):
                 if imported.split(".")[0] in FINDERS:
-                    return f"{name} imports {imported}"
+                    return f"{name} imports {imported}, which can reach any object"
                 module = sys.modules.get(imported)
                 if module is None and not is_trusted(imported):
                     return f"{name} imports {imported}, which is not loaded yet"
@@ -198,7 +198,7 @@ class _Walk:
                 if each in function.__globals__:
                     self._add_named(function.__globals__[each], code, each)
                 elif each in ANYTHING or not hasattr(builtins, each):
-                    return f"{name} names {each}"
+                    return f"{name} uses {each}, which may reach any object"
         return None
 
     def _add_named(self, thing: object, code: types.CodeType, name: str) -> None:
@@ -220,7 +220,7 @@ class _Walk:
 
     def _visit_module(self, module: types.ModuleType) -> str | None:
         if module.__name__.split(".")[0] in FINDERS:
-            return f"the module {module.__name__} leads anywhere"
+            return f"the module {module.__name__} can reach any object"
         if not is_installed(module.__name__) and not is_trusted(module.__name__):
             self._add_all(vars(module).items(), f"{module.__name__}.")
         return None

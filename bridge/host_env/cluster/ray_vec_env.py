@@ -67,7 +67,9 @@ class RayVecEnv(WorkerVecEnv):
         number("num_cpus", num_cpus, least=0)
         options = dict(instance("actor_options", actor_options or {}, Mapping, "a dict"))
         if taken := options.keys() & set(OURS):
-            raise ValueError(f"actor_options may not have {', '.join(map(repr, sorted(taken)))}, got {shown(options)}.")
+            raise ValueError(
+                f"actor_options must not contain {', '.join(map(repr, sorted(taken)))}, got {shown(options)}."
+            )
         self._ray = import_ray()
         if not self._ray.is_initialized():
             self._ray.init(address=address)

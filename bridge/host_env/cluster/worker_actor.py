@@ -33,7 +33,7 @@ def import_ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise ImportError(
-            f'backend="ray" needs Ray, and {error.name} is not installed: pip install "jaxenvs[ray]".'
+            f'backend="ray" needs Ray, but {error.name} is not installed: pip install "jaxenvs[ray]".'
         ) from error
 
 
@@ -113,8 +113,8 @@ class WorkerActor(WorkerHandle):
                 return self._ray.get(self._answer, timeout=SECONDS_UNTIL_TOLD)
             self._is_told, left = True, left - SECONDS_UNTIL_TOLD
             log.warning(
-                "The actor of %s has not begun after %g s. Unless its environments take so long to make, no node has "
-                "what it needs free: %s.",
+                "The actor of %s has not started after %g s. Either its environments take that long to create, or no "
+                "node has the free resources that it needs: %s.",
                 *(self.lanes_in_words, SECONDS_UNTIL_TOLD, self._options),
             )
         return self._ray.get(self._answer, timeout=None if left == math.inf else left)

@@ -70,7 +70,7 @@ class ProcessVecEnv(WorkerVecEnv):
           WorkerError: an environment cannot be made.
         """
         if not IS_POSIX:
-            raise OSError("ProcessVecEnv needs Linux or macOS. Elsewhere there is SB3's SubprocVecEnv.")
+            raise OSError("ProcessVecEnv needs Linux or macOS. On other systems, use SB3's SubprocVecEnv.")
         self._file = anonymous_file()
         size = positive_int("envs_per_process", envs_per_process)
         super().__init__(env_fns, size, self._file.fileno(), step_timeout, on_worker_death)

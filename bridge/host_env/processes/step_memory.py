@@ -56,7 +56,7 @@ class StepMemory:
         }
         for key in keys:
             if shapes[key] is None or np.dtype(dtypes[key]).kind not in "biuf":
-                raise ValueError(f"observation_space must be of numbers of a fixed shape, got {observation_space}.")
+                raise ValueError(f"observation_space must hold numbers of a fixed shape, got {observation_space}.")
             for place in PLACES:
                 fields[place, key] = np.dtype(dtypes[key]).str, (num_envs, *shapes[key])
         self.arrays = arrays = shared_arrays(file, fields)

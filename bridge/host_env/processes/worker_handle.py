@@ -98,7 +98,7 @@ class WorkerHandle(ABC):
     @property
     def lanes_in_words(self) -> str:
         first, last = self.lanes[0], self.lanes[-1]
-        return f"lane {first}" if first == last else f"lanes {first} to {last}"
+        return f"environment {first}" if first == last else f"environments {first} to {last}"
 
     @abstractmethod
     def start(self, again: bool = True) -> None:
@@ -145,7 +145,7 @@ class WorkerHandle(ABC):
         if kind == ANSWER:
             return payload
         lane, attribute_error, text = pickle.loads(payload)
-        message = f"The environment of lane {lane} raised an error in its process:\n\n{text}"
+        message = f"Environment {lane} raised an error in its process:\n\n{text}"
         raise WorkerError(message, [lane], attribute_error)
 
 

@@ -139,7 +139,7 @@ class WorkerVecEnv(VecEnv):
         for worker, message in zip(workers, begin):
             worker.send(RESET, self._slot, message)
         self.reset_infos = []
-        deadline = self._deadline("end its reset within", SECONDS_TO_BEGIN)
+        deadline = self._deadline("finish its reset within", SECONDS_TO_BEGIN)
         for worker, message in zip(list(workers), begin):
             self.reset_infos += pickle.loads(self._receive(worker, self._slot, message, deadline))
             worker.new_infos = None
@@ -158,7 +158,7 @@ class WorkerVecEnv(VecEnv):
         """
         self._require_state()
         self._memory.write_actions(actions)
-        self._step_deadline = self._deadline("end its step within step_timeout =")
+        self._step_deadline = self._deadline("finish its step within step_timeout =")
         self._told, self._pending = Told({}, {}, {}), list(self._workers)
         for worker in self._workers:
             if worker.new_infos is None:
@@ -220,7 +220,7 @@ class WorkerVecEnv(VecEnv):
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Return a picture of each environment."""
         if self.render_mode != "rgb_array":
-            warnings.warn(f"Pictures need render_mode 'rgb_array', and it is {self.render_mode!r}.", stacklevel=2)
+            warnings.warn(f"get_images needs render_mode 'rgb_array', got {self.render_mode!r}.", stacklevel=2)
             return [None for _ in range(self.num_envs)]
         return self.env_method("render")
 
@@ -228,7 +228,10 @@ class WorkerVecEnv(VecEnv):
 
     def _open(self) -> list[WorkerHandle]:
         if not self._workers:
-            raise RuntimeError(f"This {type(self).__name__} is closed, by close() or because of an error in a worker.")
+            raise RuntimeError(
+                f"This {type(self).__name__} is closed, either by close() or after an error in a worker: make a new "
+                "one."
+            )
         return self._workers
 
     def _require_state(self) -> None:
@@ -282,10 +285,10 @@ class WorkerVecEnv(VecEnv):
 
     def _start_again(self, worker: WorkerHandle, error: WorkerDied, slot: int, begin: bytes | None) -> bytes:
         nothing = [None for _ in worker.lanes]
-        deadline = self._deadline("begin again within", SECONDS_TO_BEGIN)
+        deadline = self._deadline("restart within", SECONDS_TO_BEGIN)
         for _ in range(MOST_STARTS):
             self.restarts += 1
-            log.warning("%s It is started again, with new episodes (restart %d).", error, self.restarts)
+            log.warning("%s It is restarted with new episodes (restart %d).", error, self.restarts)
             try:
                 worker.start()
                 worker.receive(deadline)

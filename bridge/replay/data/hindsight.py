@@ -117,7 +117,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
           ValueError: `copy_info_dict` is True, and a rollout has no infos.
         """
         if self.copy_info_dict:
-            raise ValueError("add_rollout has no infos, which copy_info_dict=True stores.")
+            raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
         row = self.take_ring().position % self.buffer_size
         super().add_rollout(observations, actions, rewards, terminated, truncated, final_observations)
         done = columns.to_host(terminated).astype(bool) | columns.to_host(truncated).astype(bool)
@@ -264,7 +264,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         if self.copy_info_dict:
             return "copy_info_dict is True"
         if not math.isclose(self.her_ratio, 1 - 1 / (self._num_sampled + 1)):
-            return f"her_ratio is {self.her_ratio:.3g}, and no number of goals for each transition is"
+            return f"her_ratio is {self.her_ratio:.3g}, which no n_sampled_goal gives"
         return super().why_not_lent()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class MemoryMapped:
                         new.truncate(size)
             except OSError as error:
                 file.unlink(missing_ok=True)
-                what = f"path has no room for {size} bytes of {name}: {error.strerror}"
+                what = f"path has no space left for the {size} bytes of {name}: {error.strerror}"
                 raise OSError(error.errno, what, str(file)) from error
         self._maps[file] = np.memmap(file, dtype, "r+", shape=shape)
         return np.asarray(self._maps[file])
@@ -179,8 +179,8 @@ class MemoryMapped:
         for name in sorted({*theirs, *self._layout}):
             if theirs.get(name) != self._layout.get(name):
                 raise ValueError(
-                    f"path must belong to a buffer like this one, got {self.path}, whose {name} is "
-                    f"{theirs.get(name)} where this one's is {self._layout.get(name)}."
+                    f"path must be the folder of a replay buffer like this one, got {self.path}, whose {name} is "
+                    f"{theirs.get(name)} instead of {self._layout.get(name)}."
                 )
         return state
 
@@ -192,7 +192,9 @@ class MemoryMapped:
         with contextlib.suppress(ValueError, OSError), np.load(self.path / STATE) as archive:
             state = dict(archive)
         if not state.keys() >= {"layout", "counts", "last_tag"}:
-            raise ValueError(f"path must be a replay buffer's folder, got {self.path}, whose {STATE} is no buffer's.")
+            raise ValueError(
+                f"path must be the folder of a replay buffer, got {self.path}, whose {STATE} was not written by one."
+            )
         return state
 
     def _require_ours(self) -> None:
@@ -213,7 +215,8 @@ class MemoryMapped:
             strange = names
         if strange:
             raise ValueError(
-                f"path must be a folder for a replay buffer alone, got {self.path} with {strange[0]} in it."
+                f"path must be an empty folder or hold only a replay buffer, got {self.path}, which also holds "
+                f"{strange[0]}."
             )
 
     def _name_by_place(self, name: str, state: Any) -> str:
@@ -262,8 +265,8 @@ def _locked(path: Path) -> IO[bytes]:
     except OSError:
         file.close()
         raise ValueError(
-            f"path must not be in use, got {path}, which another replay buffer has open. (To load a model without its "
-            "buffer: DQN.load(..., replay_buffer_kwargs={}).)"
+            f"path must not be in use, but another replay buffer has {path} open. (To load a model without its replay "
+            f"buffer: DQN.load(..., replay_buffer_kwargs={{}}).)"
         ) from None
     if not file.tell():
         file.write(BEGUN)

@@ -65,7 +65,7 @@ def from_episodes(
         episodes = list(episodes)
         buffer_size = sum(len(_field(episode, "actions")) for episode in episodes)
         if buffer_size == 0:
-            raise ValueError(f"episodes must have a step, got {len(episodes)} episodes without any.")
+            raise ValueError(f"episodes must have at least one step, got {len(episodes)} episodes with none.")
     buffer = _empty(cls, buffer_size, observation_space, action_space, settings)
     for number, episode in enumerate(episodes):
         observations, actions = columns.concrete(_field(episode, "observations")), _field(episode, "actions")
@@ -73,8 +73,8 @@ def from_episodes(
         lengths = [len(leaf) for leaf in leaves(observations)]
         if lengths != [steps + 1] * len(lengths):
             raise ValueError(
-                f"episodes must have one observation more than actions, got {lengths[0]} for {steps} in number "
-                f"{number}."
+                f"episodes[{number}] must have one observation more than actions, got {lengths[0]} observations and "
+                f"{steps} actions."
             )
         if steps == 0:
             continue
@@ -105,7 +105,7 @@ def from_arrays(
     """Return a buffer that holds arrays of steps: see ReplayBuffer.from_arrays."""
     steps = len(rewards)
     if (ends is None) == (trajectory_ids is None):
-        raise ValueError("ends or trajectory_ids must be given, and not both.")
+        raise ValueError("Pass either ends or trajectory_ids, and not both.")
     if ends is None:
         ids = _of_length("trajectory_ids", trajectory_ids, steps)
         ends = np.append(ids[1:] != ids[:-1], True)
@@ -123,7 +123,9 @@ def from_arrays(
     else:
         next_observations, kept = columns.concrete(next_observations), np.ones(steps, bool)
     if not kept.any():
-        raise ValueError(f"observations must have a step whose next one is known, got {steps} steps without any.")
+        raise ValueError(
+            f"observations must have at least one step whose next observation is known, got {steps} steps with none."
+        )
     buffer = _empty(cls, buffer_size or int(kept.sum()), observation_space, action_space, settings)
     buffer.add_rollout(
         columns.at(observations, kept),
@@ -143,7 +145,7 @@ def from_minari(cls: type[Buffer], dataset: Any, buffer_size: int | None, settin
             minari = importlib.import_module("minari")
         except ImportError as error:
             raise ImportError(
-                f'from_minari needs minari, and {error.name} is not installed: pip install "minari[hdf5]".'
+                f'from_minari needs minari, but {error.name} is not installed: pip install "minari[hdf5]".'
             ) from error
         dataset = minari.load_dataset(dataset)
     return cls.from_episodes(
@@ -166,7 +168,9 @@ def _empty(
     buffer = cls(buffer_size, observation_space, action_space, **settings)
     if size := buffer.size():
         buffer.close()
-        raise ValueError(f"path must be an empty folder, got {settings.get('path')} with {size} rows of transitions.")
+        raise ValueError(
+            f"path must be an empty folder, got {settings.get('path')}, which holds {size} rows of transitions."
+        )
     return buffer
 
 
@@ -176,12 +180,12 @@ _REQUIRED = object()
 def _field(episode: Any, name: str, default: Any = _REQUIRED) -> Any:
     found = episode.get(name, default) if isinstance(episode, Mapping) else getattr(episode, name, default)
     if found is _REQUIRED:
-        raise ValueError(f"episodes must have {name}, got a {type(episode).__name__} without.")
+        raise ValueError(f"Each episode must have {name}, but a {type(episode).__name__} has none.")
     return found
 
 
 def _of_length(name: str, array: Any, steps: int) -> Any:
     array = columns.to_host(array).reshape(-1)
     if len(array) != steps:
-        raise ValueError(f"{name} must have as many rows as rewards, {steps}, got {len(array)}.")
+        raise ValueError(f"{name} must have the length of rewards, {steps}, got {len(array)}.")
     return array

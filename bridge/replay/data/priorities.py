@@ -99,11 +99,11 @@ class Priorities:
           ValueError: one is negative or not finite, or their number is not that of the slots. Nothing changed.
         """
         if slots.shape != priorities.shape:
-            raise ValueError(f"priorities must have the shape of indices, {slots.shape}, got {priorities.shape}.")
+            raise ValueError(f"priorities must have the shape {slots.shape} of indices, got {priorities.shape}.")
         if not (np.isfinite(priorities) & (priorities >= 0)).all():
-            raise ValueError(f"priorities must be finite and 0 or more, got {priorities.min()} to {priorities.max()}.")
+            raise ValueError(f"priorities must be finite and at least 0, got {priorities.min()} to {priorities.max()}.")
         if slots.size and (slots.min() < -1 or slots.max() >= ring.num_slots):
-            raise ValueError(f"indices must be those of samples, got {slots.min()} to {slots.max()}.")
+            raise ValueError(f"indices must be the indices of samples, got {slots.min()} to {slots.max()}.")
         stored = (slots >= 0) & ((slots // ring.num_envs - ring.oldest) % ring.capacity < ring.size)
         slots, priorities = slots[stored], priorities[stored]
         if not len(slots):
@@ -118,7 +118,7 @@ class Priorities:
           ValueError: all priorities are 0.
         """
         if not self.tree.total > 0:
-            raise ValueError("priorities must not all be 0, got no other.")
+            raise ValueError("priorities must not all be 0: set a positive one with update_priorities before sampling.")
         slots = self.tree.draw(number)
         return slots, self.tree.leaves[slots]
 
@@ -147,8 +147,8 @@ class Priorities:
             likely = self._sums(ring, last, length)
             if (count_positive := int((likely > 0).sum())) < (1 if replace else count):
                 raise ValueError(
-                    f"num_slices must be at most {count_positive}, the windows of {length} steps that are stored and "
-                    f"have a priority, got {count}."
+                    f"num_slices must be at most {count_positive}, the number of stored windows of {length} steps "
+                    f"with a positive priority, got {count}."
                 )
             return np.random.choice(last, count, replace, likely / likely.sum()), np.full(count, length)  # noqa: NPY002
 

@@ -307,7 +307,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
           beta: the exponent of importance weights, an attribute that may be changed during training.
         """
         if not alpha >= 0:
-            raise ValueError(f"alpha must be 0 or more, got {alpha!r}.")
+            raise ValueError(f"alpha must be at least 0, got {alpha!r}.")
         self.alpha, self.beta = alpha, beta
         super().__init__(*args, **kwargs)
         self._begin()
@@ -360,7 +360,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> tuple[windows.Windows, Any]:
         """Sample in proportion to the sums of the priorities of a window's steps."""
         if by != "window" or not strict_length:
-            raise ValueError("by must be 'window' and strict_length True where slices are drawn by priorities.")
+            raise ValueError("With priorities, sample_slices needs by='window' and strict_length=True.")
         drawn, likely = self.priorities.draw_windows(ring, num_slices, slice_len, replace)
         return drawn, self._tensor(importance_weights(likely, self.beta))
 

@@ -52,7 +52,7 @@ def make_ring(
     if storage not in ("ram", "memmap"):
         raise ValueError(f"storage must be 'ram' or 'memmap', got {storage!r}.")
     if (path is None) == (storage == "memmap"):
-        raise ValueError(f"path must be a folder where storage is 'memmap', and None elsewhere, got {path!r}.")
+        raise ValueError(f"path must be a folder with storage='memmap' and None otherwise, got {path!r}.")
     if path is None:
         return Ring.allocate(capacity, num_envs, observation, action, InMemory())
     names = [f"observation.{name}" for name in observation] if isinstance(observation, dict) else ["observation"]

@@ -146,7 +146,8 @@ def _listed(ring: Ring, length: int, strict: bool) -> tuple[np.ndarray, np.ndarr
     there = size >= (length if strict else 1)
     if not there.any():
         raise ValueError(
-            f"slice_len must be at most {size.max()}, the longest piece of an episode that is stored, got {length}."
+            f"slice_len must be at most {size.max()}, the length of the longest stored piece of an episode, got "
+            f"{length}."
         )
     last, size = last[there], size[there]
     return last, size, np.maximum(size - length, 0) + 1
@@ -184,8 +185,8 @@ def _choose(ring: Ring, number: int, length: int, by: str, strict: bool) -> Wind
     total = np.cumsum(windows)
     if total[-1] < number:
         raise ValueError(
-            f"num_slices must be at most {total[-1]}, the windows of {length} steps that are stored, without "
-            f"replacement, got {number}."
+            f"Without replacement, num_slices must be at most {total[-1]}, the number of stored windows of {length} "
+            f"steps, got {number}."
         )
     likely = None if by == "window" else np.repeat(1 / (len(windows) * windows), windows)
     n = np.random.choice(total[-1], number, replace=False, p=likely)  # noqa: NPY002

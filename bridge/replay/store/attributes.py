@@ -156,7 +156,7 @@ class SB3Attributes(buffers.ReplayBuffer):
             views.replace(name, mine, values)
             return
         if not isinstance(values, dict) or values.keys() != mine.keys():
-            raise ValueError(f"{name} must be a dict of {list(mine)}, got {values!r:.100}.")
+            raise ValueError(f"{name} must be a dict with the keys {list(mine)}, got {values!r:.100}.")
         for part in mine:
             views.replace(f"{name}[{part!r}]", mine[part], values[part])
 

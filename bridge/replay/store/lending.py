@@ -229,9 +229,9 @@ def _require_fits(name: str, column: np.ndarray) -> None:
     least, most = int(column.min()), int(column.max())
     if least < limits.min or most > limits.max:
         raise ValueError(
-            f"The {name} of the replay buffer must be between {limits.min} and {limits.max} for compiled functions, "
-            f"which hold {np.dtype(dtype)}, got {least if least < limits.min else most}. Store smaller integers, set "
-            'the environment variable JAX_ENABLE_X64=1, or construct the model with engine="torch".'
+            f"The {name} of the replay buffer must be between {limits.min} and {limits.max}, because compiled "
+            f"functions store {np.dtype(dtype)}, got {least if least < limits.min else most}. Store smaller integers, "
+            'set the environment variable JAX_ENABLE_X64=1, or construct the model with engine="torch".'
         )
 
 

@@ -134,13 +134,13 @@ class RingReplayBuffer(SB3Attributes):
         """
         if hasattr(infos, "dtype") or isinstance(infos, dict):
             raise TypeError(
-                "extend takes what add takes, so infos must be a list of each step's, got a "
-                f"{type(infos).__name__}. Arrays of a rollout are for add_rollout."
+                f"infos must be a list with one entry for each step, as add takes it, got a {type(infos).__name__}. "
+                "To store a rollout of arrays, call add_rollout."
             )
         given = {"obs": obs, "next_obs": next_obs, "action": action, "reward": reward, "done": done}
         for name, values in given.items():
             if any(len(leaf) != len(infos) for leaf in columns.leaves(values)):
-                raise ValueError(f"{name} must be of as many steps as infos, {len(infos)}.")
+                raise ValueError(f"{name} must have as many steps as infos, {len(infos)}.")
         for step, info in enumerate(infos):
             self.add(**{name: columns.at(values, step) for name, values in given.items()}, infos=info)
 
@@ -214,7 +214,7 @@ class RingReplayBuffer(SB3Attributes):
     def _stored_ring(self, method: str) -> Ring:
         ring = self.take_ring()
         if ring.size == 0:
-            raise ValueError(f"{method} needs a transition that is stored, the buffer is empty.")
+            raise ValueError(f"{method} needs at least one stored transition, but the replay buffer is empty.")
         return ring
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
@@ -268,7 +268,7 @@ class RingReplayBuffer(SB3Attributes):
         names: list[str] = list(self.obs_shape) if isinstance(self.obs_shape, dict) else []
         if names and not (isinstance(observation, dict) and observation.keys() >= set(names)):
             came = list(observation) if isinstance(observation, dict) else type(observation).__name__
-            raise ValueError(f"{name} must be a dict of {names}, got {came}.")
+            raise ValueError(f"{name} must be a dict with the keys {names}, got {came}.")
         return map_leaves(lambda shape, leaf: shaped(name, leaf, (*lead, *shape)), self.obs_shape, observation)
 
     # --- Lending to programs --------------------------------------------------------------------------------------
@@ -289,9 +289,9 @@ class RingReplayBuffer(SB3Attributes):
             self._ring = lending.take_back(one, layout, self.buffer_size)
         if self._is_lost:
             raise RuntimeError(
-                "The contents of the replay buffer are lost: an exception, such as one of a signal handler, came "
-                "between a compiled function that had taken them and its result. Load the buffer again with "
-                "load_replay_buffer, or go on with an empty one after its reset()."
+                "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
+                "interrupted a compiled function that was updating them. Load the buffer again with "
+                "load_replay_buffer, or call its reset() to continue with an empty one."
             )
         assert self._ring is not None
         return self._ring
@@ -387,6 +387,8 @@ def is_known(buffer: Any) -> bool:
 def why_not_lent(buffer: Any) -> str | None:
     """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
     if not is_known(buffer):
-        return f"The replay buffer is a {type(buffer).__name__}, not a bridge.ReplayBuffer."
+        return (
+            f"The replay buffer is a {type(buffer).__name__}, and only bridge.ReplayBuffer and its kind are compiled."
+        )
     reason = buffer.why_not_lent()
     return None if reason is None else f"The replay buffer stays on the host: {reason}."

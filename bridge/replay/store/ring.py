@@ -337,7 +337,7 @@ class Ring:
         rows = rows[self.alive_ends(rows)]
         wanted = max(2 * num_ends, len(rows) + count)
         if wanted > replay_tags.MAX_ENDS:
-            raise MemoryError(f"A replay buffer holds at most {replay_tags.MAX_ENDS} episodes, got {wanted}.")
+            raise MemoryError(f"A replay buffer can hold at most {replay_tags.MAX_ENDS} episodes, got {wanted}.")
         # Everything is allocated before anything is changed, because memory may run out.
         larger = self._allocate_ends(wanted)
         end_slot = np.zeros(wanted, np.int64)

@@ -111,7 +111,7 @@ def _encoding(space: Space, normalize_images: bool) -> Encoding:
         return Encoding((), nvec=(int(space.n),))
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
         return Encoding(space.shape, nvec=tuple(space.nvec.tolist()))
-    raise NotCompilable(f"There is no translation to JAX of observations of {space}.")
+    raise NotCompilable(f"Observations of {space} cannot be translated to JAX.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +236,7 @@ def shapes_given(
         params = {name: np.zeros(shape, dtype) for name, shape in network.module.inputs}
         given = jax.eval_shape(apply, params, network.two_observations(dtype), *vectors)
     except Exception as error:
-        raise NotCompilable(f"The networks do not fit the actions: {first_line(error)}") from error
+        raise NotCompilable(f"The outputs of the networks do not fit the action space: {first_line(error)}") from error
     return [leaf.shape for leaf in jax.tree.leaves(given)]
 
 
@@ -255,7 +255,7 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
     require_unreplaced(type(vars(module).get("action_dist")))
     for name in names:
         if getattr(cls, name) is not getattr(base, name) or name in vars(module):
-            raise NotCompilable(f"{cls.__name__} has a method {name} of its own.")
+            raise NotCompilable(f"{cls.__name__} overrides {name}, which a compiled function would not call.")
 
 
 def export_head(space: Space) -> ActionHead:
@@ -285,5 +285,8 @@ def export_exploration(
       NotCompilable: the distribution has other settings.
     """
     if distribution.learn_features != learn_features or (distribution.bijector is not None) != squash:
-        raise NotCompilable("The settings of state-dependent exploration must be SB3's, got others in action_dist.")
+        raise NotCompilable(
+            "action_dist must have SB3's settings of state-dependent exploration (squash_output, learn_features), got "
+            "others."
+        )
     return Exploration(squash, bool(distribution.use_expln), float(distribution.epsilon), learn_features)

@@ -133,4 +133,6 @@ def learned_tensors(
 def _require_entropy(log_ent_coef: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if [*map(id, trained)] != [id(log_ent_coef)] or not log_ent_coef.requires_grad or log_ent_coef._backward_hooks:
-        raise NotCompilable("ent_coef_optimizer must train log_ent_coef alone, which must not be frozen or have hooks.")
+        raise NotCompilable(
+            "ent_coef_optimizer must train only log_ent_coef, and log_ent_coef must not be frozen or have hooks."
+        )

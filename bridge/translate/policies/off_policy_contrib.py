@@ -69,10 +69,13 @@ def _require_layers(network: nn.Module, exported: ExportedNetwork) -> None:
     layers = _layers(network)
     expected = [f"{path}.{name}" for path, _ in layers for name in STATISTICS]
     if [name for name in exported.module.computation.read if name in set(expected)] != expected:
-        raise NotCompilable("Each batch renormalisation must be used once, in the order of the modules.")
+        raise NotCompilable("Each batch renormalization layer must be used exactly once, in the order of the modules.")
     for path, layer in layers:
         if path.startswith(EXTRACTOR) or not layer.affine:
-            raise NotCompilable(f"There is no translation to JAX of {path}, in an extractor or without affine=True.")
+            raise NotCompilable(
+                f"{path} cannot be translated to JAX: batch renormalization must have affine=True and be outside of "
+                "features extractors."
+            )
 
 
 def _layers(network: nn.Module) -> list[tuple[str, BatchRenorm1d]]:

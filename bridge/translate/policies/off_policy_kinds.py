@@ -120,19 +120,23 @@ def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer:
 
 def _require_equal(name: str, target: ExportedNetwork, network: ExportedNetwork) -> None:
     if target != network:
-        raise NotCompilable(f"{name} must have the architecture of what it follows.")
+        raise NotCompilable(f"{name} must have the same architecture as {name.removesuffix('_target')}.")
 
 
 def _require_sharing(actor: BaseModel, critic: BaseModel, shares: bool) -> None:
     if shares and actor.features_extractor is not critic.features_extractor:
-        raise NotCompilable("The critic shares its features extractor with the actor, but has another one.")
+        raise NotCompilable(
+            "share_features_extractor is set, but the actor and the critic have different features extractors."
+        )
 
 
 def _require_apart(*parameters: Iterable[nn.Parameter]) -> None:
     """Refuse parameters that would be in two vectors."""
     every = [id(parameter) for each in parameters for parameter in each]
     if len(set(every)) < len(every):
-        raise NotCompilable("The networks share parameters, but not as share_features_extractor does it.")
+        raise NotCompilable(
+            "The networks share parameters other than those that share_features_extractor makes them share."
+        )
 
 
 KINDS = (

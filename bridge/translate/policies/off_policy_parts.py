@@ -74,7 +74,9 @@ def critic_of(critic: ContinuousCritic) -> ExportedCritic:
 def critic_parts(critic: Any, has_statistics: bool = False) -> tuple[Any, Any, ActionHead, int, bool]:
     """Return the fields of an ExportedCritic."""
     if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
-        raise NotCompilable(f"The {critic.n_critics} q_networks of the critic must be its qf0, qf1 and so on.")
+        raise NotCompilable(
+            f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
+        )
     head, shares = head_of(critic, "box"), critic.share_features_extractor
     encoding, module = export_parts(critic, _Critic(critic), head.size, has_statistics=has_statistics)
     return encoding, module, head, critic.n_critics, shares
@@ -84,7 +86,7 @@ def head_of(network: BaseModel, kind: str) -> ActionHead:
     """Return the head of a network whose actions must be "discrete" or of a "box"."""
     head = export_head(network.action_space)
     if head.kind != kind:
-        raise NotCompilable(f"The actions of a {type(network).__name__} must be {kind}, got {network.action_space}.")
+        raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
     return head
 
 
@@ -115,7 +117,10 @@ def _require_shape(network: Any, dtype: str) -> None:
     size = network.head.size
     (shape,) = shapes_given(network, apply, dtype, *[size] * isinstance(network, ExportedCritic))
     if shape != network.shape(2):
-        raise NotCompilable(f"For two observations and {size} numbers an action, a network gave the shape {shape}.")
+        raise NotCompilable(
+            f"For a batch of two observations, with actions of {size} numbers, a network returned the shape {shape}, "
+            f"expected {network.shape(2)}."
+        )
 
 
 class _QNetwork(Parts):

@@ -80,7 +80,7 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
     require_methods(policy, _base(policy), TRAINING)
     require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
     if network.depends_on_training:
-        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
+        raise NotCompilable("The networks compute something else in training mode, as Dropout does.")
 
 
 def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
@@ -134,7 +134,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
         raise NotCompilable(f"mlp_extractor must be SB3's MlpExtractor, got a {type(policy.mlp_extractor).__name__}.")
     extractors = (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor)
     if policy.share_features_extractor and len(set(extractors)) > 1:
-        raise NotCompilable("The policy shares its features extractor, but has several of them.")
+        raise NotCompilable("share_features_extractor is set, but the policy has several features extractors.")
     require_no_forward_hooks(policy)
 
 
@@ -148,7 +148,10 @@ def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
 
     action, value = shapes_given(network, actions_and_values, dtype)
     if value != (2,) or action[0] != 2:
-        raise NotCompilable(f"For two observations, the networks gave {action} actions, {value} values.")
+        raise NotCompilable(
+            f"For a batch of two observations, the networks returned actions of shape {action} and values of shape "
+            f"{value}."
+        )
 
 
 def _head(policy: ActorCriticPolicy) -> ActionHead:
@@ -161,7 +164,7 @@ def _head(policy: ActorCriticPolicy) -> ActionHead:
         known = HEADS.get(kind_of_dist) == head.kind
     if not known:
         kind = type(policy.action_dist).__name__
-        raise NotCompilable(f"There is no translation to JAX of a {kind} over {policy.action_space}.")
+        raise NotCompilable(f"A {kind} over {policy.action_space} cannot be translated to JAX.")
     return head
 
 

@@ -108,7 +108,7 @@ def export_recurrent_policy(policy: Any, head: Any, exploration: Any) -> Exporte
 
 def _require_known(lstm: nn.LSTM) -> None:
     if type(lstm) is not nn.LSTM:
-        raise NotCompilable(f"The memory must be PyTorch's LSTM, got a {type(lstm).__name__}.")
+        raise NotCompilable(f"The recurrent layer must be torch.nn.LSTM, got a {type(lstm).__name__}.")
     other = [name for name in ("batch_first", "bidirectional", "proj_size", "dropout") if getattr(lstm, name)]
     if other:
-        raise NotCompilable(f"There is no translation to JAX of an LSTM with {other[0]}.")
+        raise NotCompilable(f"An LSTM with {other[0]} cannot be translated to JAX.")

@@ -101,7 +101,9 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
         read = set(computation.read)
         statistics = {name: buffer for name, buffer in module.named_buffers() if name in read}
         if statistics and not has_statistics:
-            raise NotCompilable(f"The networks have running statistics, as {next(iter(statistics))}.")
+            raise NotCompilable(
+                f"The networks have running statistics, which are not compiled: {next(iter(statistics))}."
+            )
         exported = ExportedModule(
             tuple((name, tuple(parameter.shape)) for name, parameter in parameters.items()),
             computation,
@@ -112,7 +114,7 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
     except NotCompilable:
         raise
     except Exception as error:
-        raise NotCompilable(f"The networks have no translation to JAX: {first_line(error)}") from error
+        raise NotCompilable(f"The networks cannot be translated to JAX: {first_line(error)}") from error
     return exported
 
 
@@ -123,11 +125,11 @@ def require_no_forward_hooks(module: nn.Module) -> None:
       NotCompilable: a part of it has hooks of the forward pass, or a method put into it or into its class.
     """
     if any(getattr(torch_module, f"_global{hooks}") for hooks in FORWARD_HOOKS):
-        raise NotCompilable("There are hooks for the forward pass of all of PyTorch's modules.")
+        raise NotCompilable("Forward hooks are registered for all of PyTorch's modules.")
     for path, part in module.named_modules():
         require_unreplaced(type(part))
         if any(getattr(part, hooks) for hooks in FORWARD_HOOKS) or "forward" in vars(part):
-            raise NotCompilable(f"{describe(path, part)} has hooks or a forward put into it.")
+            raise NotCompilable(f"{describe(path, part)} has forward hooks or a replaced forward().")
 
 
 def require_same_gradients(
@@ -151,23 +153,23 @@ def require_same_gradients(
     """
     parameters, differentiated = dict(module.named_parameters()), exported.computation.differentiated
     if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
-        raise NotCompilable("There are hooks for the backward pass of all of PyTorch's modules.")
+        raise NotCompilable("Backward hooks are registered for all of PyTorch's modules.")
     for path, part in module.named_modules():
         if any(getattr(part, hooks) for hooks in BACKWARD_HOOKS):
-            raise NotCompilable(f"{describe(path, part)} has hooks.")
+            raise NotCompilable(f"{describe(path, part)} has backward hooks.")
     for name, parameter in parameters.items():
         if not parameter.requires_grad or parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise NotCompilable(f"The parameter {name} is frozen or has hooks.")
         if name not in differentiated and name not in elsewhere and name not in shared:
-            raise NotCompilable(f"The parameter {name} has no part in what the networks compute.")
+            raise NotCompilable(f"The outputs of the networks do not depend on the parameter {name}.")
     untouched = {id(parameter) for name, parameter in parameters.items() if name in shared}
     trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if [each for each in trained if each not in untouched] != [
         id(parameter) for parameter in parameters.values() if id(parameter) not in untouched
     ]:
-        raise NotCompilable("The optimizer must train all parameters of the networks, in their order.")
+        raise NotCompilable("The optimizer must train all parameters of the networks, in the order of parameters().")
     if exported.depends_on_training:
-        raise NotCompilable("Training mode changes what the networks compute, as Dropout does.")
+        raise NotCompilable("The networks compute something else in training mode, as Dropout does.")
 
 
 def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
@@ -242,12 +244,16 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
         )
     given = [tuple(result.shape) for result in results]
     if given != shapes or any(shape[:1] != (2,) for shape in shapes):
-        raise NotCompilable(f"For two rows, the networks give shapes {given}, their translation {shapes}.")
+        raise NotCompilable(
+            f"For a batch of two, the networks return the shapes {given} in PyTorch and {shapes} in JAX."
+        )
     if not _all_close(recorded, results):  # such as a forward that asks whether it got a tensor
-        raise NotCompilable("The networks compute something else with tensors than while they are recorded.")
+        raise NotCompilable(
+            "The networks compute something else when they are traced than when they are called with tensors."
+        )
     if not _all_close([torch.cat(parts) for parts in zip(first, second)], together):
         # Compiled functions use other batches than Stable-Baselines3.
-        raise NotCompilable("The networks give other results for two rows of a batch together than for each alone.")
+        raise NotCompilable("The networks return other results for two rows in one batch than for each row alone.")
 
 
 @functools.lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ Pair = int | tuple[int, int]
 def _unsupported(**options: object) -> None:
     for name, value in options.items():
         if value:
-            raise NotCompilable(f"There is no translation to JAX of {name}={value!r}.")
+            raise NotCompilable(f"{name}={value!r} cannot be translated to JAX.")
 
 
 def _each(number: int | tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ def drops(x: object, p: float = 0.5, training: bool = True) -> bool:
 
 
 def _dropout(x: jax.Array, p: float = 0.5, training: bool = True) -> jax.Array:
-    raise NotCompilable("A forward drops out even in evaluation mode.")
+    raise NotCompilable("A forward method applies dropout even in evaluation mode.")
 
 
 # By their names as methods of tensors, in torch, in torch.nn.functional, or as operators. They accept those of

@@ -110,16 +110,16 @@ def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
     cls = type(optimizer)
     groups = optimizer.param_groups
     if cls not in KINDS:
-        raise NotCompilable(f"There is no translation to JAX of the optimizer {cls.__name__}.")
+        raise NotCompilable(f"The optimizer {cls.__name__} cannot be translated to JAX.")
     if len(groups) != 1:
-        raise NotCompilable(f"The optimizer must have one group of parameters, got {len(groups)}.")
+        raise NotCompilable(f"The optimizer must have one parameter group, got {len(groups)}.")
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     if has_hooks or "step" in vars(optimizer):
-        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a step put into it.")
+        raise NotCompilable(f"The optimizer {cls.__name__} has hooks or a replaced step().")
     group = groups[0]
     for name, value in group.items():
         if name not in FREE and value and (name not in SETTINGS[KINDS[cls]] or isinstance(value, torch.Tensor)):
-            raise NotCompilable(f"There is no translation to JAX of {cls.__name__} with {name}={value!r}.")
+            raise NotCompilable(f"{cls.__name__} with {name}={value!r} cannot be translated to JAX.")
     decays = bool(group["weight_decay"])
     is_decoupled = decays and (cls is torch.optim.AdamW or bool(group.get("decoupled_weight_decay")))
     return ExportedOptimizer(

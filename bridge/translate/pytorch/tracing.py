@@ -186,7 +186,9 @@ class _NoNumbersOfTensors(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if getattr(func, "__name__", "") in _NUMBERS and isinstance(args[0], torch.Tensor):
-            raise NotCompilable("The networks read a number from a tensor, which would be a constant of a program.")
+            raise NotCompilable(
+                "A forward method reads a number from a tensor, which would become a constant of the compiled function."
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -218,14 +220,14 @@ class _Recorder(GraphAppendingTracer):
             node.meta["operation"] = name, further, getattr(part, "inplace", False)
             return self._differentiable(self.proxy(node))
         if type(part).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(part, nn.Sequential):
-            raise NotCompilable(f"There is no translation to JAX of {describe(path, part)}.")
+            raise NotCompilable(f"{describe(path, part)} cannot be translated to JAX.")
         try:
             return type(part).forward(part, *args, **kwargs)
         except NotCompilable:
             raise
         except Exception as error:
             where = describe(path, part)
-            raise NotCompilable(f"torch.fx cannot trace the forward of {where}: {first_line(error)}") from error
+            raise NotCompilable(f"torch.fx cannot trace the forward method of {where}: {first_line(error)}") from error
 
     def _attribute(self, path: str, part: nn.Module, name: str) -> Any:
         if name in part._buffers:  # such as running statistics
@@ -251,7 +253,8 @@ class _Recorder(GraphAppendingTracer):
             if id(a) in self._parameters:
                 return self._parameters[id(a)].node
             raise NotCompilable(
-                f"The networks compute with a {type(a).__name__} that is no parameter; only numbers may be constants."
+                f"The networks compute with a {type(a).__name__} that is not a parameter; only numbers may be "
+                "constants."
             )
         return super().create_arg(a)
 
@@ -312,7 +315,7 @@ def _operation(node: fx.Node) -> tuple[str, tuple[object, ...], bool]:
     known = node.target if node.target in OPERATIONS else FUNCTIONS.get(node.target)
     if known is None:
         function = getattr(node.target, "__name__", node.target)
-        raise NotCompilable(f"There is no translation to JAX of {function}(), which a forward calls.")
+        raise NotCompilable(f"{function}(), which a forward method calls, cannot be translated to JAX.")
     return str(known), (), bool(node.kwargs.get("inplace"))
 
 
@@ -334,7 +337,7 @@ def require_unreplaced(cls: type) -> None:
       NotCompilable: there is one.
     """
     if names := replaced(cls):
-        raise NotCompilable(f"{cls.__name__} has a method {names[0]} of its own, put into its class.")
+        raise NotCompilable(f"The method {names[0]} of the class {cls.__name__} was replaced.")
 
 
 def first_line(error: Exception) -> str:

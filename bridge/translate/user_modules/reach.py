@@ -126,7 +126,7 @@ class Reach:
             if id(value) in self._seen:
                 continue
             if len(self.live) + len(self.places) + len(self.classes) >= MOST:
-                self._give_up(f"can read more than {MOST} objects")
+                self._give_up(f"can read more than {MOST} objects, too many to check for changes")
                 self._queue.clear()
                 return
             self._seen[id(value)] = value
@@ -157,7 +157,7 @@ class Reach:
 
     def _visit_array(self, label: str, value: np.ndarray) -> None:
         if value.dtype.hasobject or value.nbytes > MOST_BYTES:
-            self._give_up(f"reads `{label}`, an array of {value.nbytes / 2**20:.1f} MiB or of objects")
+            self._give_up(f"reads `{label}`, an array of objects or a large one ({value.nbytes / 2**20:.1f} MiB)")
         else:
             self.places.append(array_place(label, value))
 
@@ -218,7 +218,7 @@ class Reach:
         if isinstance(value, CONTAINERS):
             self.live.append((label, value))
             if len(value) > MOST:
-                self._give_up(f"reads `{label}`, which holds more than {MOST} things")
+                self._give_up(f"reads `{label}`, which holds more than {MOST} items")
                 return
             for each in [*value.values()] if isinstance(value, dict) else [*value]:
                 self._add(label, each)
@@ -228,7 +228,7 @@ class Reach:
         elif isinstance(value, bytearray | array.array):
             self.places.append(bytes_place(label, value))
         elif any(is_opaque(each) for each in cls.__mro__):
-            self._give_up(f"reads `{label}`, a {cls.__name__}, into which bridge cannot look")
+            self._give_up(f"reads `{label}`, a {cls.__name__}, which bridge cannot check for changes")
             return
         is_whole = (self._is_own(cls) or isinstance(value, SETTINGS)) and not isinstance(value, BUSY)
         attributes = getattr(value, "__dict__", None)
@@ -241,7 +241,7 @@ class Reach:
             if is_whole:
                 self.live.append((None, attributes))
             elif self._computes_names and isinstance(value, BUSY):
-                self._give_up(f"computes names of attributes, perhaps of `{label}`, a {cls.__name__}")
+                self._give_up(f"computes names of attributes, perhaps of attributes of `{label}`, a {cls.__name__}")
             else:
                 self.places += [attribute_place(value, name) for name in sorted(attributes) if self._is_named(name)]
             self._add_named(attributes)
@@ -296,7 +296,7 @@ class Reach:
         for name in imported:
             module = sys.modules.get(name)
             if module is None:
-                self._give_up(f"imports {name} as it runs")
+                self._give_up(f"imports {name} when it runs")
             else:
                 self._visit_module(module, names)
 
@@ -334,7 +334,7 @@ class Reach:
         return name in self._named or (self._computes_names and name not in _OF_MODULES)
 
     def _give_up(self, why: str) -> None:
-        self.gap = self.gap or f"The code of the networks {why}."
+        self.gap = self.gap or f"The networks cannot be compiled safely: their code {why}."
 
     def _is_own(self, value: Any) -> bool:
         """Return whether a function or a class is the user's: in a package of the modules, or not installed."""

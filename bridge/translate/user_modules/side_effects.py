@@ -61,9 +61,9 @@ def _difference(attributes: list[tuple[str, nn.Module, dict[str, object], list[t
     for path, part, before, versions in attributes:
         for name in [*vars(part), *before]:
             if vars(part).get(name, MISSING) is not before.get(name, MISSING):
-                return f"The forward of {describe(path, part)} sets its attribute {name!r}."
+                return f"The forward method of {describe(path, part)} sets the attribute {name!r}."
         if _versions(part) != versions:
-            return f"The forward of {describe(path, part)} changes its buffers."
+            return f"The forward method of {describe(path, part)} changes its buffers."
     return None
 
 

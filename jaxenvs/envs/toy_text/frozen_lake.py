@@ -73,7 +73,8 @@ class FrozenLake(Environment[FrozenLakeState]):
             one_of("map_name", self.map_name, MAPS)
         if not isinstance(self.reward_schedule, tuple | list) or len(self.reward_schedule) != 3:
             raise ValueError(
-                f"reward_schedule must be the rewards of a goal, a hole and ice, got {shown(self.reward_schedule)}."
+                "reward_schedule must hold three rewards, for reaching the goal, a hole and ice, got "
+                f"{shown(self.reward_schedule)}."
             )
 
     @property
@@ -160,7 +161,8 @@ def _checked_map(desc: Iterable[Any]) -> tuple[str, ...]:
     right = not isinstance(desc, str) and all(len(row) == len(rows[0]) and set(row) <= set("SFHG") for row in rows)
     if not right or "S" not in "".join(rows):
         raise ValueError(
-            f"desc must be equally long texts of the letters S, F, H and G, with an S among them, got {shown(desc)}."
+            "desc must be strings of equal length with the letters S, F, H and G, at least one of them S, got "
+            f"{shown(desc)}."
         )
     return rows
 

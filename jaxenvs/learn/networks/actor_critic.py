@@ -92,7 +92,10 @@ class ActionHead:
         if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             return cls("box", space.shape, (math.prod(space.shape),), low, high, dtype=dtype)
-        raise ValueError(f"No distribution for the action space {space}: Discrete, MultiDiscrete, MultiBinary, Box.")
+        raise ValueError(
+            "The action space must be a Discrete, MultiDiscrete, MultiBinary or Box to have a distribution, got "
+            f"{space}."
+        )
 
     @property
     def size(self) -> int:

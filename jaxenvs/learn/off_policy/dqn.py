@@ -59,7 +59,7 @@ class DQN(OffPolicySettings):
         super().check()
         if self.action_noise is not None:
             got = arguments.type_name(self.action_noise)
-            raise ValueError(f"action_noise must be None, because the actions of DQN are Discrete, got a {got}.")
+            raise ValueError(f"action_noise must be None, because DQN's actions are Discrete, got a {got}.")
 
     def exploration_rate(self, progress: Any) -> jax.Array:
         """Return the share of random actions.

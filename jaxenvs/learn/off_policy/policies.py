@@ -301,6 +301,6 @@ def spaces_of(name: str, env: Environment[Any], kind: str) -> tuple[FlattenExtra
     """Return the extractor of observations, and the head for the actions."""
     head = ActionHead.of(env.action_space)
     if head.kind != kind or not np.isfinite([head.low, head.high]).all():
-        expected = "a Discrete space" if kind == "discrete" else "a Box with bounds"
-        raise ValueError(f"{name} takes actions of {expected}, got {env.action_space}.")
+        expected = "a Discrete action space" if kind == "discrete" else "a Box action space with bounds"
+        raise ValueError(f"{name} needs {expected}, got {env.action_space}.")
     return FlattenExtractor(env.observation_space), head

@@ -37,7 +37,7 @@ class RecurrentPPO(PPO):
         super().check_network(network)
         if not callable(getattr(network, "recall", None)):
             raise TypeError(
-                f"network must have a memory, as learn.RecurrentActorCritic, got a {type(network).__name__}."
+                f"network must be recurrent, such as learn.RecurrentActorCritic, got a {type(network).__name__}."
             )
 
     def update(

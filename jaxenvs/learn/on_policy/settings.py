@@ -88,6 +88,6 @@ class OnPolicySettings(Settings):
             require_divisible("batch_size", batch_size, num_devices)
             if (size := self.n_steps * num_envs) % min(batch_size, size):
                 raise ValueError(
-                    f"n_steps * num_envs must be a multiple of batch_size over several devices, as each minibatch has "
-                    f"as many rows of each, got {self.n_steps} * {num_envs} and {batch_size}."
+                    "Over several devices, n_steps * num_envs must be a multiple of batch_size, because the devices "
+                    f"share each minibatch equally, got {self.n_steps} * {num_envs} and {batch_size}."
                 )

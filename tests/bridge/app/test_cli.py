@@ -113,25 +113,31 @@ def test_a_trained_model_is_not_overwritten(run, capsys):
         (["ppo", "CartPole-v1", "--engine", "torch", "--seeds", "3"], "--engine torch"),
         (
             ["ppo", "CartPole-v1", "--engine", "cuda"],
-            "--engine must be one of auto, xla, torch, got cuda. JAX takes a GPU",
+            "--engine must be one of auto, xla, torch, got cuda. JAX uses a GPU",
         ),
         (["PPPO", "CartPole-v1"], "Did you mean ppo?"),
         (["ppo", "CartPole-v1", "--num-envs", "0"], "--num-envs"),
         (["ppo", "CartPole-v1", "--total-timesteps", "100"], "rollouts of 256 steps"),
-        (["sac", "CartPole-v1"], "sac needs an environment with Box actions, those of CartPole-v1 are Discrete"),
-        (["dqn", "Pendulum-v1"], "dqn needs an environment with Discrete actions, those of Pendulum-v1 are Box"),
+        (["sac", "CartPole-v1"], "sac needs an environment with Box actions, but CartPole-v1 has Discrete actions"),
+        (["dqn", "Pendulum-v1"], "dqn needs an environment with Discrete actions, but Pendulum-v1 has Box actions"),
         (["sac", "Pendulum-v1", "--total-timesteps", "100"], "learning_starts=100 must be less than --total-timesteps"),
-        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=auto_0"], "'auto' or as 'auto_0.1', got 'auto_0'"),
+        (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=auto_0"], "such as 'auto_0.1', got 'auto_0'"),
         (["sac", "Pendulum-v1", "--hyperparameters", "tau=2"], "tau must be between 0 and 1, got 2"),
         (["sac", "Pendulum-v1", "--hyperparameters", "ent_coef=-1"], "ent_coef must be at least 0, got -1"),
-        (["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(1,'epoch')"], "as (1,'episode'), got (1, 'epoch')"),
+        (
+            ["sac", "Pendulum-v1", "--hyperparameters", "train_freq=(1,'epoch')"],
+            "such as (1,'episode'), got (1, 'epoch')",
+        ),
         (["td3", "Pendulum-v1", "--hyperparameters", "noise_type=pink"], "normal, ornstein-uhlenbeck, got 'pink'"),
         (["dqn", "CartPole-v1", "--hyperparameters", "gradient_steps=-2"], "gradient_steps must be at least -1"),
         (["dqn", "CartPole-v1", "--hyperparameters", "noise_std=1"], "dqn has no hyper-parameter 'noise_std'"),
-        (["dqn", "CartPole-v1", "--seeds", "2", "--hyperparameters", "train_freq=(1,'episode')"], "in episodes"),
+        (
+            ["dqn", "CartPole-v1", "--seeds", "2", "--hyperparameters", "train_freq=(1,'episode')"],
+            "train_freq counts episodes",
+        ),
         (["--config", "absent.json"], "absent.json"),
         (["ppo", "CartPole-v1", "--config", "absent.json"], "not both"),
-        (["ppo", "CartPole-v1", "--env-kwargs", "gravity={1}"], "must be what JSON holds"),
+        (["ppo", "CartPole-v1", "--env-kwargs", "gravity={1}"], "must hold values that JSON can store"),
         (["--resume", "absent"], "absent"),
         (["ppo", "CartPole-v1", "--resume", "absent"], "--total-timesteps"),
         (["--resume", "absent", "--seed", "1"], "--total-timesteps"),
@@ -173,7 +179,7 @@ def test_what_is_no_whole_number_is_named(arguments, text, capsys):
         cli.main([*arguments, text])
     assert ended.value.code == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert f"Error parsing {arguments[-1]}: a whole number was expected, as 100000 or 1e5, got {text!r}." in said
+    assert f"Error parsing {arguments[-1]}: expected a whole number, such as 100000 or 1e5, got {text!r}." in said
 
 
 def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
@@ -187,7 +193,7 @@ def test_where_nothing_can_be_written_is_said_before_training(tmp_path, capsys):
 def test_a_file_that_is_not_a_runs_is_not_replaced(name, tmp_path, capsys):
     (tmp_path / name).write_text('{"of": "another tool"}')
     message = error_of(capsys, "train", "ppo", "CartPole-v1", *TINY, "--out", str(tmp_path))
-    assert f"{tmp_path / name} is of no run" in message
+    assert f"{tmp_path / name} does not belong to a run" in message
     assert (tmp_path / name).read_text() == '{"of": "another tool"}'
 
 

@@ -69,10 +69,13 @@ def test_ctrl_c_saves_what_was_learnt_and_a_resume_goes_on_bit_for_bit(whole, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--devices", "3", "--num-envs", "6"], "num_devices must be at most the 1 that JAX has here, got 3"),
+        (
+            ["--devices", "3", "--num-envs", "6"],
+            "num_devices must be at most 1, the number of devices that JAX has here, got 3",
+        ),
         (["--devices", "0"], "--devices must be an int of at least 1, got 0"),
-        (["--devices", "1", "--seeds", "2"], "leave out it or --seeds"),
-        (["--devices", "1", "--distributed"], "--distributed takes all devices that there are: leave out --devices 1"),
+        (["--devices", "1", "--seeds", "2"], "cannot be combined with --seeds"),
+        (["--devices", "1", "--distributed"], "--distributed uses all devices: leave out --devices 1"),
     ],
     ids=str,
 )
@@ -81,7 +84,7 @@ def test_what_cannot_be_divided_is_refused(arguments, message, tmp_path, capsys)
 
 
 def test_a_run_that_was_begun_without_devices_goes_on_without(run, capsys):
-    assert "was begun without --devices" in error_of(capsys, "train", "--resume", str(run), "--devices", "1")
+    assert "was started without --devices" in error_of(capsys, "train", "--resume", str(run), "--devices", "1")
 
 
 class Processes:

@@ -209,4 +209,4 @@ def test_a_pair_of_train_freq_is_kept_as_json(tmp_path):
 
 def test_what_seeds_cannot_compile_is_said(tmp_path, capsys):
     message = error_of(capsys, "train", *DQN, "--seeds", "2", *DQN_SETTINGS, "normalize=True", "--out", str(tmp_path))
-    assert "--seeds cannot train this in one program: With a VecNormalize" in message
+    assert "--seeds cannot compile this training: VecNormalize is not compiled" in message

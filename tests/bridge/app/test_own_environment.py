@@ -38,14 +38,14 @@ def test_without_a_time_limit_an_evaluation_ends_all_the_same(own_environment, c
     endless = f"{own_environment}:{own_environment}Endless-v0"
     cli.main(["train", "ppo", endless, *SETTINGS, "--env-kwargs", "goal=9.0", "--out", "run"])
     assert "(4 of them cut after 30 steps)" in capsys.readouterr().out
-    assert "has no picture: define Walk.render" in error_of(capsys, "record", "run")
+    assert "cannot be drawn: define Walk.draw" in error_of(capsys, "record", "run")
 
 
 @pytest.mark.parametrize(
     ("env_id", "said"),
     [
         ("no_such_module:Walk-v0", "No module 'no_such_module'"),
-        ("{own}:Wlk-v0", "{own} was imported. No environment 'Wlk-v0'"),
+        ("{own}:Wlk-v0", "{own} was imported, but does not register the environment. No environment 'Wlk-v0'"),
         ("{own}-broken:Walk-v0", "NameError: name 'missing' is not defined"),
         ("{own}_importing:Walk-v0", "ModuleNotFoundError: No module named 'no_such_module'"),
     ],

@@ -88,9 +88,7 @@ def test_a_run_that_ended_goes_on_to_a_larger_budget_only(finished, tmp_path, ca
     cli.main(["train", "--resume", str(tmp_path / "run"), "--total-timesteps", "256"])
     assert "for 256 steps from 128 on" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["total_timesteps"] == 256
-    assert "at least the 256" in error_of(
-        capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128"
-    )
+    assert "at least 256" in error_of(capsys, "train", "--resume", str(tmp_path / "run"), "--total-timesteps", "128")
     before = weights(tmp_path / "run")
     cli.main(["train", "--resume", str(tmp_path / "run")])  # nothing is left to do
     assert same(before, weights(tmp_path / "run"))
@@ -110,13 +108,13 @@ def test_a_config_that_was_changed_by_hand_is_not_gone_on_with(name, value, fini
     config = json.loads(path.read_text())
     (config if name in config else config["hyperparameters"])[name] = value
     path.write_text(json.dumps(config))
-    assert f"and is {value!r}. --resume goes on" in error_of(capsys, "train", "--resume", str(path.parent))
+    assert f"and is {value!r}. --resume needs the settings" in error_of(capsys, "train", "--resume", str(path.parent))
 
 
 def test_a_damaged_checkpoint_is_one_line(killed, capsys):
     out = killed()
     (out / "checkpoint.zip").write_bytes((out / "checkpoint.zip").read_bytes()[:1000])
-    assert "Cannot go on from" in error_of(capsys, "train", "--resume", str(out))
+    assert "Cannot resume from" in error_of(capsys, "train", "--resume", str(out))
 
 
 @pytest.mark.slow

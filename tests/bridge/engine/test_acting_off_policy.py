@@ -101,7 +101,7 @@ def test_nan_is_an_error_where_it_is_one_of_sb3s():
     sac, td3 = make(SACPolicy), make(TD3Policy)
     for policy in (sac, td3):
         torch.nn.init.constant_(policy.actor.mu[0].bias if policy is td3 else policy.actor.mu.bias, torch.nan)
-    with pytest.raises(ValueError, match="distribution of NaN"):
+    with pytest.raises(ValueError, match="distribution is NaN"):
         actor_of(sac).act(batch(VECTOR), None)
     assert np.isnan(actor_of(td3).act(batch(VECTOR), None)[1]).all()
 

@@ -46,16 +46,19 @@ def test_an_update_over_devices_is_that_of_the_whole_rollout():
 
 def test_what_cannot_be_divided_is_said():
     told = on_devices(*FIRST)["refusals"]
-    assert told["lanes"] == "num_envs must be a multiple of the 4 devices of mesh, got 6."
-    refused = "The devices cannot share it equally: batch_size must be a multiple of the 4 devices of mesh, got 6."
+    assert told["lanes"] == "num_envs must be a multiple of the 4 devices of the mesh, got 6."
+    refused = "The devices cannot share the work equally: "
+    refused += "batch_size must be a multiple of the 4 devices of the mesh, got 6."
     assert told["minibatches"] == f'engine="xla" cannot compile this model: {refused}'
     assert told["falls back"].endswith(f"updating: compiled\nnot compiled: {refused}")
-    assert "A HerReplayBuffer is not divided over devices." in told["hindsight"]
-    assert told["tensors"] == "step_torch takes environments on one device, these are on 4."
+    assert "HerReplayBuffer does not support environments on several devices." in told["hindsight"]
+    assert told["tensors"] == "step_torch needs environments on one device, but these are on 4 devices."
 
 
 def test_more_devices_than_there_are_are_refused():
-    with pytest.raises(ValueError, match="num_devices must be at most the 1 that JAX has here, got 2"):
+    with pytest.raises(
+        ValueError, match="num_devices must be at most 1, the number of devices that JAX has here, got 2"
+    ):
         make_vec_env("CartPole-v1", 4, vec_env_kwargs={"devices": 2})
     with pytest.raises(ValueError, match="devices must be a positive int, got 0"):
         JaxVecEnv(jaxenvs.make("CartPole-v1"), 4, devices=0)

@@ -161,5 +161,5 @@ def test_refuses_parameters_that_took_different_numbers_of_steps():
 def test_refuses_an_entropy_coefficient_that_its_optimizer_does_not_train():
     coefficient = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=1e-3)
-    with pytest.raises(NotCompilable, match="must train log_ent_coef alone"):
+    with pytest.raises(NotCompilable, match="must train only log_ent_coef"):
         Learner(*learned_tensors(make(), (coefficient, optimizer)))

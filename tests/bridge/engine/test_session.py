@@ -215,9 +215,9 @@ def test_an_environment_sees_the_critics_of_its_model_as_they_are(library):
 def test_the_plan_names_what_leads_from_an_environment_to_its_model():
     env = HostCounter()
     model = bridge.SAC("MlpPolicy", env, **copy.deepcopy(OFF_POLICY))
-    assert "environments may reach the model" not in str(model.plan)
+    assert "environments may access the model" not in str(model.plan)
     env.partners = [model]
-    assert "environments may reach the model" in str(model.plan)
+    assert "environments may access the model" in str(model.plan)
 
 
 THE_MODEL = None
@@ -241,7 +241,7 @@ def test_an_environment_that_names_the_model_may_reach_it(monkeypatch):
     model = bridge.SAC("MlpPolicy", env, **copy.deepcopy(OFF_POLICY))
     assert why_reached(model.env, model) is None
     monkeypatch.setitem(globals(), "THE_MODEL", model)
-    assert why_reached(model.env, model) == "THE_MODEL leads to a SAC"
+    assert why_reached(model.env, model) == "THE_MODEL references a SAC"
 
 
 def test_an_environment_that_may_do_anything_may_reach_the_model():

@@ -170,7 +170,7 @@ def test_nan_raises_before_it_reaches_an_environment():
 def test_what_acts_is_told():
     text = str(make(make_vec_env("CartPole-v1", N_ENVS)).plan)
     assert "acting compiled" in text
-    assert "stepped from the host" in text
+    assert "stepped on the host" in text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -151,7 +151,9 @@ def test_other_wrappers_are_referred_to_evaluate_policy():
 def test_methods_put_into_an_environment_are_referred_to_evaluate_policy():
     env = VecFrameStack(JaxVecEnv(Counter(), 2), 2)
     env.venv.step_wait = lambda: None
-    with pytest.raises(NotCompilable, match=r"A method was put into the JaxVecEnv.*evaluation.evaluate_policy"):
+    with pytest.raises(
+        NotCompilable, match=r"A method of the JaxVecEnv object was replaced.*evaluation.evaluate_policy"
+    ):
         evaluate(seeing(env), env, N, max_steps=5)
 
 

@@ -116,7 +116,9 @@ def test_it_does_the_same_with_environments_in_other_processes(mode):
         ours.set_attr("length", 7, indices=1)
         assert ours.get_attr("length") == [5, 7, 5]
         assert ours.env_method("add", 3) == [4, 4, 4]
-        with pytest.raises(ValueError, match=r"indices must be None: .* calls a method for all lanes, got \[1\]"):
+        with pytest.raises(
+            ValueError, match=r"indices must be None, .* calls a method for all environments, got \[1\]"
+        ):
             ours.env_method("add", 3, indices=1)
     finally:
         ours.close()
@@ -301,11 +303,11 @@ def test_attributes_of_a_native_source_are_those_of_all_lanes():
     venv.set_attr("gravity", 5.0)
     assert venv.get_attr("gravity", [0, 1]) == [5.0, 5.0]
     assert venv.vector_env.gravity == 5.0
-    with pytest.raises(ValueError, match=r"indices must be None: .* has one gravity for all lanes, got \[1\]"):
+    with pytest.raises(ValueError, match=r"indices must be None, .* has one gravity for all environments, got \[1\]"):
         venv.set_attr("gravity", 3.0, indices=1)
     with pytest.raises(AttributeError, match="gravty"):
         venv.set_attr("gravty", 3.0)
-    with pytest.raises(AttributeError, match="no environment in each lane whose reset could be called"):
+    with pytest.raises(AttributeError, match="no single environments whose reset could be called"):
         venv.env_method("reset")
     assert venv.env_is_wrapped(Monitor) == [True] * 3
 

@@ -76,7 +76,7 @@ def test_calls_out_of_order_are_named():
     assert venv.reset().tolist() == [[0], [0], [0]]  # the step is forgotten
     with pytest.raises(TypeError, match="reset takes no arguments"):
         venv.reset(seed=3)
-    with pytest.raises(ValueError, match="options must be the same for all lanes"):
+    with pytest.raises(ValueError, match="options must be the same for all environments"):
         venv.set_options([{"low": 0}, {}, {}])
 
 
@@ -125,15 +125,15 @@ def no_mask(mode):
         (
             lambda: no_mask(AutoresetMode.NEXT_STEP),
             ValueError,
-            "auto-reset NEXT_STEP, must be able to reset single lan",
+            "auto-reset NEXT_STEP, so it must be able to reset single env",
         ),
-        (lambda: no_mask(AutoresetMode.DISABLED), ValueError, "DISABLED, .* its reset does not read that option"),
+        (lambda: no_mask(AutoresetMode.DISABLED), ValueError, "DISABLED, .* its reset does not read this option"),
         # The wrapper reads the mask, and what it wraps does not.
-        (lambda: RecordEpisodeStatistics(no_mask(AutoresetMode.NEXT_STEP)), ValueError, "does not read that option"),
+        (lambda: RecordEpisodeStatistics(no_mask(AutoresetMode.NEXT_STEP)), ValueError, "does not read this option"),
         (
             lambda: RecordEpisodeStatistics(gymnasium.make_vec("CartPole-v1", 2, "vector_entry_point")),
             ValueError,
-            "does not read that option",
+            "does not read this option",
         ),
     ],
 )
@@ -151,5 +151,5 @@ def test_a_source_that_tells_no_final_observation_is_named():
     venv = GymVecEnv(Silent())
     venv.reset()
     venv.step(np.zeros(3, int))
-    with pytest.raises(ValueError, match=r"must have final_obs, the last observation; those of lanes \[0\] have \['sc"):
+    with pytest.raises(ValueError, match=r"must hold final_obs, .* The infos of environments \[0\] hold \['sc"):
         venv.step(np.zeros(3, int))

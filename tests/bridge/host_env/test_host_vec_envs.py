@@ -194,7 +194,7 @@ def test_actions_of_another_shape_or_kind_are_refused(processes, actions, error,
 def test_in_this_process_there_must_be_an_action_for_each_environment(count):
     venv = SerialVecEnv([Counting] * 3)
     venv.reset()
-    with pytest.raises(ValueError, match=f"actions must be 3, one for each environment, got {count}"):
+    with pytest.raises(ValueError, match=f"actions must hold 3 actions, one for each environment, got {count}"):
         venv.step(np.zeros(count, int))
 
 

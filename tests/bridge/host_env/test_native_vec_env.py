@@ -175,12 +175,12 @@ def test_attributes_are_those_of_the_environment(venv):
 def test_what_is_missing_of_the_protocol_is_named(missing):
     names = {"observation_space", "action_space", "num_envs", "reset_into", "step_into"} - {missing}
     incomplete = type("Incomplete", (), {name: None for name in names})()
-    with pytest.raises(TypeError, match=f"env must be a NativeVectorEnv, and Incomplete has no {missing}"):
+    with pytest.raises(TypeError, match=f"env must be a NativeVectorEnv, but Incomplete has no {missing}"):
         NativeVecEnv(incomplete)
 
 
 def test_reset_options_are_refused(venv):
-    with pytest.raises(ValueError, match=r"A NativeVecEnv takes no reset options, got \{'low': 0\}"):
+    with pytest.raises(ValueError, match=r"A NativeVecEnv accepts no reset options, got \{'low': 0\}"):
         venv.set_options({"low": 0})
 
 

@@ -271,7 +271,7 @@ def test_parts_of_dict_observations_are_replaced():
         buffer.next_observations["which"] = np.full((12, 3, 1), 5)
         buffer.observations = {name: np.ones_like(part) for name, part in buffer.observations.items()}
     assert_same(ours, theirs)
-    with pytest.raises(ValueError, match=r"next_observations must be a dict of \['image', 'which'\], got"):
+    with pytest.raises(ValueError, match=r"next_observations must be a dict with the keys \['image', 'which'\], got"):
         ours.next_observations = {}
 
 

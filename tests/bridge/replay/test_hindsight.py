@@ -253,9 +253,11 @@ def test_wrong_arguments_are_named(settings, error, message):
 
 
 def test_what_tells_of_no_goals_is_refused():
-    with pytest.raises(TypeError, match="needs a Dict space of observation, achieved_goal, desired_goal, got a Box"):
+    with pytest.raises(
+        TypeError, match="needs a Dict observation space with observation, achieved_goal, desired_goal, got a Box"
+    ):
         HerReplayBuffer(20, ACTIONS, ACTIONS, Rewards())
-    with pytest.raises(TypeError, match="got a Dict of observation"):
+    with pytest.raises(TypeError, match="got a Dict with observation"):
         HerReplayBuffer(20, spaces.Dict({"observation": ACTIONS}), ACTIONS, Rewards())
     assert DQN().hindsight is None
 

@@ -114,16 +114,16 @@ def test_a_folder_of_another_buffer_is_refused_and_left_alone(tmp_path):
     buffer = open_buffer(tmp_path)
     fill([buffer], History(3, OBSERVATIONS["dict"], 0), 5)
     buffer.close()
-    with pytest.raises(ValueError, match="whose capacity is 20 where this one's is 30"):
+    with pytest.raises(ValueError, match="whose capacity is 20 instead of 30"):
         open_buffer(tmp_path, size=90)
-    with pytest.raises(ValueError, match="path must belong to a buffer like this one"):
+    with pytest.raises(ValueError, match="path must be the folder of a replay buffer like this one"):
         open_buffer(tmp_path, "vector")
     assert open_buffer(tmp_path).size() == 5
 
 
 def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("all of it")
-    with pytest.raises(ValueError, match=r"with thesis\.tex in it"):
+    with pytest.raises(ValueError, match=r"which also holds thesis\.tex"):
         open_buffer(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -150,7 +150,7 @@ def full_disk(*args, **kwargs):
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="files are allocated by posix_fallocate")
 def test_a_full_disk_is_noticed_at_once_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full_disk)
-    with pytest.raises(OSError, match=r"path has no room for .* bytes of observation\.image"):
+    with pytest.raises(OSError, match=r"path has no space left for the .* bytes of observation\.image"):
         open_buffer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_when_the_side_ring_grows_leaves_what_was_stored(tmp
     fill([buffer, reference], history, 64 // 3)
     monkeypatch.setattr(os, "posix_fallocate", full_disk)
     transition = history.next()
-    with pytest.raises(OSError, match=r"path has no room for .* bytes of end_observation\.image"):
+    with pytest.raises(OSError, match=r"path has no space left for the .* bytes of end_observation\.image"):
         buffer.add(*transition)
     assert_same_samples(buffer, reference)
     monkeypatch.undo()
@@ -216,7 +216,7 @@ def test_stock_algorithms_save_and_load_it(tmp_path):
 
 @pytest.mark.parametrize(("storage", "path"), [("memmap", None), ("ram", "here")])
 def test_a_path_goes_with_files_alone(storage, path):
-    with pytest.raises(ValueError, match="path must be a folder where storage is 'memmap', and None elsewhere"):
+    with pytest.raises(ValueError, match="path must be a folder with storage='memmap' and None otherwise"):
         ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, storage=storage, path=path)
 
 

@@ -87,7 +87,7 @@ def test_without_next_observations_the_last_of_a_truncated_episode_is_one():
     ids = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     buffer = ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, trajectory_ids=ids, terminated=terminated, device="cpu")
     check(buffer, lengths=(4, 1, 7, 3))
-    with pytest.raises(ValueError, match="observations must have a step whose next one is known"):
+    with pytest.raises(ValueError, match="observations must have at least one step whose next observation is known"):
         ReplayBuffer.from_arrays(np.zeros((1, 1)), [[0]], [0], NUMBER, NUMBER, ends=[True])
 
 
@@ -139,16 +139,16 @@ def test_without_minari_a_name_says_what_to_install(monkeypatch):
 def test_arrays_that_do_not_belong_together_are_named():
     wrong = episodes()
     wrong[1] = {**wrong[0], "observations": wrong[0]["observations"][1:]}
-    with pytest.raises(ValueError, match="one observation more than actions, got 5 for 5 in number 1"):
+    with pytest.raises(ValueError, match="one observation more than actions, got 5 observations and 5 actions"):
         ReplayBuffer.from_episodes(wrong, NUMBER, NUMBER)
-    with pytest.raises(ValueError, match="episodes must have rewards, got a dict without"):
+    with pytest.raises(ValueError, match="Each episode must have rewards, but a dict has none"):
         ReplayBuffer.from_episodes([{k: v for k, v in episodes()[0].items() if k != "rewards"}], NUMBER, NUMBER)
-    with pytest.raises(ValueError, match="episodes must have a step, got 0 episodes"):
+    with pytest.raises(ValueError, match="episodes must have at least one step, got 0 episodes"):
         ReplayBuffer.from_episodes([], NUMBER, NUMBER)
     arrays, _, _ = flat()
-    with pytest.raises(ValueError, match="ends or trajectory_ids must be given, and not both"):
+    with pytest.raises(ValueError, match="Pass either ends or trajectory_ids, and not both"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER)
-    with pytest.raises(ValueError, match="ends must have as many rows as rewards, 17, got 3"):
+    with pytest.raises(ValueError, match="ends must have the length of rewards, 17, got 3"):
         ReplayBuffer.from_arrays(*arrays, NUMBER, NUMBER, ends=[True] * 3)
 
 
@@ -201,7 +201,7 @@ def test_data_are_not_loaded_twice_into_a_folder(of, tmp_path):
         return ReplayBuffer.from_episodes([episode], box, box, **settings)
 
     load().close()
-    with pytest.raises(ValueError, match=r"path must be an empty folder, got .* with 4 rows"):
+    with pytest.raises(ValueError, match=r"path must be an empty folder, got .*, which holds 4 rows"):
         load()
     again = ReplayBuffer(100, box, box, storage="memmap", path=tmp_path)  # and it is closed, as it was
     assert again.size() == 4

@@ -133,11 +133,11 @@ def test_slices_of_which_draws_find_none_are_found():
 @pytest.mark.parametrize(
     ("indices", "priorities", "message"),
     [
-        ([0, 1], [1.0, -1.0], "priorities must be finite and 0 or more, got -1.0 to 1.0"),
+        ([0, 1], [1.0, -1.0], "priorities must be finite and at least 0, got -1.0 to 1.0"),
         ([0, 1], [1.0, np.nan], "priorities must be finite"),
-        ([0, 1], [1.0], "priorities must have the shape of indices"),
-        ([-2], [1.0], "indices must be those of samples, got -2"),
-        ([10**6], [1.0], "indices must be those of samples"),
+        ([0, 1], [1.0], "priorities must have the shape .* of indices"),
+        ([-2], [1.0], "indices must be the indices of samples, got -2"),
+        ([10**6], [1.0], "indices must be the indices of samples"),
     ],
 )
 def test_an_update_out_of_range_raises_and_changes_nothing(indices, priorities, message):
@@ -149,9 +149,9 @@ def test_an_update_out_of_range_raises_and_changes_nothing(indices, priorities, 
 
 
 def test_what_does_not_go_with_priorities_says_so():
-    with pytest.raises(ValueError, match="alpha must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="alpha must be at least 0, got -1"):
         make(alpha=-1)
-    with pytest.raises(ValueError, match="by must be 'window' and strict_length True"):
+    with pytest.raises(ValueError, match="needs by='window' and strict_length=True"):
         make().sample_slices(2, 2, strict_length=False)
     buffer = make()
     buffer.update_priorities(slots_of(buffer), torch.zeros(32))
@@ -221,7 +221,7 @@ def test_slots_that_are_not_stored_get_no_priority():
     buffer.update_priorities(slots_of(buffer), torch.ones(len(slots_of(buffer))))
     stored = 5 * buffer.n_envs
     assert set(buffer.sample(500).indices.tolist()) == set(range(stored))
-    with pytest.raises(ValueError, match="indices must be those of samples"):
+    with pytest.raises(ValueError, match="indices must be the indices of samples"):
         buffer.update_priorities(torch.tensor([buffer.take_ring().num_slots]), torch.ones(1))
     buffer.reset()
     buffer.update_priorities(torch.arange(stored), torch.ones(stored))

@@ -193,9 +193,9 @@ def test_an_add_of_a_wrong_shape_raises_and_changes_nothing(wrong, value):
 def test_a_dict_without_a_key_is_named_and_changes_nothing():
     buffer, history = make("dict"), History(3, OBSERVATIONS["dict"], 0)
     observation, *rest = history.next()
-    with pytest.raises(ValueError, match=r"obs must be a dict of \['image', 'which'\], got \['image'\]"):
+    with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got \['image'\]"):
         buffer.add({"image": observation["image"]}, *rest)
-    with pytest.raises(ValueError, match=r"obs must be a dict of \['image', 'which'\], got ndarray"):
+    with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got ndarray"):
         buffer.add(observation["image"], *rest)
     assert buffer.size() == 0
 
@@ -352,9 +352,9 @@ def test_what_a_buffer_holds_extends_another_as_sb3s():
 def test_extend_says_where_rollouts_of_arrays_go_and_changes_nothing():
     buffer, zeros = make(), np.zeros((5, 3))
     observation = np.zeros((5, 3, 3))
-    with pytest.raises(TypeError, match=r"infos must be a list of each step's, got a ndarray\. .* for add_rollout"):
+    with pytest.raises(TypeError, match=r"infos must be a list .* got a ndarray\. .* call add_rollout"):
         buffer.extend(observation, np.zeros((5, 3, 2)), zeros, zeros, zeros, observation)
-    with pytest.raises(ValueError, match="reward must be of as many steps as infos, 4"):
+    with pytest.raises(ValueError, match="reward must have as many steps as infos, 4"):
         buffer.extend(observation[:4], observation[:4], np.zeros((4, 3, 2)), zeros, zeros[:4], [[{}] * 3] * 4)
     assert buffer.size() == 0
 

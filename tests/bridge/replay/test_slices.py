@@ -222,7 +222,7 @@ def test_rare_windows_are_found():
     for by in ("window", "trajectory"):
         samples = buffer.sample_slices(5, 9, by=by)
         assert (samples.observations[..., 0] == torch.arange(50_000, 50_009)).all()
-    with pytest.raises(ValueError, match="slice_len must be at most 9, the longest piece"):
+    with pytest.raises(ValueError, match="slice_len must be at most 9, the length of the longest stored piece"):
         buffer.sample_slices(5, 10)
 
 

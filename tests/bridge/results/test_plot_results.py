@@ -164,7 +164,7 @@ def test_without_axes_there_is_a_figure_of_pyplots(tmp_path):
         ({}, {}, ValueError, "at least one training, got none"),
         (3, {}, TypeError, "got int"),
         (metrics_of(np.zeros((2, 2, 2))), {}, ValueError, r"\(num_seeds, num_rows\)"),
-        ({"episode_return": np.zeros(3)}, {}, ValueError, "there is no timesteps"),
+        ({"episode_return": np.zeros(3)}, {}, ValueError, "timesteps is missing"),
         (metrics_of(np.zeros(5)), {"x_axis": "walltime_hrs"}, ValueError, "needs monitor files"),
         (metrics_of(np.zeros(5)), {"x_axis": "hours"}, ValueError, "x_axis must be one of 'timesteps'"),
         (metrics_of(np.zeros(5)), {"aggregate": "mean"}, ValueError, "aggregate must be one of 'iqm'"),

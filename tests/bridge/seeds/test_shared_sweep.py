@@ -90,7 +90,7 @@ def test_the_second_training_compiles_nothing_and_learns_what_a_program_of_its_o
 def test_what_is_compiled_into_a_program_makes_another_structure(of_ppo):
     plain, other = (training_of(models("ppo", **changes)[0], STEPS) for changes in ({"gamma": 0.9}, {"batch_size": 8}))
     assert structure_of(plain) == structure_of(training_of(models("ppo")[0], STEPS))
-    with pytest.raises(ValueError, match="must have the structure of the first one"):
+    with pytest.raises(ValueError, match="must have the same structure as the first one"):
         of_ppo.begin(other)
 
 

@@ -98,12 +98,12 @@ def test_noise_on_the_host_is_what_sb3_adds(noise):
 @pytest.mark.parametrize(
     ("noise", "shape", "what"),
     [
-        (NormalActionNoise(np.zeros(2), SIGMA[0]), (2, 2), r"numbers of the shape \(2, 2\)"),
-        (VectorizedActionNoise(NormalActionNoise(np.zeros(2), SIGMA[0]), 2), (2, 2), r"numbers of the shape \(2, 2\)"),
-        (NormalActionNoise(np.zeros(3), 0.1), (2,), r"numbers of the shape \(2,\)"),
-        (NormalActionNoise(np.zeros(1), 0.1), (2,), r"numbers of the shape \(2,\)"),
-        (OrnsteinUhlenbeckActionNoise(np.zeros(1), SIGMA[0]), (2,), r"numbers of the shape \(2,\)"),
-        (Silent(NormalActionNoise(np.zeros(2), SIGMA[0]), 2), (2,), "of a Silent"),
+        (NormalActionNoise(np.zeros(2), SIGMA[0]), (2, 2), r"with the shape \(2, 2\)"),
+        (VectorizedActionNoise(NormalActionNoise(np.zeros(2), SIGMA[0]), 2), (2, 2), r"with the shape \(2, 2\)"),
+        (NormalActionNoise(np.zeros(3), 0.1), (2,), r"with the shape \(2,\)"),
+        (NormalActionNoise(np.zeros(1), 0.1), (2,), r"with the shape \(2,\)"),
+        (OrnsteinUhlenbeckActionNoise(np.zeros(1), SIGMA[0]), (2,), r"with the shape \(2,\)"),
+        (Silent(NormalActionNoise(np.zeros(2), SIGMA[0]), 2), (2,), "action noise Silent"),
     ],
     ids=["row", "rows", "too many", "one", "one draw", "subclass"],
 )

@@ -161,11 +161,11 @@ def pendulum():
 def test_what_would_change_the_action_space_is_refused():
     venv = pendulum()
     for indices in (None, 1):
-        with pytest.raises(ValueError, match=r"max_torque = 4.0 would make .* Box\(-4.0.*must stay Box\(-2"):
+        with pytest.raises(ValueError, match=r"max_torque = 4.0 would change .* Box\(-4.0.*must stay Box\(-2"):
             venv.set_attr("max_torque", 4.0, indices)
     other = JaxVecEnv(Pendulum(max_torque=4.0), 2, 0)
     other.reset()
-    with pytest.raises(ValueError, match="state would make the action space"):
+    with pytest.raises(ValueError, match="state would change the action space"):
         venv.set_state(other.get_state())
     assert venv.get_attr("max_torque") == [2.0, 2.0]
 
@@ -181,13 +181,15 @@ def test_bounds_of_observations_change_with_the_parameter_of_all_lanes():
 
 def test_lanes_with_observation_spaces_of_their_own_are_refused():
     venv = pendulum()
-    with pytest.raises(ValueError, match=r"max_speed = 5.0 would make the .* of some lanes Box.*change all"):
+    with pytest.raises(
+        ValueError, match=r"max_speed = 5.0 would change the .* of some environments to Box.*change all"
+    ):
         venv.set_attr("max_speed", 5.0, 1)
     assert venv.get_attr("max_speed") == [8.0, 8.0]
     batch = Pendulum(**{name: np.full(2, getattr(Pendulum(), name)) for name in Pendulum().parameter_names})
     for name, kind in (("max_speed", "observation"), ("max_torque", "action")):
         differing = batch.replace(**{name: np.array([1.0, 2.0])})
-        with pytest.raises(ValueError, match=f"one {kind} space for all lanes, but that of lane 0 is .* lane 1 is"):
+        with pytest.raises(ValueError, match=f"one {kind} space .* but environment 0 has .* environment 1 has"):
             JaxVecEnv(VectorEnv(differing, 2, env_axis=0))
 
 
@@ -229,8 +231,8 @@ def cartpole():
         ({"env_axis": 0.5}, r"state\['env_axis'\] must be int64"),
         ({"env_axis": None}, r"state\['env_axis'\] must be int64"),
         ({"env_axis": 0}, r"state\['parameters.* must be float32 with shape \(3,\)"),
-        ({"more": 1, "besides": 2}, "state must be what get_state gave, got more, besides besides"),
-        ({"environment": None}, "state is of the environment None, expected TimeLimit"),
+        ({"more": 1, "besides": 2}, "state must hold only what get_state returned, but it also holds more, besides"),
+        ({"environment": None}, "state must come from the environment TimeLimit.*, got one from None"),
         ({"state.done": np.zeros(3)}, r"state\['state.done'\] must be bool"),
         ({"state.episode": np.full(3, -1)}, r"state\['state.episode'\] must be uint32"),
     ],

@@ -90,8 +90,8 @@ def test_set_attr_of_some_lanes_changes_only_those():
         ("gravity", "heavy", ValueError, r"gravity must be float32 with shape \(\), got 'heavy'"),
         ("gravity", [1.0, 2.0], ValueError, r"gravity must be float32 with shape \(\), got \[1.0, 2.0\]"),
         ("max_steps", 3.5, ValueError, r"max_steps must be int32 with shape \(\), got 3.5"),
-        ("semi_implicit_euler", True, ValueError, "CartPole.semi_implicit_euler is part of the program"),
-        ("env", CartPole(), ValueError, "TimeLimit.env is part of the program"),
+        ("semi_implicit_euler", True, ValueError, "CartPole.semi_implicit_euler is static"),
+        ("env", CartPole(), ValueError, "TimeLimit.env is static"),
     ],
 )
 def test_a_bad_set_attr_is_named_and_changes_nothing(name, value, error, message):

@@ -170,12 +170,14 @@ class OwnNormalize(VecNormalize):
     ],
 )
 def test_what_is_not_compiled_is_refused_by_name(make, name):
-    with pytest.raises(NotCompilable, match=f"^{name} is not compiled; what is: a JaxVecEnv, also in VecCheckNan, "):
+    with pytest.raises(
+        NotCompilable, match=f"^{name} is not compiled; only a JaxVecEnv and these .* are: VecCheckNan, "
+    ):
         Chain.of(make())
 
 
 def test_of_environments_on_the_host_it_is_said_that_they_are():
-    with pytest.raises(NotCompilable, match=r"^The environments of a DummyVecEnv are on the host\.$"):
+    with pytest.raises(NotCompilable, match=r"^A DummyVecEnv steps its environments on the host\.$"):
         Chain.of(OwnNormalize(VecMonitor(DummyVecEnv([lambda: GymnasiumEnv(Counter())]))))
 
 

@@ -191,8 +191,8 @@ def test_other_wrappers_are_refused_by_name(wrap, name):
 OWN_STATISTICS = {
     "of observations": (lambda env: setattr(env, "obs_rms", Still(shape=(4,))), "is a Still"),
     "of returns": (lambda env: setattr(env, "ret_rms", Still(shape=())), "is a Still"),
-    "method of an object": (lambda env: setattr(env.obs_rms, "update", lambda arr: None), "method put into it"),
-    "method of the class": (None, "method put into it"),
+    "method of an object": (lambda env: setattr(env.obs_rms, "update", lambda arr: None), "has a replaced method"),
+    "method of the class": (None, "has a replaced method"),
 }
 
 

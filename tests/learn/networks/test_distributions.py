@@ -198,5 +198,5 @@ def test_spaces_of_actions_have_their_distribution():
     head = ActionHead.of(spaces.Box(-2, np.array([1, 2], np.float32), (2,)))
     np.testing.assert_array_equal(head.to_env(jnp.array([[-3.0, 5.0]])), [[-2, 2]])
     assert ActionHead.of(spaces.Discrete(3, start=4)).to_env(jnp.array([1])).tolist() == [5]
-    with pytest.raises(ValueError, match="No distribution for the action space"):
+    with pytest.raises(ValueError, match="action space must be a Discrete"):
         ActionHead.of(spaces.Text(3))

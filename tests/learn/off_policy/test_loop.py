@@ -252,7 +252,11 @@ def test_action_noise_is_sb3s(ours, theirs, monkeypatch):
         ("SAC", {"gradient_steps": -2}, "gradient_steps must be an int from -1 to"),
         ("SAC", {"learning_starts": -1}, "learning_starts must be a non-negative int, got -1"),
         ("SAC", {"tau": 1.5}, r"tau must lie in \[0, 1\], got 1.5"),
-        ("SAC", {"learning_rate": np.ones(3)}, "learning_rate must be a number, or have one value for each of the 10"),
+        (
+            "SAC",
+            {"learning_rate": np.ones(3)},
+            "learning_rate must be a number or an array with one value for each of the 10",
+        ),
         ("DQN", {"exploration_fraction": 2}, r"exploration_fraction must lie in \[0, 1\], got 2"),
     ],
     ids=range(10),
@@ -272,5 +276,5 @@ def test_a_store_holds_dicts_and_networks_see_them():
 
 
 def test_policies_refuse_spaces_they_cannot_serve():
-    with pytest.raises(ValueError, match="SACPolicy takes actions of a Box with bounds, got Discrete"):
+    with pytest.raises(ValueError, match="SACPolicy needs a Box action space with bounds, got Discrete"):
         SACPolicy.of(COUNTER.env)

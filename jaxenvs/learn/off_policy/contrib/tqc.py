@@ -79,7 +79,7 @@ class TQC(SAC):
         n_critics, n_quantiles, batch = values.shape
         if self.top_quantiles_to_drop_per_net >= n_quantiles:
             raise ValueError(
-                f"top_quantiles_to_drop_per_net must be less than the {n_quantiles} quantiles of a critic, got "
+                f"top_quantiles_to_drop_per_net must be less than the {n_quantiles} quantiles of each critic, got "
                 f"{self.top_quantiles_to_drop_per_net}."
             )
         return without_largest(values.reshape(-1, batch), n_critics * self.top_quantiles_to_drop_per_net)

@@ -187,7 +187,7 @@ def require_goals(env: Any) -> ComputeReward:
         compute_reward = env.parameter("compute_reward")
     if not callable(compute_reward):
         raise TypeError(
-            f"hindsight needs an environment with compute_reward(achieved_goal, desired_goal, info), "
+            "hindsight needs an environment with compute_reward(achieved_goal, desired_goal, info), but "
             f"{type(env.unwrapped).__name__} has none."
         )
     return compute_reward
@@ -202,6 +202,6 @@ def require_goal_space(space: Any) -> None:
     names = sorted(getattr(space, "spaces", None) or ())
     if not {*Hindsight.NAMES} <= {*names}:
         raise TypeError(
-            f"hindsight needs a Dict space of {', '.join(Hindsight.NAMES)}, "
-            f"got a {type(space).__name__}{' of ' + ', '.join(map(str, names)) if names else ''}."
+            f"hindsight needs a Dict observation space with {', '.join(Hindsight.NAMES)}, got a "
+            f"{type(space).__name__}{' with ' + ', '.join(map(str, names)) if names else ''}."
         )

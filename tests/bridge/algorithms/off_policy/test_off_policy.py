@@ -209,7 +209,7 @@ def test_parameters_that_become_nan_are_an_error_and_those_from_before_are_kept(
     model = make().learn(24)
     before = state_of(model)
     model.learning_rate, model.lr_schedule = 1e38, lambda _: 1e38
-    with pytest.raises(ValueError, match=r"The update made \d+ of \d+ parameters of q_net NaN.*from before are kept"):
+    with pytest.raises(ValueError, match=r"The update made \d+ of \d+ parameters of q_net NaN.*were kept"):
         model.learn(96, reset_num_timesteps=False)
     after = state_of(model)
     assert_equal(
@@ -238,7 +238,7 @@ def test_a_run_whose_parameters_become_nan_changes_nothing_but_what_is_stored(mo
     monkeypatch.setattr("bridge.algorithms.common.off_policy_algorithm.run_steps", run_steps)
     model.learning_rate, model.lr_schedule = 1e38, lambda _: 1e38
     with pytest.raises(
-        ValueError, match=r"NaN.*So are the environments and all counts, but the replay buffer also holds"
+        ValueError, match=r"NaN.*The environments and all counters were kept .* but the replay buffer also holds"
     ):
         model.learn(96, reset_num_timesteps=False)
     arrays, counts, stored = before[-1]

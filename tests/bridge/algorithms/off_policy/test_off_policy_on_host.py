@@ -242,7 +242,7 @@ def test_a_buffer_of_somebody_elses_is_used_on_the_host_which_is_said_once(caplo
         model.learn(40).learn(40)
     assert (model.plan.chain, model.plan.updates) == (None, True)
     assert len(counts) == model._n_updates > 0
-    assert caplog.text.count("The replay buffer is a Own, not a bridge.ReplayBuffer.") == 1
+    assert caplog.text.count("The replay buffer is a Own, and only bridge.ReplayBuffer and its kind are compiled.") == 1
     with pytest.raises(bridge.NotCompilable, match="The replay buffer is a Own"):
         bridge.DQN("MlpPolicy", env, replay_buffer_class=Own, engine="xla", **SETTINGS).learn(8)
 
@@ -251,7 +251,7 @@ def test_hindsight_replay_learns_what_sb3s_learns():
     kwargs = {"replay_buffer_class": stable_baselines3.HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
     ours, stock = make_pair("DQN", observation="goal", policy="MultiInputPolicy", **kwargs)
     assert type(ours.replay_buffer) is bridge.HerReplayBuffer
-    assert str(ours.plan) == "collecting: acting compiled, environments stepped from the host\nupdating: compiled"
+    assert str(ours.plan) == "collecting: acting compiled, environments stepped on the host\nupdating: compiled"
     assert_same(ours, stock, total=40, tolerance=1e-3)
 
 
@@ -387,7 +387,7 @@ def test_nan_in_an_update_on_the_host_is_an_error_and_those_from_before_are_kept
     model = make().learn(20)
     before = state_of(model, with_store=False)
     model.replay_buffer.rewards[:] = np.nan
-    with pytest.raises(ValueError, match=r"parameters of q_net NaN.*from before are kept"):
+    with pytest.raises(ValueError, match=r"parameters of q_net NaN.*from before the update were kept"):
         model.learn(20, reset_num_timesteps=False)
     for name, value in model.policy.state_dict().items():
         np.testing.assert_array_equal(value, before[name], name)

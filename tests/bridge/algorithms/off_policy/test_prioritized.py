@@ -173,7 +173,7 @@ def test_errors_of_several_steps_are_priorities_too(n_steps):
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
 def test_updates_that_are_sb3s_refuse_a_prioritised_buffer_at_once(name):
     model = make(name, engine="torch", **BUFFER)
-    with pytest.raises(NotCompilable, match="A PrioritizedReplayBuffer needs compiled updates"):
+    with pytest.raises(NotCompilable, match="A PrioritizedReplayBuffer requires compiled updates"):
         model.learn(40)
     assert model.num_timesteps == 0
 

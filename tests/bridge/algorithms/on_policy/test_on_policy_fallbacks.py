@@ -41,12 +41,12 @@ class OwnWrapper(VecNormalize):
 DROPOUT = {"net_arch": [8], "features_extractor_class": DropoutExtractor}
 OPTIMIZER = {"net_arch": [8], "optimizer_class": torch.optim.Adagrad}
 COMPILED, SB3 = "compiled", "SB3's code"
-ACTING = "acting compiled, environments stepped from the host"
+ACTING = "acting compiled, environments stepped on the host"
 
 # How to make the model; by what it collects and updates; and a part of the reason.
 FALLBACKS = {
     "wrapper": (lambda **k: make(OwnWrapper(make_env()), **k), ACTING, COMPILED, "OwnWrapper"),
-    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own has a method forward"),
+    "policy": (lambda **k: bridge.PPO(Own, make_env(), **SETTINGS, **k), SB3, SB3, "Own overrides forward"),
     "dropout": (lambda **k: make(policy_kwargs=DROPOUT, **k), COMPILED, SB3, "Dropout"),
     "optimizer": (lambda **k: make(policy_kwargs=OPTIMIZER, **k), COMPILED, SB3, "Adagrad"),
     "buffer": (lambda **k: make(rollout_buffer_class=OwnBuffer, **k), SB3, SB3, "OwnBuffer"),

@@ -217,7 +217,9 @@ def test_of_one_observation_the_start_may_be_a_bool(begins):
 def test_what_one_environment_remembers_is_not_what_two_do():
     model, observation = make(jax_env()), np.zeros(4, np.float32)
     _, state = model.predict(observation)
-    with pytest.raises(ValueError, match="state must be of the 2 environments of the observations, got 1"):
+    with pytest.raises(
+        ValueError, match="state must have one entry for each of the 2 environments in observation, got 1"
+    ):
         model.predict(torch.zeros((2, 4)), state, [True, False])
 
 
@@ -246,6 +248,6 @@ def test_a_memory_of_another_kind_is_left_to_sb3_contrib():
         policy_kwargs=SMALL | {"n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}},
         **SETTINGS,
     )
-    assert "no translation to JAX of an LSTM with dropout" in str(model.plan)
+    assert "An LSTM with dropout cannot be translated" in str(model.plan)
     model.learn(ROLLOUT)
     assert model._n_updates == SETTINGS["n_epochs"]

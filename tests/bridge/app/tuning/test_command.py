@@ -65,7 +65,10 @@ def test_train_takes_the_best_config(out):
 
 def test_resume_goes_on_to_more_trials(out, capsys):
     cli.main(["tune", "--resume", str(out), "--trials", "3"])
-    assert f"To train the best: jaxenvs train --config {out / 'best.json'}" in capsys.readouterr().out
+    assert (
+        f"To train with the best hyper-parameters: jaxenvs train --config {out / 'best.json'}"
+        in capsys.readouterr().out
+    )
     assert [trial.state for trial in study_of(out).trials] == [TrialState.COMPLETE] * 3
 
 
@@ -82,7 +85,7 @@ def test_ctrl_c_says_how_to_go_on(space, tmp_path, capfd, monkeypatch):
         cli.main(["tune", "ppo", "CartPole-v1", "--trials", "9", *TINY, "--space", str(space), "--out", str(out)])
     assert exit_info.value.code == 130
     said = capfd.readouterr().err
-    assert f"To go on: jaxenvs tune --resume {out}" in said
+    assert f"To resume: jaxenvs tune --resume {out}" in said
     assert "Traceback" not in said
     assert (out / "best.json").exists()
     assert [trial.state.name for trial in study_of(out).trials] == ["COMPLETE", "FAIL", "WAITING"]
@@ -90,12 +93,12 @@ def test_ctrl_c_says_how_to_go_on(space, tmp_path, capfd, monkeypatch):
 
 def test_mistakes_end_in_a_line(out, space, tmp_path, capsys):
     folder = str(out)
-    assert "only --trials can be given too" in error_of(capsys, "tune", "ppo", "CartPole-v1", "--resume", folder)
+    assert "only --trials can be given with it" in error_of(capsys, "tune", "ppo", "CartPole-v1", "--resume", folder)
     assert "Cannot read" in error_of(capsys, "tune", "--resume", str(tmp_path))
-    assert "Say what to tune on what" in error_of(capsys, "tune")
+    assert "An algorithm and an environment are missing: jaxenvs tune" in error_of(capsys, "tune")
     asked = ["tune", "ppo", "CartPole-v1", *TINY, "--out"]
     assert "has trials with other settings: space was" in error_of(capsys, *asked, folder)
-    assert "has the study CartPole-v1-ppo of sqlite" in error_of(capsys, *asked, folder, "--study-name", "other")
+    assert "belongs to the study CartPole-v1-ppo in sqlite" in error_of(capsys, *asked, folder, "--study-name", "other")
     other = str(tmp_path / "other")
     storage = ["--storage", f"sqlite:///{out}/study.db", "--space", str(space)]
     assert "has trials with other settings: n_evaluations was 2 and is 3" in error_of(

@@ -67,5 +67,5 @@ def test_a_space_of_ones_own_has_choices_ranges_and_distributions_of_optuna():
 
 @pytest.mark.parametrize("among", [3, {"low": 1}, {"low": 2, "high": 1}, {"low": 1, "high": 2, "lag": True}, []])
 def test_what_is_neither_choices_nor_a_range_is_refused(among):
-    with pytest.raises(UserError, match=r"gamma of a space must be choices or a range, as .*, got"):
+    with pytest.raises(UserError, match=r"gamma in a space must be choices or a range, such as .*, got"):
         distributions({"gamma": among})

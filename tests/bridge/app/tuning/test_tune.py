@@ -166,7 +166,7 @@ def test_plots_are_drawn_whatever_the_values(tmp_path):
     [
         (UserError, "No algorithm 'pp0'", {"algorithm": "pp0"}),
         (UserError, "ppo has no hyper-parameter 'gama'", {"space": {"gama": [0.9]}}),
-        (UserError, "all are given", {"hyperparameters": {"gamma": 0.9}, "space": {"one_minus_gamma": [0.1]}}),
+        (UserError, "all of them are given", {"hyperparameters": {"gamma": 0.9}, "space": {"one_minus_gamma": [0.1]}}),
         (ValueError, "study must have the direction maximize, got MINIMIZE", {"study": optuna.create_study()}),
         (TypeError, "study must be an optuna.Study", {"study": "study"}),
         (ValueError, "n_trials must be a positive int, got 0", {"n_trials": 0}),

@@ -111,12 +111,12 @@ def test_a_model_is_found_in(holder, model):
 
 def test_a_model_is_found_in_a_library_s_class(model, monkeypatch):
     monkeypatch.setattr(gymnasium.Env, "the_model", model, raising=False)
-    assert "leads to a SAC" in why_reached(model.env, model)
+    assert "references a SAC" in why_reached(model.env, model)
 
 
 def test_a_model_is_found_through_a_method_put_into_a_library_s_wrapper(model, monkeypatch):
     monkeypatch.setattr(gymnasium.Wrapper, "extra", lambda self: model, raising=False)
-    assert "leads to a SAC" in why_reached(model.env, model)
+    assert "references a SAC" in why_reached(model.env, model)
 
 
 PACKAGE = {
@@ -152,7 +152,7 @@ def test_a_model_is_found_in_a_module_that_is_imported_by_its_place(is_installed
         model = make(game.Game())
         assert why_reached(model.env, model) is None
         holder.model = model
-        assert "leads to a SAC" in why_reached(model.env, model)
+        assert "references a SAC" in why_reached(model.env, model)
     finally:
         model_references.is_installed.cache_clear()
         for name in [name for name in sys.modules if name.startswith("somebodys_game")]:
@@ -164,7 +164,7 @@ def test_environments_in_other_processes_are_elsewhere_unless_somebody_put_a_met
     try:
         assert why_reached(env, model) is None
         env.step_wait = lambda: model
-        assert "leads to a SAC" in why_reached(env, model)
+        assert "references a SAC" in why_reached(env, model)
     finally:
         del env.step_wait
         env.close()

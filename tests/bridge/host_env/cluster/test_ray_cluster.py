@@ -84,7 +84,7 @@ def test_a_node_that_is_gone_is_named(cluster, second):
     venv = RayVecEnv([Counting] * 4, 2, num_cpus=1, actor_options=SPREAD)
     venv.reset()
     cluster.remove_node(second)
-    with pytest.raises(WorkerDied, match=r"The actor of lanes \d to \d died: .* node"):
+    with pytest.raises(WorkerDied, match=r"The actor of environments \d to \d died: .* node"):
         venv.step(np.zeros(4, int))
 
 
@@ -110,6 +110,6 @@ def test_a_training_goes_on_while_a_node_goes(cluster, second, caplog):
             512, callback=callback
         )
     assert venv.restarts == 1
-    assert caplog.text.count("is started again") == 1
+    assert caplog.text.count("is restarted") == 1
     assert len(set(venv.env_method("node"))) == 1
     venv.close()

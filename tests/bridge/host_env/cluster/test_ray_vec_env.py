@@ -72,7 +72,7 @@ def test_ray_starts_nothing_again_and_repeats_no_call(ray, start):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"actor_options": {"max_restarts": 3}}, ValueError, "actor_options may not have 'max_restarts', got"),
+        ({"actor_options": {"max_restarts": 3}}, ValueError, "actor_options must not contain 'max_restarts', got"),
         ({"actor_options": [1]}, TypeError, "actor_options must be a dict"),
         ({"num_cpus": -1}, ValueError, "num_cpus must be a finite number, at least 0, got -1"),
         ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be a positive int, got 0"),
@@ -84,7 +84,7 @@ def test_arguments_that_are_none_are_named_before_ray_is_asked_for(arguments, er
 
 
 def test_without_ray_it_says_what_to_install():
-    message = r'backend="ray" needs Ray, and ray is not installed: pip install "jaxenvs\[ray\]"'
+    message = r'backend="ray" needs Ray, but ray is not installed: pip install "jaxenvs\[ray\]"'
     with mock.patch.dict(sys.modules, ray=None), pytest.raises(ImportError, match=message):
         make_vec_env(Counting, 2, backend="ray")
 
@@ -107,9 +107,7 @@ def test_make_vec_env_makes_one_and_joins_a_cluster_once(ray):
 def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut_down(ray, start, tmp_path):
     venv = start()
     venv.set_attr("closed_file", tmp_path / "closed")
-    with pytest.raises(
-        WorkerError, match=r"(?s)environment of lane 1 raised.*ArithmeticError: the pole broke"
-    ) as error:
+    with pytest.raises(WorkerError, match=r"(?s)Environment 1 raised.*ArithmeticError: the pole broke") as error:
         venv.step(np.array([0, RAISE, 0]))
     assert error.value.lanes == [1]
     assert all(actor.process.poll() is not None for actor in ray.actors)
@@ -120,7 +118,9 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
 
 def test_an_actor_that_dies_is_named_with_what_ray_says_and_all_are_shut_down(ray, start):
     venv = start()
-    with pytest.raises(WorkerDied, match=r"The actor of lanes 0 to 1 died: Its process \d+ has died\.$") as error:
+    with pytest.raises(
+        WorkerDied, match=r"The actor of environments 0 to 1 died: Its process \d+ has died\.$"
+    ) as error:
         venv.step(np.array([0, SIGKILL, 0]))
     assert (error.value.lanes, error.value.exit_code) == ([0, 1], None)
     assert all(actor.process.poll() is not None for actor in ray.actors)
@@ -129,7 +129,9 @@ def test_an_actor_that_dies_is_named_with_what_ray_says_and_all_are_shut_down(ra
 def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_actor_killed(ray, start):
     venv = start(step_timeout=0.3)
     venv.step(np.zeros(3, int))
-    with pytest.raises(WorkerDied, match=r"The actor of lane 2 did not end its step within step_timeout = 0.3 s"):
+    with pytest.raises(
+        WorkerDied, match=r"The actor of environment 2 did not finish its step within step_timeout = 0.3 s"
+    ):
         venv.step(np.array([0, 0, HANG]))
     assert all(actor.process.poll() is not None for actor in ray.actors)
 
@@ -148,8 +150,8 @@ def test_an_actor_that_is_started_again_truncates_its_lanes_and_no_others(ray, s
         assert infos[lane]["episode"]["l"] == 2
     np.testing.assert_array_equal(after[:, 1], [0, 0, 2])
     assert (venv.restarts, len(ray.actors)) == (1, 3)
-    assert "The actor of lanes 0 to 1 d" in caplog.text
-    assert "started again, with new episodes (restart 1)" in caplog.text
+    assert "The actor of environments 0 to 1 d" in caplog.text
+    assert "restarted with new episodes (restart 1)" in caplog.text
     later, _, dones, _ = venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
     assert not dones.any()
@@ -174,8 +176,8 @@ def test_an_actor_that_finds_no_place_is_told_of(monkeypatch, caplog, ray):
     monkeypatch.setattr(worker_actor, "SECONDS_UNTIL_TOLD", 0.1)
     with caplog.at_level(logging.WARNING, "bridge"):
         ray_stand_in.make([slow], ray=ray)
-    assert "The actor of lane 0 has not begun after 0.1 s" in caplog.text
-    assert "no node has what it needs free: {'num_cpus': 1" in caplog.text
+    assert "The actor of environment 0 has not started after 0.1 s" in caplog.text
+    assert "no node has the free resources that it needs: {'num_cpus': 1" in caplog.text
 
 
 def test_a_step_wait_that_was_interrupted_can_be_called_again(ray, start, monkeypatch):

@@ -39,7 +39,7 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
     venv = start()
     venv.set_attr("closed_file", tmp_path / "closed")
     pids = [process.pid for process in venv.processes]
-    with pytest.raises(WorkerError, match="environment of lane 1 raised") as error:
+    with pytest.raises(WorkerError, match="Environment 1 raised") as error:
         venv.step(np.array([0, RAISE, 0]))
     assert 'raise ArithmeticError("the pole broke")' in str(error.value)
     assert "ArithmeticError: the pole broke\n" in str(error.value)
@@ -51,7 +51,7 @@ def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut
 
 
 def test_an_environment_that_cannot_be_made_is_named():
-    with pytest.raises(WorkerError, match=r"(?s)environment of lane 2 raised.*KeyError: 'sound'"):
+    with pytest.raises(WorkerError, match=r"(?s)Environment 2 raised.*KeyError: 'sound'"):
         ProcessVecEnv([Counting, Counting, functools.partial(Counting, kind="sound")], envs_per_process=2)
 
 
@@ -63,7 +63,7 @@ def test_a_system_that_is_not_posix_is_named(monkeypatch):
 
 def test_a_method_that_raises_shuts_nothing_down(start):
     venv = start()
-    with pytest.raises(WorkerError, match=r"(?s)lane 0 raised.*TypeError"):
+    with pytest.raises(WorkerError, match=r"(?s)Environment 0 raised.*TypeError"):
         venv.env_method("add", "text")
     assert venv.env_method("add", 1) == [1, 1, 1]
 
@@ -80,7 +80,7 @@ def test_a_worker_that_dies_is_named_with_its_exit_code_at_once(start, fault, ex
     venv = start()
     pids = [process.pid for process in venv.processes]
     begun = time.monotonic()
-    with pytest.raises(WorkerDied, match=f"The process of lanes 0 to 1 {how}") as error:
+    with pytest.raises(WorkerDied, match=f"The process of environments 0 to 1 {how}") as error:
         venv.step(np.array([0, fault, 0]))
     assert time.monotonic() - begun < 5
     assert (error.value.lanes, error.value.exit_code) == ([0, 1], exit_code)
@@ -91,7 +91,7 @@ def test_a_worker_that_dies_between_steps_is_named_by_whatever_comes_next(start)
     for use in (ProcessVecEnv.reset, lambda venv: venv.get_attr("count")):
         venv = start()
         os.kill(venv.processes[1].pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="The process of lane 2 was killed by SIGKILL"):
+        with pytest.raises(WorkerDied, match="The process of environment 2 was killed by SIGKILL"):
             use(venv)
         assert not venv.processes
 
@@ -99,7 +99,7 @@ def test_a_worker_that_dies_between_steps_is_named_by_whatever_comes_next(start)
 def test_a_death_is_seen_and_nothing_left_even_if_the_environment_started_processes_that_hold_its_files(start):
     venv = start()
     pids = venv.env_method("leave_a_process", indices=0)[0]
-    with pytest.raises(WorkerDied, match="lanes 0 to 1 was killed"):
+    with pytest.raises(WorkerDied, match="environments 0 to 1 was killed"):
         venv.step(np.array([SIGKILL, 0, 0]))
     assert not wait_until_gone(pids)
 
@@ -108,7 +108,9 @@ def test_a_step_that_takes_longer_than_step_timeout_is_named(start):
     venv = start(step_timeout=0.2)
     pids = [process.pid for process in venv.processes]
     venv.step(np.zeros(3, int))
-    with pytest.raises(WorkerDied, match=r"The process of lane 2 did not end its step within step_timeout = 0.2 s"):
+    with pytest.raises(
+        WorkerDied, match=r"The process of environment 2 did not finish its step within step_timeout = 0.2 s"
+    ):
         venv.step(np.array([0, 0, HANG]))
     assert not wait_until_gone(pids)
 
@@ -133,8 +135,8 @@ def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(start,
     np.testing.assert_array_equal(after[:, 1], [0, 0, 3])
     assert (after[:2, 0] != before[:2, 0]).all()
     assert venv.restarts == 1
-    assert "The process of lanes 0 to 1 " in caplog.text
-    assert "started again, with new episodes (restart 1)" in caplog.text
+    assert "The process of environments 0 to 1 " in caplog.text
+    assert "restarted with new episodes (restart 1)" in caplog.text
     later, _, dones, _ = venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
     assert not dones.any()
@@ -145,7 +147,7 @@ def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(sta
     before = venv.step(np.ones(3, int))[0]
     for _ in range(2):
         os.kill(venv.processes[1].pid, signal.SIGKILL)
-        assert venv.get_attr("count") == [1, 1, 0]  # it is started again here
+        assert venv.get_attr("count") == [1, 1, 0]  # it is restarted here
     after, _, dones, infos = venv.step(np.ones(3, int))
     assert dones.tolist() == [False, False, True]
     np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
@@ -181,7 +183,7 @@ def test_a_worker_that_hangs_whenever_it_is_started_is_given_up(tmp_path, monkey
     venv = ProcessVecEnv([make], on_worker_death="restart", step_timeout=0.2)
     venv.reset()
     (tmp_path / "taken").touch()
-    with pytest.raises(WorkerDied, match=r"The process of lane 0 did not begin again within 0.5 s"):
+    with pytest.raises(WorkerDied, match=r"The process of environment 0 did not restart within 0.5 s"):
         venv.step(np.array([HANG]))
     assert venv.restarts == 1
     assert not venv.processes
@@ -193,7 +195,7 @@ def test_with_a_step_timeout_a_reset_that_hangs_is_named(monkeypatch):
             time.sleep(60)
 
     monkeypatch.setattr(worker_vec_env, "SECONDS_TO_BEGIN", 0.5)
-    with pytest.raises(WorkerDied, match=r"The process of lane 0 did not end its reset within 0.5 s"):
+    with pytest.raises(WorkerDied, match=r"The process of environment 0 did not finish its reset within 0.5 s"):
         ProcessVecEnv([HangsInReset], step_timeout=0.2).reset()
 
 
@@ -280,7 +282,7 @@ def test_a_worker_that_dies_whenever_it_is_started_is_given_up(tmp_path):
     venv = ProcessVecEnv([make], on_worker_death="restart")
     venv.reset()
     (tmp_path / "broken").touch()
-    with pytest.raises(WorkerDied, match=r"lane 0 ended \(exit code 5\)"):
+    with pytest.raises(WorkerDied, match=r"environment 0 ended \(exit code 5\)"):
         venv.step(np.array([SIGKILL]))
     assert not venv.processes
 
@@ -336,5 +338,5 @@ def test_training_goes_on_while_random_workers_are_killed(kills, caplog):
         model.learn(10_000_000, callback=callback)
     killer.join()
     assert venv.restarts == kills
-    assert caplog.text.count("is started again") == kills
+    assert caplog.text.count("is restarted") == kills
     venv.close()

@@ -101,7 +101,7 @@ def changed(change, **settings):
 
 
 REFUSALS = {
-    "own method": (lambda: make(cls=OwnForward), "OwnForward has a method predict_values"),
+    "own method": (lambda: make(cls=OwnForward), "OwnForward overrides predict_values"),
     "own mlp": (lambda: make(cls=OwnMlp), "must be SB3's MlpExtractor, got a OwnMlpExtractor"),
     "batch norm": (
         lambda: extractor(network_of(nn.BatchNorm1d(6))),
@@ -115,37 +115,37 @@ REFUSALS = {
     "unknown function": (lambda: extractor(forward_of(lambda self, x: self.linear(x).cumsum(1))), r"cumsum\(\)"),
     "unknown argument": (
         lambda: extractor(forward_of(lambda self, x: self.linear(torch.sub(x, x, alpha=2)))),
-        "no translation to JAX: .*sub",
+        "cannot be translated to JAX: .*sub",
     ),
     "implicit dimension": (
         lambda: extractor(forward_of(lambda self, x: F.softmax(self.linear(x)))),
-        "no translation to JAX: 'NoneType'",
+        "cannot be translated to JAX: 'NoneType'",
     ),
-    "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is no parameter"),
-    "number of a buffer": (tempered, "read a number from a tensor"),
+    "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is not a parameter"),
+    "number of a buffer": (tempered, "reads a number from a tensor"),
     "sets attribute": (
         lambda: extractor(forward_of(remember)),
-        r"features_extractor \(Custom\) sets its attribute 'seen'",
+        r"features_extractor \(Custom\) sets the attribute 'seen'",
     ),
     "overwrites": (lambda: extractor(forward_of(overwrite)), "in-place relu overwrites a tensor"),
     "always drops": (lambda: extractor(forward_of(lambda self, x: F.dropout(self.linear(x)))), "even in evaluation"),
     "hook": (
         changed(lambda policy: policy.value_net.register_forward_hook(lambda *_: None)),
-        r"value_net \(Linear\) has hooks",
+        r"value_net \(Linear\) has (forward|backward) hooks",
     ),
     "mixes rows": (
         lambda: extractor(forward_of(lambda self, x: self.linear(x - x.mean(0)))),
-        "other results for two rows of a batch together",
+        "other results for two rows in one batch",
     ),
     "asks what it gets": (
         lambda: extractor(forward_of(lambda self, x: self.linear(x) if isinstance(x, torch.Tensor) else x)),
-        "something else with tensors",
+        "something else when they are traced",
     ),
-    "may come to mix rows": (lambda: extractor(Gated), "other results for two rows of a batch together"),
+    "may come to mix rows": (lambda: extractor(Gated), "other results for two rows in one batch"),
     "counts its calls": (lambda: counting(), r"features_extractor \(Custom\) changes its buffers"),
     "put-in forward": (
         changed(lambda policy: setattr(policy.value_net, "forward", torch.relu)),
-        r"value_net \(Linear\) has hooks or a forward",
+        r"value_net \(Linear\) has forward hooks or a replaced forward",
     ),
     "mixed dtypes": (changed(lambda policy: policy.value_net.double()), r"got \['torch.float32', 'torch.float64'\]"),
     "float64": (changed(lambda policy: policy.double()), r"got \['torch.float64'\]"),
@@ -153,7 +153,7 @@ REFUSALS = {
         changed(lambda policy: setattr(policy, "action_dist", policies.make_proba_distribution(spaces.Discrete(2)))),
         "CategoricalDistribution over Box",
     ),
-    "observations from 1": (lambda: make(spaces.Discrete(3, start=1)), "observations of Discrete"),
+    "observations from 1": (lambda: make(spaces.Discrete(3, start=1)), "Observations of Discrete"),
     "actions from 1": (lambda: make(action=spaces.Discrete(3, start=1)), "start at 0"),
 }
 
@@ -181,7 +181,7 @@ def test_a_refusal_leaves_everything_as_it_was(kind):
 def test_refuses_hooks_of_all_modules():
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
-        with pytest.raises(NotCompilable, match="hooks for the forward pass of all"):
+        with pytest.raises(NotCompilable, match="Forward hooks are registered for all"):
             export_policy(make())
     finally:
         handle.remove()
@@ -207,13 +207,16 @@ def regroup(policy):
 
 # What becomes of a policy, and why it cannot be trained; but it can act.
 UNTRAINABLE = {
-    "own method": (lambda: make(cls=OwnEvaluation), "OwnEvaluation has a method evaluate_actions"),
+    "own method": (lambda: make(cls=OwnEvaluation), "OwnEvaluation overrides evaluate_actions"),
     "unused parameter": (
         lambda: extractor(forward_of(lambda self, x: x)),
-        r"features_extractor\.linear\.weight has no part",
+        r"the parameter features_extractor\.linear\.weight",
     ),
-    "unused result": (lambda: extractor(forward_of(ignored)), r"features_extractor\.linear\.weight has no part"),
-    "no gradient": (lambda: extractor(forward_of(without_gradient)), r"features_extractor\.linear\.weight has no part"),
+    "unused result": (lambda: extractor(forward_of(ignored)), r"the parameter features_extractor\.linear\.weight"),
+    "no gradient": (
+        lambda: extractor(forward_of(without_gradient)),
+        r"the parameter features_extractor\.linear\.weight",
+    ),
     "frozen": (changed(lambda policy: policy.log_std.requires_grad_(False)), "log_std is frozen"),
     "hook of a gradient": (
         changed(lambda policy: policy.log_std.register_hook(lambda _: None)),
@@ -221,7 +224,7 @@ UNTRAINABLE = {
     ),
     "hook of the backward pass": (
         changed(lambda policy: policy.value_net.register_full_backward_hook(lambda *_: None)),
-        r"value_net \(Linear\) has hooks",
+        r"value_net \(Linear\) has (forward|backward) hooks",
     ),
     "partial optimizer": (
         changed(lambda policy: setattr(policy, "optimizer", torch.optim.Adam([policy.log_std]))),

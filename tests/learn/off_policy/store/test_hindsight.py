@@ -36,7 +36,7 @@ def test_what_hindsight_cannot_go_with_is_refused():
         training(hindsight="future").init(key)
     env = jaxenvs.make("CartPole-v1")
     policy = learn.DQNPolicy.of(env, (8,))
-    with pytest.raises(TypeError, match=r"compute_reward\(achieved_goal, desired_goal, info\), CartPole has none"):
+    with pytest.raises(TypeError, match=r"compute_reward\(achieved_goal, desired_goal, info\), but CartPole has none"):
         learn.Training(jaxenvs.VectorEnv(env, 2), policy, learn.DQN(hindsight=learn.Hindsight()), 100).init(key)
 
 
