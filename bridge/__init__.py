@@ -135,7 +135,7 @@ _MODULES = {
     "to_torch": "bridge.dlpack",
     "train_seeds": "bridge.seeds",
 }
-# What stands above this room, and needs Optuna.
+# A module of a higher layer, which needs Optuna.
 TUNE = "bridge.app.tuning.study"
 
 
@@ -158,13 +158,13 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    remember_packages("stable_baselines3", "bridge")  # before anybody can replace their methods
+    remember_packages("stable_baselines3", "bridge")  # before user code can replace their methods
     globals()[name] = value
     return value
 
 
 def _contrib() -> dict[str, Any]:
-    """The rows of sb3-contrib's algorithms, whose classes are imported at their first use."""
+    """Return the rows of sb3-contrib's algorithms, whose classes are imported at their first use."""
     specs = importlib.import_module("bridge.algorithms.specs")
     return {name: spec for name, spec in specs.SPECS.items() if spec.library == specs.CONTRIB}
 

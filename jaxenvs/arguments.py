@@ -264,7 +264,7 @@ def no_parameter(owner: str, name: str, names: Iterable[str]) -> str:
 
 
 def explain_calls(cls: Any) -> None:
-    """Make `reset` and `step` of an environment say how they are called when somebody calls them as in Gymnasium.
+    """Make `reset` and `step` of an environment say how to call them, if code calls them as in Gymnasium.
 
     Args:
       cls: the class, changed in place. Inherited methods that explain their calls already stay as they are, and so do
@@ -298,10 +298,10 @@ def _explained(method: Any, usage: str) -> Any:
 
 
 def replaceable(cls: Any) -> None:
-    """Give a frozen dataclass a method `replace`, and let it tell of that whoever assigns to a field.
+    """Give a frozen dataclass a method `replace`, which the error of an assignment to a field then names.
 
     Args:
-      cls: changed in place. A `replace` of its own stays.
+      cls: changed in place. It keeps a `replace` that it has already.
     """
     if not hasattr(cls, "replace"):
         cls.replace = dataclasses.replace

@@ -39,7 +39,7 @@ def _flush(path: Path) -> None:
     file: IO[bytes]
     try:
         file = open(path, "r+b")  # noqa: SIM115  Windows flushes no file that is open for reading alone
-    except PermissionError:  # it has the mode of a file that nobody may write
+    except PermissionError:  # the file replaces a read-only one, and has its mode
         file = open(path, "rb")  # noqa: SIM115
     with file:
         os.fsync(file.fileno())

@@ -97,8 +97,8 @@ class Episodes:
         Args:
           lanes: the indices of the environments whose episode ended.
           terminated: bools of the step, for all environments.
-          whole: bool (len(lanes),), False where a life of an Atari game ended but the counted game continues. None is
-            all True.
+          whole: a bool for each of these environments, False where a life of an Atari game ended but the counted
+            game continues. None is all True.
         """
         told = None if whole is None else whole.nonzero()[0]
         counted = lanes if told is None else lanes[told]

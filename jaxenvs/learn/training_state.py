@@ -97,7 +97,7 @@ class RecentEpisodes:
 
 
 def mean_of(total: jax.Array, count: jax.Array) -> jax.Array:
-    """Return the mean of so many values from their sum; NaN if there are none, or 0 where JAX refuses NaN."""
+    """Return the mean of `count` values from their sum; NaN if there are none, or 0 where JAX refuses NaN."""
     none = 0.0 if setting("jax_debug_nans") else jnp.nan
     return jnp.where(count > 0, total / jnp.maximum(count, 1), none)
 

@@ -56,12 +56,12 @@ class Transitions:
 
 @struct
 class Replay:
-    """Store of the last `capacity` steps of `num_envs` environments. A slot (row, lane) is one step of one environment.
+    """Store of the last `capacity` steps of `num_envs` environments.
 
-    Observations are stored once: the observation after a slot is in the next row. The exceptions are the last
-    observation of an episode, which has a row in a separate ring, and the observations after the newest row, which are
-    in `last_observation`. If the ring of ends overwrites an observation that is still needed, all rows up to its row
-    are forgotten.
+    A slot, given by its row and its environment, is one step of one environment. Observations are stored once: the
+    observation after a slot is in the next row. The exceptions are the last observation of an episode, which has a row
+    in a separate ring, and the observations after the newest row, which are in `last_observation`. If the ring of ends
+    overwrites an observation that is still needed, all rows up to its row are forgotten.
 
     In a loop, the store is changed in place: an `add` costs the same whatever the capacity.
 
