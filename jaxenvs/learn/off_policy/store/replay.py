@@ -73,7 +73,7 @@ class Replay:
       tag: int32 (capacity, num_envs), the ages of slots and the ends of episodes: see `replay_tags`.
       last_observation: (num_envs, ...), the observations after the newest row.
       end_observation: (num_ends, ...), the last observations of episodes.
-      end_slot: int32 (num_ends,), the slot that each belongs to, row * num_envs + lane; -1 before the first.
+      end_slot: int32 (num_ends,), the slot that each belongs to, `row * num_envs + lane`; -1 before the first.
       num_ended: int32, the episodes that ended so far.
       position, size: int32, the row written next, and how many rows there are to sample from.
       episodes: the index of whole episodes, from which alone hindsight samples; None: all steps are sampled.
