@@ -8,7 +8,7 @@ import pytest
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.engine import compilation
+from bridge.engine import runtime
 from tests.environments import Counter
 
 FAULTS = """
@@ -51,9 +51,9 @@ def test_a_system_whose_libraries_are_not_glibc_keeps_its_own_memory(monkeypatch
     def refuse(name):  # as Windows does, of the library of a process
         raise TypeError("LoadLibrary() argument 1 must be str, not None")
 
-    monkeypatch.setattr(compilation.ctypes, "CDLL", refuse)
-    compilation.release_freed_memory()
-    compilation.keep_freed_memory.__wrapped__()
+    monkeypatch.setattr(runtime.ctypes, "CDLL", refuse)
+    runtime.release_freed_memory()
+    runtime.keep_freed_memory.__wrapped__()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's")
