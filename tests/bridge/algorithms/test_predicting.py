@@ -93,7 +93,7 @@ def test_tensors_give_tensors_and_jax_arrays_jax_arrays(observation, action, tra
 
 
 def test_a_tensor_of_another_shape_is_named():
-    with pytest.raises(ValueError, match=r"must have the shape \(3,\), or .*, got \(4,\)"):
+    with pytest.raises(ValueError, match=r"must have the shape \(3,\) or .*, got \(4,\)"):
         make(sampled()).predict(torch.zeros(4))
 
 
