@@ -18,7 +18,7 @@ TIMES = ("time/fps", "time/time_elapsed")
 # PPO's loss of actions that are certain is the mean of normalised advantages, 0. Where these are all the same, rounding
 # is what is left of them to normalise, and any number up to 1 comes of it; which is in the sum of all losses too.
 MEAN_ADVANTAGE, LOSS = "train/policy_gradient_loss", "train/loss"
-# Where all returns are the same but for rounding, so is what is divided by their variance.
+# Divided by the variance of returns, which is rounding where they are equal: with episodes of one step they are.
 EXPLAINED = "train/explained_variance"
 # The ends of the names of running statistics.
 STATISTICS = ("ra_mean", "ra_var")
@@ -237,7 +237,7 @@ def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
     def seen(name: str, value: Any) -> Any:
         if name in TIMES or (name == LOSS and setting.algorithm in PPOS):
             return None
-        if name == EXPLAINED and not value > -100:
+        if name == EXPLAINED and (setting.length == 1 or not value > -100):
             return None
         if name == MEAN_ADVANTAGE and setting.algorithm in PPOS and setting.exact:
             return bool(abs(value) <= 1)
