@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bridge.libraries import is_library
+from bridge.libraries import is_library, root_of
 
 # The attributes of each remembered class, as they were when bridge was imported.
 _ATTRIBUTES: dict[type, dict[str, Any]] = {}
@@ -97,11 +97,14 @@ def _is_method(value: object) -> bool:
 
 def _is_foreign(value: object) -> bool:
     """Return whether a method comes from a package that is neither a library nor part of the project."""
-    for each in (getattr(value, "__func__", None), getattr(value, "fget", None), value):
+    holders = [getattr(value, name, None) for name in ("__func__", "fget", "func", "__wrapped__")]
+    for each in (*holders, value):
         namespace = getattr(each, "__globals__", None)
         if isinstance(namespace, dict) and isinstance(name := namespace.get("__name__"), str):
             return not (name.startswith("namedtuple_") or is_library(name.partition(".")[0]))
-    return False
+    # Only Python functions have globals. The class of anything else shows where it comes from.
+    kind = root_of(type(value))
+    return callable(value) and (kind == "unittest" or not is_library(kind))
 
 
 def _is_of(value: object, module: str) -> bool:

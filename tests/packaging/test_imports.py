@@ -121,6 +121,25 @@ def test_methods_replaced_right_after_import_bridge_are_noticed():
     assert result.stdout.strip() == "('forward',) ('train',) ('step_wait',) ()", result.stderr
 
 
+def test_methods_replaced_before_bridge_remembers_a_class_are_noticed():
+    # Modules that are imported by themselves, and stand-ins that are no functions.
+    result = python(
+        "import functools\n"
+        "from unittest.mock import Mock\n"
+        "from bridge.replay.data.replay_buffer import ReplayBuffer\n"
+        "from bridge.vec_env.jax_vec_env import JaxVecEnv\n"
+        "class Callable:\n    def __call__(self): pass\n"
+        "def mine(): pass\n"
+        "JaxVecEnv.step_wait, JaxVecEnv.reset = Mock(), Callable()\n"
+        "ReplayBuffer.sample = functools.partial(mine)\n"
+        "import bridge\n"
+        "bridge.PPO, bridge.JaxVecEnv, bridge.ReplayBuffer\n"
+        "from bridge.originals import replaced\n"
+        "print(sorted(replaced(JaxVecEnv)), replaced(ReplayBuffer), replaced(bridge.PPO), replaced(bridge.SAC))"
+    )
+    assert result.stdout.strip() == "['reset', 'step_wait'] ('sample',) () ()", result.stderr
+
+
 def test_without_optuna_bridge_works_but_for_tune_which_says_what_to_install():
     result = python(
         "import sys; sys.modules['optuna'] = None\nimport bridge\nprint('tune' in dir(bridge))\nbridge.tune"
