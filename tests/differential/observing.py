@@ -237,7 +237,7 @@ def row(values: dict[str, Any], setting: Setting) -> dict[str, Any]:
     def seen(name: str, value: Any) -> Any:
         if name in TIMES or (name == LOSS and setting.algorithm in PPOS):
             return None
-        if name == EXPLAINED and (setting.length == 1 or not value > -100):
+        if name == EXPLAINED and (setting.length == 1 or not value > -1000):
             return None
         if name == MEAN_ADVANTAGE and setting.algorithm in PPOS and setting.exact:
             return bool(abs(value) <= 1)
