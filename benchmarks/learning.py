@@ -1,8 +1,7 @@
 """Compare the returns that bridge and stock SB3 reach, with RL Baselines3 Zoo's hyperparameters and several seeds.
 
-    python -m benchmarks.learning [--table learning_contrib] [--tasks CartPole-v1 ...] [--seeds 10] [--quick]
+    python -m benchmarks.learning [--tasks "sac Pendulum-v1" ...] [--seeds 10] [--done] [--quick]
 
-It trains PPO, and with --table the off-policy algorithms and sb3-contrib's. Each table has a separate file of results.
 learning_tasks.py has the tasks. Each training is a separate process. Trainings that have ended are kept in
 runs/learning.jsonl, so an interrupted run continues where it was. Without that file, it starts anew. --done makes the
 table of what is there.
@@ -19,42 +18,48 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sb3_contrib
+import scipy.stats
 import stable_baselines3
 import torch
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 import bridge
 from benchmarks import common
-from benchmarks.learning_tasks import PPO, STOCK, TABLES, Table, Task
+from benchmarks.learning_tasks import GYMNASIUM, OURS, STOCK, TASKS, Task
 from bridge.algorithms.specs import ALGORITHMS
 from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.app.runs import action_noise
 from bridge.app.tuned import TUNED
 
-EVALUATIONS = 20  # in the course of a training
-LANES = 20
-EPISODES = {"during": 20, "after": 100}
+ENVS, EPISODES = 20, 100
 QUICK_TIMESTEPS = 1024
 RECORDS = Path(__file__).parent.parent / "runs" / "learning.jsonl"
 
 NOTES = [
-    "return: the mean of 100 deterministic episodes after the training, on new environments, with the statistics of "
-    "the training's VecNormalize and unnormalized rewards. The table has the median over the seeds, and the "
-    "interquartile range.",
-    f"threshold: the first of {EVALUATIONS} evaluations (20 deterministic episodes each) that reaches the target. Its "
-    "steps and CPU seconds are medians over the seeds, and empty if half of the seeds never reached it.",
-    "CPU seconds: the time that the process computed, which other load on the machine changes little. They cover the "
-    "training only, with compilation and without imports and evaluations, on one PyTorch thread.",
+    "All sides have the same hyperparameters, which are RL Baselines3 Zoo's (bridge/app/tuned.toml); "
+    "benchmarks/learning_tasks.py has those of MaskablePPO and of hindsight, for which the Zoo has none. bridge and "
+    f"stock SB3 train in JAX environments from bridge.make_vec_env, and {GYMNASIUM} in Gymnasium's.",
+    f"return: the mean of {EPISODES} deterministic episodes after the training, in new environments, with the "
+    "statistics of the training's VecNormalize and unnormalized rewards. IQM is the interquartile mean over the seeds.",
+    "difference: of the IQM from stock SB3's, with its 95 % bootstrap interval (20,000 resamples; Agarwal et al. 2021, "
+    "Deep Reinforcement Learning at the Edge of the Statistical Precipice).",
+    "verdict: equal if the interval lies within the margin, which is 5 % of the range between random actions and the "
+    "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
+    "the margin; else not shown. With three seeds or fewer, no interval is made.",
+    "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
+    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little.",
+    "without velocities: both velocities are 0, as in the Zoo's MaskVelocityWrapper. PPO has its settings for "
+    "CartPole-v1.",
+    "BitFlipping: an action flips one of 15 bits. The return is the share of episodes that succeed within 15 steps.",
 ]
 
 
@@ -62,94 +67,49 @@ NOTES = [
 class Run:
     """One training."""
 
-    env_id: str
+    name: str
     side: str
     seed: int
     total_timesteps: int
-    algorithm: str = "ppo"
 
     @property
-    def name(self) -> str:
-        """Of its task."""
-        return self.env_id if self.algorithm == "ppo" and self.env_id in PPO else f"{self.algorithm} {self.env_id}"
+    def algorithm(self) -> str:
+        return self.name.partition(" ")[0]
+
+    @property
+    def env_id(self) -> str:
+        return self.name.partition(" ")[2]
 
     @property
     def task(self) -> Task:
-        return next(table.tasks[self.name] for table in TABLES.values() if self.name in table.tasks)
+        return TASKS[self.name]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """A copy, because constructors write into them."""
+        """Return a copy of the task's settings, because constructors write into them."""
         found = self.task.settings
         return copy.deepcopy(dict(TUNED[self.algorithm][self.env_id] if found is None else found))
 
 
-class Evaluations(BaseCallback):
-    """Evaluates at regular intervals, between an update and the next rollout, with the clock of the training stopped.
-
-    Attributes:
-      curve: timesteps, CPU seconds of training and mean return, of every evaluation.
-    """
-
-    def __init__(self, evaluate: Callable[[], float], every: int) -> None:
-        super().__init__()
-        self.evaluate = evaluate
-        self.every = every
-        self.curve: list[tuple[int, float, float]] = []
-
-    def measure(self) -> None:
-        """Evaluate now."""
-        stopped = time.process_time()
-        timesteps = self.model.num_timesteps
-        self.curve.append((timesteps, stopped - self._began, self.evaluate()))
-        self._next = (timesteps // self.every + 1) * self.every
-        self._began += time.process_time() - stopped
-
-    def _on_training_start(self) -> None:
-        self._began, self._next = time.process_time(), self.every
-
-    def _on_rollout_start(self) -> None:
-        if self.model.num_timesteps >= self._next:
-            self.measure()
-
-    def _on_step(self) -> bool:
-        return True
-
-
-class EvaluationsAtSteps(Evaluations):
-    """Callback for an EveryNTimesteps, which announces its steps: compiled functions run until then."""
-
-    def _on_rollout_start(self) -> None:
-        pass
-
-    def _on_step(self) -> bool:
-        self.measure()
-        return True
-
-
 def train(run: Run) -> dict[str, Any]:
-    """Train and evaluate: the run's fields, the `curve` of Evaluations and the `mean_return` after the training."""
+    """Train and evaluate. Return the run's fields, the `mean_return` and the `cpu_seconds` of the training."""
     torch.set_num_threads(1)
     model = make_model(run)
-    during, after = (make_evaluation(run, offset) for offset in (1000, 2000))
-    above = run.task.success_above
-    is_off_policy, every = ALGORITHMS[run.algorithm].is_off_policy, max(1, run.total_timesteps // EVALUATIONS)
-    kind = EvaluationsAtSteps if is_off_policy else Evaluations
-    evaluations = kind(lambda: mean_return(model, during, EPISODES["during"], above), every)
-    model.learn(run.total_timesteps, callback=EveryNTimesteps(every, evaluations) if is_off_policy else evaluations)
-    evaluations.measure()
-    result = mean_return(model, after, EPISODES["after"], above)
-    return dataclasses.asdict(run) | {"curve": evaluations.curve, "mean_return": result}
+    began = time.process_time()
+    model.learn(run.total_timesteps)
+    seconds = time.process_time() - began
+    result = mean_return(model, make_evaluation(run), EPISODES, run.task.success_above)
+    return dataclasses.asdict(run) | {"mean_return": result, "cpu_seconds": seconds}
 
 
 def make_model(run: Run) -> BaseAlgorithm:
-    """The model with the Zoo's hyper-parameters and environments."""
+    """Create the model of a run with its hyperparameters and environments."""
     settings = run.settings
     n_envs, normalize = settings.pop("n_envs", 1), settings.pop("normalize", False)
     settings.pop("n_timesteps", None)
     settings |= {name: to_schedule(settings[name]) for name in SCHEDULED if name in settings}
-    env = run.task.make_env(run.env_id, n_envs, run.seed)
-    if not ALGORITHMS[run.algorithm].is_off_policy:
+    env = run.task.make_env(run.env_id, n_envs, run.seed, "serial" if run.side == GYMNASIUM else "jax")
+    if run.algorithm in ("ppo", "recurrent_ppo", "maskable_ppo"):
         # As SB3 cuts it, with a warning.
         settings["batch_size"] = min(settings.get("batch_size", 64), n_envs * settings["n_steps"])
     if "noise_type" in settings:
@@ -168,9 +128,9 @@ def make_model(run: Run) -> BaseAlgorithm:
     return model
 
 
-def make_evaluation(run: Run, offset: int) -> VecEnv:
-    """Create environments that no training has used."""
-    env = run.task.make_env(run.env_id, LANES, run.seed + offset)
+def make_evaluation(run: Run) -> VecEnv:
+    """Create environments that no training has used, the same for all sides."""
+    env = run.task.make_env(run.env_id, ENVS, run.seed + 2000)
     if normalize := run.settings.get("normalize"):
         arguments = {"norm_obs": True} if normalize is True else normalize
         env = VecNormalize(env, training=False, norm_reward=False, norm_obs=arguments["norm_obs"])
@@ -191,7 +151,7 @@ def mean_return(model: BaseAlgorithm, env: VecEnv, episodes: int, success_above:
 
 
 def read(records: Path) -> dict[Run, dict[str, Any]]:
-    """What is done."""
+    """Return the trainings that have ended."""
     if not records.exists():
         return {}
     found = map(json.loads, records.read_text().splitlines())
@@ -204,7 +164,7 @@ def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, 
     missing = [run for run in runs if run not in done]
     print(f"\n{len(runs) - len(missing)} of {len(runs)} trainings are done", flush=True)
     records.parent.mkdir(parents=True, exist_ok=True)
-    # A new process for every training, so that each compiles its programs. Before one imports PyTorch: one thread.
+    # A new process for every training, so that each compiles its functions. Before one imports PyTorch: one thread.
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
@@ -216,102 +176,100 @@ def train_all(runs: list[Run], records: Path, processes: int) -> list[dict[str, 
                 with records.open("a") as file:
                     file.write(json.dumps(record) + "\n")
                 what = f"{run.name}, {run.side}, seed {run.seed}"
-                print(f"{what}: {record['mean_return']:.2f} in {record['curve'][-1][1]:.1f} s", flush=True)
+                print(f"{what}: {record['mean_return']:.2f} in {record['cpu_seconds']:.1f} s", flush=True)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return [done[run] for run in runs]
 
 
-def summarize(env_id: str, side: str, records: list[dict[str, Any]], bar: float) -> dict[str, Any]:
-    """Return the table row of one side, over its seeds."""
-    returns = [record["mean_return"] for record in records]
-    low, median, high = np.quantile(returns, [0.25, 0.5, 0.75]).tolist()
-    firsts = [first_at(record["curve"], bar) for record in records]
-    steps, seconds = (statistics.median(values) for values in zip(*firsts, strict=True))
-    return {
-        "env": env_id,
-        "side": side,
-        "seeds": len(records),
-        "steps": f"{records[0]['total_timesteps']:,}",
-        "median_return": median,
-        "interquartile_range": high - low,
-        "worst_seed": min(returns),
-        "all_seeds": " ".join(f"{value:.3g}" for value in sorted(returns)),
-        "bar": bar,
-        "met": median >= bar,
-        "steps_to_threshold": None if steps == float("inf") else steps,
-        "cpu_seconds_to_threshold": None if seconds == float("inf") else seconds,
-        "cpu_seconds": statistics.median(record["curve"][-1][1] for record in records),
-    }
+def iqm(returns: Any, axis: int = -1) -> Any:
+    """Return the interquartile mean: the mean without the lowest and the highest quarter."""
+    return scipy.stats.trim_mean(returns, 0.25, axis=axis)
 
 
-def first_at(curve: list[tuple[int, float, float]], threshold: float) -> tuple[float, float]:
-    """Timesteps and seconds of the first evaluation that reached it; infinite if none did."""
-    reached = ((timesteps, seconds) for timesteps, seconds, value in curve if value >= threshold)
-    return next(reached, (float("inf"), float("inf")))
+def interval(ours: Sequence[float], stock: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the difference between two interquartile means."""
+    draws = np.random.default_rng(0)
+    means = [iqm(draws.choice(np.asarray(side), (20_000, len(side)))) for side in (ours, stock)]
+    low, high = np.quantile(means[0] - means[1], [0.025, 0.975]).tolist()
+    return low, high
+
+
+def verdict(low: float, high: float, margin: float) -> str:
+    """Say what an interval of differences shows; NOTES has the rules."""
+    if -margin <= low and high <= margin:
+        return "equal"
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    return "not worse" if low >= -margin else "not shown"
+
+
+def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the table row of a side, beside stock SB3's trainings."""
+    mine, theirs = ([record["mean_return"] for record in records] for records in (ours, stock))
+    row: dict[str, Any] = {"task": name, "side": side, "steps": f"{TASKS[name].timesteps:,}", "seeds": len(mine)}
+    row["stock's_seeds"] = len(theirs)
+    row |= {"IQM": float(iqm(mine)), "stock's_IQM": float(iqm(theirs)) if theirs else None}
+    row |= {"difference": None, "margin": TASKS[name].margin, "verdict": None}
+    if min(len(mine), len(theirs)) > 3:
+        low, high = interval(mine, theirs)
+        row["difference"] = f"{iqm(mine) - iqm(theirs):.3g} ({low:.3g} to {high:.3g})"
+        row["verdict"] = verdict(low, high, TASKS[name].margin)
+    for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
+        row[column] = statistics.median(record["cpu_seconds"] for record in records) if records else None
+    for column, returns in (("returns", mine), ("stock's_returns", theirs)):
+        row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
+    return row
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__)
-    parser.add_argument("--table", choices=TABLES, default="learning", help="which; default: PPO's")
-    tasks_help = "default: all of the table; quick: its first"
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help=tasks_help)
-    parser.add_argument("--seeds", type=int, help="of bridge; default 10; quick: 1")
-    parser.add_argument("--stock-seeds", type=int, help=f"of {STOCK}; default 10; quick: 1")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="default: all; quick: the first")
+    parser.add_argument("--sides", nargs="+", choices=(OURS, GYMNASIUM, STOCK), default=[OURS, GYMNASIUM, STOCK])
+    parser.add_argument("--seeds", type=int, help="at most so many a side; default: each task's; quick: 1")
     parser.add_argument("--processes", type=int, default=common.cores(), help="trainings at once; default: the cores")
     parser.add_argument("--done", action="store_true", help="train nothing: the table of what is done")
     parser.add_argument("--records", type=Path, help="default runs/learning.jsonl; quick: forgotten afterwards")
     options = parser.options(argv)
     quick = options.quick
-    table: Table = TABLES[options.table]
-    ours, names = table.ours, options.tasks or list(table.tasks)[: 1 if quick else None]
-    if not set(names) <= set(table.tasks):
-        parser.error(f"--tasks must be of {', '.join(table.tasks)}, got {', '.join(names)}.")
-    counts = {ours: options.seeds, STOCK: options.stock_seeds}
-    counts = {side: (1 if quick else 10) if count is None else count for side, count in counts.items()}
+    names = options.tasks or list(TASKS)[: 1 if quick else None]
+    if not set(names) <= set(TASKS):
+        parser.error(f"--tasks must be of {', '.join(TASKS)}, got {', '.join(names)}.")
+    most = options.seeds or (1 if quick else max(task.seeds for task in TASKS.values()))
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
 
     # Another number of steps is another run: quick ones do not stand for those of a full one.
     runs = []
-    for seed in range(max(counts.values())):
+    for seed in range(most):
         for name in names:
-            algorithm, _, env_id = name.partition(" ") if " " in name else ("ppo", "", name)
-            timesteps = QUICK_TIMESTEPS if quick else table.tasks[name].timesteps
-            runs += [Run(env_id, side, seed, timesteps, algorithm) for side in counts if seed < counts[side]]
+            task = TASKS[name]
+            timesteps = QUICK_TIMESTEPS if quick else task.timesteps
+            sides = [side for side in task.sides if side in options.sides and seed < task.seeds]
+            runs += [Run(name, side, seed, timesteps) for side in sides]
     if options.done:
         found = read(path)
         runs = [run for run in runs if run in found]
-
-    settings: dict[str, Any] = {"tasks": ", ".join(names), "processes": options.processes, "quick": quick}
-    settings |= {f"seeds of {side}": count for side, count in counts.items()}
-    report = common.Report(options.table, settings, [*table.notes, *NOTES])
+    report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
-    rows = []
-    for name in names:
-        of_side = {}
-        for side in counts:
-            mine = [record for run, record in zip(runs, records) if (run.name, run.side) == (name, side)]
-            if mine:
-                rows.append(summarize(name, side, mine, table.tasks[name].bar))
-                of_side[side] = [record["mean_return"] for record in mine]
-        if not quick and ours in of_side:
-            hold(report, table, name, of_side[ours], of_side.get(STOCK))
+
+    def of(name: str, side: str) -> list[dict[str, Any]]:
+        return [record for run, record in zip(runs, records) if (run.name, run.side) == (name, side)]
+
+    rows = [
+        summarize(name, side, mine, of(name, STOCK))
+        for name in names
+        for side in (OURS, GYMNASIUM)
+        if (mine := of(name, side))
+    ]
     report.add("learning", rows)
+    for row in rows:
+        if row["verdict"] and not quick:
+            what = f"{row['task']}, {row['side']}: the difference from stock SB3's return is {row['difference']}"
+            report.require(what, row["IQM"], "not worse", row["verdict"] in ("equal", "better", "not worse"))
     report.finish(options)
-
-
-def hold(report: common.Report, table: Table, name: str, ours: list[float], stock: list[float] | None) -> None:
-    """Compare our median with the target of a task, which may depend on stock SB3's returns."""
-    task, median = table.tasks[name], statistics.median(ours)
-    what = f"{name}, {task.timesteps:,} steps: median return of {len(ours)} seeds of {table.ours}"
-    if task.cannot:
-        report.require(what, median, f"< {task.bar:g}", median < task.bar)
-    elif task.absolute:
-        report.require(what, median, f">= {task.bar:g}", median >= task.bar)
-    elif stock:
-        least, which = float(np.quantile(stock, table.quantile)), "first quartile" if table.quantile else "worst seed"
-        report.require(what, median, f">= {least:.1f}, stock's {which}", median >= least)
 
 
 if __name__ == "__main__":
