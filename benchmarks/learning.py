@@ -56,7 +56,8 @@ NOTES = [
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
     "the margin; else not shown. With three seeds or fewer, no interval is made.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
-    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little.",
+    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little. Some of "
+    "stock SB3's returns, with three digits, are of an earlier run on another machine, whose seconds do not count.",
     "without velocities: both velocities are 0, as in the Zoo's MaskVelocityWrapper. PPO has its settings for "
     "CartPole-v1.",
     "BitFlipping: an action flips one of 15 bits. The return is the share of episodes that succeed within 15 steps.",
@@ -219,7 +220,8 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
         row["difference"] = f"{iqm(mine) - iqm(theirs):.3g} ({low:.3g} to {high:.3g})"
         row["verdict"] = verdict(low, high, TASKS[name].margin)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
-        row[column] = statistics.median(record["cpu_seconds"] for record in records) if records else None
+        seconds = [record["cpu_seconds"] for record in records if record["cpu_seconds"] is not None]
+        row[column] = statistics.median(seconds) if seconds else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
         row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
     return row

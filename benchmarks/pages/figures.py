@@ -43,16 +43,14 @@ def off_policy(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     return dict(found)
 
 
-def learning(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return CPU seconds of a whole training and the median return after it, by environment and side."""
-    found: defaultdict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for name, default in (("learning", "PPO "), ("learning_off_policy", "")):
-        for row in results.get(name, {"tables": {"learning": []}})["tables"]["learning"]:
-            env = row["env"] if default else " ".join([row["env"].split()[0].upper(), *row["env"].split()[1:]])
-            side = "bridge" if row["side"].startswith("bridge") else row["side"]
-            figures = {"seconds": _digits(row["cpu_seconds"]), "return": _digits(row["median_return"])}
-            found[f"{default}{env}"][side] = figures
-    return {env: sides for env, sides in found.items() if len(sides) > 1}
+def learning(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return CPU seconds of a whole training, by task and side, where both sides have them."""
+    found = {}
+    for row in results["learning"]["tables"]["learning"]:
+        if row["side"] == "bridge" and row["stock's_CPU_seconds"] is not None:
+            seconds = {"bridge": row["CPU_seconds"], "stock SB3": row["stock's_CPU_seconds"]}
+            found[row["task"]] = {side: _digits(value) for side, value in seconds.items()}
+    return found
 
 
 def stepping(results: dict[str, Any]) -> dict[str, dict[str, dict[int, float]]]:

@@ -142,14 +142,13 @@ def _off_policy(data: dict[str, dict[str, float]]) -> Any:
     return figure
 
 
-def _learning(data: dict[str, dict[str, dict[str, float]]]) -> Any:
+def _learning(data: dict[str, dict[str, float]]) -> Any:
     figure, (ax,) = _figure(0.9 + 0.36 * len(data))
     others = list(dict.fromkeys(side for sides in data.values() for side in sides))
     for index, sides in enumerate(data.values()):
-        seconds = [figures["seconds"] for figures in sides.values()]
-        ax.plot([min(seconds), max(seconds)], [-index, -index], color=GREY, linewidth=1, zorder=1)
+        ax.plot([min(sides.values()), max(sides.values())], [-index, -index], color=GREY, linewidth=1, zorder=1)
     for side in others:
-        points = [(sides[side]["seconds"], -index) for index, sides in enumerate(data.values()) if side in sides]
+        points = [(sides[side], -index) for index, sides in enumerate(data.values()) if side in sides]
         ax.scatter(*zip(*points), s=55, color=_colour(side, others), label=side, zorder=2)
     ax.set_xscale("log")
     ax.set_xticks([10, 30, 100, 300], ["10 s", "30 s", "100 s", "300 s"])

@@ -72,9 +72,11 @@ _OFF_POLICY = (
     "units take most of the time, as with SAC, the gain is smaller."
 )
 _LEARNING = (
-    "Both sides train agents of several seeds with the same settings and budget. Returns are medians over the seeds, "
-    "from deterministic episodes after the training. [Where others are ahead](#where-others-are-ahead) lists the tasks "
-    "on which SB3's return is better by more than the seeds differ."
+    "Both sides train agents of several seeds with the same settings and budget. The table has the interquartile mean "
+    "(IQM) of the returns over the seeds, and the difference from SB3's IQM with its 95 % bootstrap interval. The "
+    "verdict is `equal` if the interval lies within 5 % of the range between random actions and the best known agents, "
+    "`not worse` if it lies above the lower end of that range, and `not shown` if there are too few seeds to say. The "
+    "plot has the CPU time of a whole training."
 )
 _STEPPING = (
     "The upper plot has one call per step, with NumPy in and out, as SB3 steps a VecEnv. The lower plot has random "
@@ -104,26 +106,14 @@ def _where(results: dict[str, Any]) -> str:
 
 
 def _learnt_less(results: dict[str, Any]) -> str:
-    """Name the tasks on which SB3's median agent is better by more than the seeds of either side differ."""
-    found = []
-    for name in ("learning", "learning_off_policy", "learning_contrib"):
-        rows = {(row["env"], row["side"].split(".")[0]): row for row in results.get(name, _NONE)["tables"]["learning"]}
-        for (env, side), ours in rows.items():
-            other = rows.get((env, "stock SB3"))
-            if side != "bridge" or other is None:
-                continue
-            gap = other["median_return"] - ours["median_return"]
-            if gap > max(ours["interquartile_range"], other["interquartile_range"]) / 2:
-                found.append(f"{env} ({ours['median_return']:.4g}, SB3 {other['median_return']:.4g})")
+    """Name the tasks on which SB3's agents are better, by the intervals of the learning benchmark."""
+    rows = results["learning"]["tables"]["learning"]
+    found = [f"{row['task']} ({row['side']}: {row['difference']})" for row in rows if row["verdict"] == "worse"]
     return fill(
-        "The median agent is worse than SB3's, by more than half of the interquartile range over the seeds, on "
-        f"{', '.join(found)}."
+        f"The return is lower than SB3's, by the 95 % interval of the difference, on {', '.join(found)}."
         if found
-        else "The median agent is nowhere worse than SB3's by more than half of the interquartile range over the seeds."
+        else "On no task is the return lower than SB3's by the 95 % interval of the difference."
     )
-
-
-_NONE: dict[str, Any] = {"tables": {"learning": []}}
 
 
 def _listed(first: str, *points: str) -> str:
@@ -176,14 +166,8 @@ def _off_policy(results: dict[str, Any]) -> Rows:
 
 
 def _learning(results: dict[str, Any]) -> Rows:
-    rows: Rows = []
-    for env, sides in figures.learning(results).items():
-        row: dict[str, Any] = {"": env}
-        for side in ("bridge", "stock SB3"):
-            mine = sides.get(side, {})
-            row |= {f"{side}: median return": mine.get("return"), f"{side}: CPU s": mine.get("seconds")}
-        rows.append(row)
-    return rows
+    names = ("task", "side", "seeds", "IQM", "stock's_IQM", "difference", "verdict")
+    return [{name.replace("_", " "): row[name] for name in names} for row in results["learning"]["tables"]["learning"]]
 
 
 def _stepping(results: dict[str, Any]) -> Rows:

@@ -13,13 +13,9 @@ SECTIONS = {
     "training": "Training",
     "off_policy": "Off-policy training",
     "learning": "Returns",
-    "learning_off_policy": "Returns of off-policy algorithms",
-    "learning_contrib": "Returns of sb3-contrib's algorithms, and with hindsight",
     "stepping": "Stepping",
     "gpu": "On a GPU",
 }
-# The commands of results whose names differ from their scripts.
-COMMANDS = {name: f"learning --table {name}" for name in ("learning_off_policy", "learning_contrib")}
 # Introductions of tables, by their names. The notes are written by the benchmarks.
 ABOUT = {
     "peers": "The other libraries run in separate processes, and do some things differently:",
@@ -84,5 +80,4 @@ def _about(name: str, result: dict[str, Any]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
     later = [f"- Measured in a later run: {_options(run['settings'])}" for run in result.get("later", ())]
     notes = "\n".join([*(f"- {note}" for note in result["notes"]), *later])
-    command = COMMANDS.get(name, name)
-    return f"{fill(f'`python -m benchmarks.{command}`, on {where}: {versions}.')}\n\n{notes}"
+    return f"{fill(f'`python -m benchmarks.{name}`, on {where}: {versions}.')}\n\n{notes}"

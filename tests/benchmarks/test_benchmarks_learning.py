@@ -1,0 +1,98 @@
+"""The benchmark of returns: the same work on all sides, trainings that are kept, and what the intervals show."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import learning, learning_tasks
+from benchmarks.learning import Run
+from benchmarks.learning_tasks import GYMNASIUM, OURS, STOCK, TASKS
+from tests.tiers import tiered
+
+SETTINGS = """
+    gamma batch_size n_envs n_steps n_epochs gae_lambda ent_coef vf_coef max_grad_norm use_sde sde_sample_freq
+    train_freq gradient_steps learning_starts buffer_size tau
+"""
+
+
+def test_velocities_are_hidden_and_success_is_counted():
+    env = learning_tasks.cartpole_without_velocities()
+    _, timestep = env.step(env.reset(jax.random.key(0))[0], 1)
+    np.testing.assert_array_equal(np.asarray(timestep.observation) != 0, [True, False, True, False])
+    run = Run("sac BitFlipping of 15 bits", OURS, 0, 1)
+    model, envs = learning.make_model(run), learning.make_evaluation(run)
+    assert -15 <= learning.mean_return(model, envs, 20) <= 0
+    assert learning.mean_return(model, envs, 20, success_above=-16) == 1
+    assert learning.mean_return(model, envs, 20, success_above=0) == 0
+
+
+@pytest.mark.parametrize("name", tiered(TASKS, "ppo Pendulum-v1", "dqn CartPole-v1"))
+def test_all_sides_of_a_task_have_the_same_settings(name):
+    stock, *ours = (learning.make_model(Run(name, side, 0, 1)) for side in sorted(TASKS[name].sides, key=STOCK.__ne__))
+    assert len(ours) == len(TASKS[name].sides) - 1
+    for model in ours:
+        assert (type(stock).__name__, str(stock.policy)) == (type(model).__name__, str(model.policy))
+        for attribute in SETTINGS.split():
+            assert getattr(stock, attribute, None) == getattr(model, attribute, None)
+        assert [stock.lr_schedule(p) for p in (1, 0.5)] == [model.lr_schedule(p) for p in (1, 0.5)]
+        assert repr(getattr(stock, "action_noise", None)) == repr(getattr(model, "action_noise", None))
+        assert (stock.get_vec_normalize_env() is None) == (model.get_vec_normalize_env() is None)
+
+
+def record(seed, mean_return, side=OURS, seconds=2.0):
+    run = {"name": "ppo CartPole-v1", "side": side, "seed": seed, "total_timesteps": 100}
+    return run | {"mean_return": mean_return, "cpu_seconds": seconds}
+
+
+def test_trainings_that_are_done_are_not_done_again(tmp_path):
+    path = tmp_path / "learning.jsonl"
+    records = [record(seed, 500.0) for seed in range(2)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    runs = [Run("ppo CartPole-v1", OURS, seed, 100) for seed in (1, 0)]
+    assert learning.train_all(runs, path, processes=1) == records[::-1]
+    assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-4, 4, "equal"),
+        (1, 4, "equal"),
+        (1, 9, "better"),
+        (-9, -1, "worse"),
+        (-4, 9, "not worse"),
+        (-9, 4, "not shown"),
+        (-9, 9, "not shown"),
+    ],
+)
+def test_a_verdict_says_what_the_interval_shows(low, high, verdict):
+    assert learning.verdict(low, high, margin=5) == verdict
+
+
+def test_the_interval_is_of_the_interquartile_means():
+    low, high = learning.interval([1.0, 100.0, 102.0, 900.0], [0.0] * 4)
+    assert learning.iqm([1.0, 100.0, 102.0, 900.0]) == 101
+    assert low < 101 < high
+    assert learning.interval([5.0] * 4, [3.0] * 10) == (2, 2)
+
+
+def test_a_row_has_both_sides_and_a_verdict():
+    ours, stock = [record(seed, 500.0) for seed in range(5)], [record(0, 480.0, STOCK, None)]
+    row = learning.summarize("ppo CartPole-v1", GYMNASIUM, ours, stock)
+    assert (row["IQM"], row["stock's_IQM"], row["verdict"], row["difference"]) == (500, 480, None, None)
+    assert (row["CPU_seconds"], row["stock's_CPU_seconds"]) == (2, None)
+    row = learning.summarize("ppo CartPole-v1", OURS, ours, stock * 4)
+    assert (row["seeds"], row["stock's_seeds"], row["verdict"]) == (5, 4, "equal")
+    assert row["difference"] == "20 (20 to 20)"
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_learning_quick_keeps_every_training(tmp_path):
+    learning.main(["--quick", "--output", str(tmp_path), "--records", str(tmp_path / "learning.jsonl")])
+    content = json.loads((tmp_path / "learning.json").read_text())
+    assert [row["side"] for row in content["tables"]["learning"]] == [OURS, GYMNASIUM]
+    assert len((tmp_path / "learning.jsonl").read_text().splitlines()) == 3
+    assert all(8 < row["IQM"] <= 500 for row in content["tables"]["learning"])
