@@ -86,8 +86,8 @@ def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean differences of pictures shrunk to a quarter, of 255."""
     pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
     pytest.importorskip("pygame", reason="Gymnasium draws with pygame")
-    pytest.importorskip("numba", reason="what reads the reference belongs to a specification that Numba compiles")
-    from tests.envs.box2d.lander import reference
+    from tests.envs.box2d.reference_lander import world_of
+    from tests.envs.box2d.reference_memory import stacked
 
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     env: Any = gymnasium.make("LunarLander-v3", render_mode="rgb_array").unwrapped
@@ -98,8 +98,8 @@ def test_a_picture_is_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
             env.step(0)
         theirs.append(_shrunk(np.asarray(env.render())))
         edges = np.array([edge.shape.vertices for edge in env.moon.fixtures], np.float32).reshape(-1, 4)
-        states.append((reference.world_of(env), edges))
-    worlds, edges = reference.stacked([world for world, _ in states]), jnp.asarray([edges for _, edges in states])
+        states.append((world_of(env), edges))
+    worlds, edges = stacked([world for world, _ in states]), jnp.asarray([edges for _, edges in states])
     ours = LunarLander()
     height, width = ours.render_size
     draw = jax.jit(jax.vmap(lambda world, edges: ours.draw(_state(world, edges), height // 4, width // 4)))

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
-pytest.importorskip("numba", reason="what reads the reference belongs to a specification that Numba compiles")
 
 from jaxenvs.envs.box2d.lunar_lander import LunarLander
-from tests.envs.box2d.lander import reference
-from tests.envs.box2d.lander.reference import KINDS, Episode, ours, play
+from tests.envs.box2d.reference_lander import KINDS, Episode, ours, play, state_of
+from tests.envs.box2d.reference_memory import stacked
 
 LANES = 128  # in all tests, so that they share a program
 
@@ -44,11 +43,11 @@ def good_steps(kind: str, episodes: list[Episode]) -> np.ndarray:
     places = [(episode, number) for episode in episodes for number in range(len(episode.actions))]
     for chunk in batches(places):
         full = [chunk[i % len(chunk)] for i in range(LANES)]
-        state = reference.stacked([reference.state_of(*place) for place in full])
+        state = stacked([state_of(*place) for place in full])
         action = jnp.asarray(np.stack([episode.actions[i] for episode, i in full]))
         noise = jnp.asarray(np.stack([episode.noise[i] for episode, i in full]), jnp.float32)
         found, timestep = jax.tree.map(np.asarray, step(env, state, action, noise))
-        expected = jax.tree.map(np.asarray, reference.stacked([episode.worlds[i + 1] for episode, i in full]))
+        expected = jax.tree.map(np.asarray, stacked([episode.worlds[i + 1] for episode, i in full]))
         touches = np.asarray(state.world.pairs.count).any(1) | expected.pairs.count.any(1)
         rewards = np.array([episode.rewards[i] for episode, i in full])
         observations = np.stack([episode.observations[i + 1] for episode, i in full])

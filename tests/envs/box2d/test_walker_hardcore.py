@@ -15,7 +15,7 @@ pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
 import jaxenvs
 from jaxenvs.envs.box2d import obstacles, terrain
 from jaxenvs.envs.box2d.bipedal_walker import HARDCORE, BipedalWalker
-from tests.envs.box2d.walker.beside import (
+from tests.envs.box2d.reference_walker import (
     LANES,
     Policy,
     Step,

@@ -11,14 +11,14 @@ pytest.importorskip("Box2D", reason="the reference needs gymnasium[box2d]")
 
 from jaxenvs.envs.box2d import terrain
 from jaxenvs.envs.box2d.bipedal_walker import _stand
-from tests.envs.box2d.walker.beside import (
+from tests.envs.box2d.reference_memory import stacked
+from tests.envs.box2d.reference_walker import (
     LANES,
     Policy,
     assert_same_step,
     episode,
     new_reference,
     replay,
-    stacked,
     start_both,
     step_all,
     steps,

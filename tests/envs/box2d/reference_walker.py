@@ -21,11 +21,11 @@ from jaxenvs.envs.box2d.bipedal_walker import (
     BipedalWalkerState,
     _stand,
 )
-from jaxenvs.physics2d import Pairs, WorldState
-from tests.envs.box2d.walker import reference
+from jaxenvs.physics2d import WorldState
+from tests.envs.box2d import reference_memory as memory
+from tests.envs.box2d.reference_memory import stacked
 
 LANES = 256  # of all programs here
-NOTHING = {"key": -1, "count": 0, "id": 0, "impulse": 0}
 
 
 def new_reference(hardcore: bool = False) -> Any:
@@ -44,49 +44,17 @@ def boxes_of(env: Any) -> np.ndarray:
 
 
 def world_of(env: Any) -> WorldState:
-    """The reference's world as ours, in NumPy. What the listener heard of upper legs the reference does not keep."""
-    bodies = [reference.body(body) for body in (env.hull, *env.legs)]
-    impulses, limits = zip(*map(reference.joint, env.joints), strict=True)
+    """The reference's world as ours, in NumPy."""
+    grounds = {int(body.this): number for number, body in enumerate(reversed(env.terrain))}
     missing = len(HARDCORE.edge_body) - len(env.terrain) if env.hardcore else 0  # boxes of the table
-    is_edge = len(env.terrain) - len(WORLD.edge_body)
-    rows = []
-    for pair in reversed(reference.contacts(env)):
-        # Where there is no point, C++ has memory that nobody wrote, with NaN in it now and then.
-        is_there = np.arange(2) < pair["count"]
-        id, impulse = np.where(is_there, pair["ids"], 0), np.where(is_there[:, None], pair["impulse"], 0)
-        ground = pair["ground"] + (missing if pair["ground"] >= is_edge else 0)
-        rows.append({**pair, "key": ground * len(bodies) + pair["body"], "id": id, "impulse": impulse})
+    first_edge = len(env.terrain) - len(WORLD.edge_body)
 
-    def table(name: str) -> np.ndarray:
-        of_all = np.stack([body[name] for body in bodies])
-        return of_all if of_all.shape[1] > 1 else of_all[:, 0]
+    def edge_of(fixture: Any) -> int:
+        ground = grounds[int(fixture.body.this)]
+        return ground + missing if ground >= first_edge else ground
 
-    def pairs(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        size = (HARDCORE if env.hardcore else WORLD).pairs
-        column = np.full((size, *shape), NOTHING[name], dtype)
-        for i, pair in enumerate(rows[:size]):
-            column[i] = pair[name]
-        return column
-
-    return WorldState(
-        position=table("c"),
-        angle=table("a"),
-        velocity=table("v"),
-        angular_velocity=table("w"),
-        still_for=table("sleep"),
-        joint_impulse=np.stack(impulses),
-        joint_limit=np.array(limits, np.int32),
-        fat_box=table("box"),
-        pairs=Pairs(
-            key=pairs("key", (), np.int32),
-            count=pairs("count", (), np.int32),
-            id=pairs("id", (2,), np.int32),
-            impulse=pairs("impulse", (2, 2), np.float32),
-        ),
-        has_contact=np.array([getattr(body, "ground_contact", False) for body in (env.hull, *env.legs)]),
-        has_touched=np.array([env.game_over, *4 * [False]]),
-        awake=np.array(bool(bodies[HULL]["awake"][0])),
-    )
+    number = (HARDCORE if env.hardcore else WORLD).pairs
+    return memory.world_of(env, [env.hull, *env.legs], env.joints, edge_of, number)
 
 
 def state_of(env: Any) -> BipedalWalkerState:
@@ -94,10 +62,6 @@ def state_of(env: Any) -> BipedalWalkerState:
     return BipedalWalkerState(
         terrain=np.array(env.terrain_y, np.float32), boxes=boxes_of(env), world=world_of(env), clouds=np.uint32(0)
     )
-
-
-def stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
 
 
 class Policy:

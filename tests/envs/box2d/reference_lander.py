@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium.envs.box2d.lunar_lander import heuristic
 
 from jaxenvs.envs.box2d.lunar_lander import WORLD, LunarLander, LunarLanderState, _edges
-from jaxenvs.physics2d import Pairs, WorldState
-from tests.envs.box2d.walker.reference import COUNT, MANIFOLD, body, integer, joint
+from jaxenvs.physics2d import WorldState
+from tests.envs.box2d import reference_memory as memory
 
 # What the reference is made with, and how it acts: (reference, observation, random) -> action.
 KINDS: dict[str, tuple[dict[str, Any], Callable[[Any, np.ndarray, np.random.Generator], Any]]] = {
@@ -41,42 +39,10 @@ def ours(kind: str) -> LunarLander:
 
 
 def world_of(env: Any) -> WorldState:
-    """The state of the reference's world, in NumPy. Who has ever touched is known of the hull alone."""
-    found = [body(each) for each in (env.lander, *env.legs)]
-    joints = [joint(leg.joint) for leg in env.legs]
-    rows = {name: np.stack([each[name] for each in found]) for name in ("c", "a", "v", "w", "sleep", "box")}
-    legs = [leg.ground_contact for leg in env.legs]
-    return WorldState(
-        position=rows["c"],
-        angle=rows["a"][:, 0],
-        velocity=rows["v"],
-        angular_velocity=rows["w"][:, 0],
-        still_for=rows["sleep"][:, 0],
-        joint_impulse=np.stack([impulse for impulse, _ in joints]),
-        joint_limit=np.array([limit for _, limit in joints], np.int32),
-        fat_box=rows["box"],
-        pairs=_pairs_of(env),
-        has_contact=np.array([env.game_over, *legs]),
-        has_touched=np.array([env.game_over, *legs]),
-        awake=np.bool_(env.lander.awake),
-    )
-
-
-def _pairs_of(env: Any) -> Pairs:
-    bodies = {int(each.this): number for number, each in enumerate((env.lander, *env.legs))}
+    """The state of the reference's world, in NumPy."""
     edges = {int(each.this): number for number, each in enumerate(env.moon.fixtures)}
-    number = WORLD.pairs
-    key, count = np.full(number, -1, np.int32), np.zeros(number, np.int32)
-    id, impulse = np.zeros((number, 2), np.int32), np.zeros((number, 2, 2), np.float32)
-    for row, contact in enumerate(reversed(env.world.contacts)):  # pybox2d lists the oldest first
-        address = int(contact.this)
-        points = np.frombuffer((ctypes.c_uint8 * 40).from_address(address + MANIFOLD), np.uint8).copy()
-        numbers, ids = points.view(np.float32).reshape(2, 5), points.view(np.int32).reshape(2, 5)[:, 4]
-        edge, of = edges[int(contact.fixtureA.this)], bodies[int(contact.fixtureB.body.this)]
-        key[row], count[row] = edge * len(bodies) + of, integer(address + COUNT)
-        # Where there is no point, C++ has memory that nobody wrote, with NaN in it now and then.
-        id[row, : count[row]], impulse[row, : count[row]] = ids[: count[row]], numbers[: count[row], 2:4]
-    return Pairs(key=key, count=count, id=id, impulse=impulse)
+    bodies, joints = [env.lander, *env.legs], [leg.joint for leg in env.legs]
+    return memory.world_of(env, bodies, joints, lambda fixture: edges[int(fixture.this)], WORLD.pairs)
 
 
 @dataclasses.dataclass
@@ -136,17 +102,9 @@ def state_of(episode: Episode, step: int) -> LunarLanderState:
     """The state before a step, in NumPy."""
     return LunarLanderState(
         world=episode.worlds[step],
-        edges=np.asarray(edges_of(episode)),
+        edges=np.asarray(_edges(jnp.asarray(episode.heights, jnp.float32))),
         shaping=np.float32(episode.shapings[step]),
         wind=episode.winds[step].astype(np.int32),
         over=np.bool_(False),
         key=np.uint32(0),  # the noise is the reference's
     )
-
-
-def edges_of(episode: Episode) -> Any:
-    return _edges(jnp.asarray(episode.heights, jnp.float32))
-
-
-def stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)
