@@ -8,7 +8,6 @@ import importlib.util
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -150,16 +149,14 @@ class PoolCalls:
         self._actions = self._no_actions = np.zeros((pool.num_envs, *shape), self._dtype)
 
     @classmethod
-    def of(cls, vector_env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> PoolCalls | None:
+    def of(cls, pool: Any) -> PoolCalls | None:
         """Return the calls of a pool, or None if they cannot be used.
 
-        They need an unwrapped EnvPool with one player and observations of one part.
+        They need a pool with one player and observations of one part.
         """
-        if not is_pool(vector_env):
-            return None
-        state, action = getattr(vector_env, "_state_keys", ()), getattr(vector_env, "_action_keys", ())
+        state, action = getattr(pool, "_state_keys", ()), getattr(pool, "_action_keys", ())
         is_plain = "obs" in state and list(action[:2]) == ["env_id", "players.env_id"] and len(action) == 3
-        return cls(vector_env) if is_plain and vector_env.config["max_num_players"] == 1 else None  # type: ignore[attr-defined]
+        return cls(pool) if is_plain and pool.config["max_num_players"] == 1 else None
 
     def send(self, actions: np.ndarray) -> None:
         """Start a step of all environments."""

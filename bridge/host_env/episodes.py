@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from bridge.host_env.processes.worker_main import Told
 from bridge.sb3 import Infos
 from bridge.vec_env.infos import QuietInfos, mark_ended, mark_episodes
-
-
-class Ended(NamedTuple):
-    """The episodes that ended in a step, as their infos report them: one row for each.
-
-    Attributes:
-      lanes: the indices of the environments, int.
-      terminated: bools of the step, for all environments.
-      returns, lengths: of the episodes; `returns` is None if the environments write `episode` themselves.
-      seconds: for `episode["t"]`.
-      told: the positions in `lanes` to which `returns` and `lengths` belong; None if they belong to all.
-    """
-
-    lanes: np.ndarray
-    terminated: np.ndarray
-    returns: np.ndarray | None
-    lengths: np.ndarray
-    seconds: float
-    told: np.ndarray | None = None
-
-    def mark(self, infos: Infos, observations: list[Any]) -> None:
-        """Write `TimeLimit.truncated`, `terminal_observation` and `episode` into the infos of these environments.
-
-        Args:
-          infos: the infos of the last step, a dict for each of the environments.
-          observations: their last observations, each in its own memory.
-        """
-        mark_ended(infos, self.terminated[self.lanes].tolist(), observations)
-        if self.returns is not None:
-            if self.told is not None:
-                infos = [infos[at] for at in self.told.tolist()]
-            mark_episodes(infos, self.returns.tolist(), self.lengths.tolist(), round(self.seconds, 6))
 
 
 class Episodes:
@@ -91,34 +60,34 @@ class Episodes:
         dones = terminated | truncated
         return dones, dones.nonzero()[0]
 
-    def ended(self, lanes: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None) -> Ended:
-        """Return the episodes that ended, and start counting the next ones of these environments.
+    def ended(
+        self, lanes: np.ndarray, terminated: np.ndarray, whole: np.ndarray | None = None
+    ) -> Callable[[Infos, list[Any]], None]:
+        """Start counting the next episodes of environments whose episode ended.
 
         Args:
-          lanes: the indices of the environments whose episode ended.
+          lanes: the indices of these environments.
           terminated: bools of the step, for all environments.
           whole: a bool for each of these environments, False where a life of an Atari game ended but the counted
             game continues. None is all True.
+
+        Returns:
+          A function that may be called at any later time. It writes `TimeLimit.truncated`, `terminal_observation` and
+            `episode` into the infos of these environments, given their last observations, each in its own memory.
         """
-        told = None if whole is None else whole.nonzero()[0]
-        counted = lanes if told is None else lanes[told]
-        lengths = self._steps - self._begun[counted]
-        self._begun[counted] = self._steps
-        returns = None
-        if not self._monitored:
-            returns = self._returns[counted]
-            self._returns[counted] = 0
-        return Ended(lanes, terminated, returns, lengths, time.time() - self.t_start, told)
+        counted = lanes if whole is None else lanes[whole]
+        is_terminal, returns = terminated[lanes].tolist(), self._returns[counted].tolist()
+        lengths = (self._steps - self._begun[counted]).tolist()
+        self._begun[counted], self._returns[counted] = self._steps, 0
+        seconds = round(time.time() - self.t_start, 6)
 
-    def step(
-        self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, Infos]:
-        """Call `count`, and return infos of a step in which no episode ended, for callers that fill in all infos."""
-        return *self.count(rewards, terminated, truncated), self.quiet_infos({})
+        def mark(infos: Infos, observations: list[Any]) -> None:
+            mark_ended(infos, is_terminal, observations)
+            if not self._monitored:
+                of_episodes = infos if whole is None else [info for info, is_whole in zip(infos, whole) if is_whole]
+                mark_episodes(of_episodes, returns, lengths, seconds)
 
-    def end(self, lanes: np.ndarray, infos: Infos, terminated: np.ndarray, observations: list[Any]) -> None:
-        """Call `ended`, and write the result into infos. See `ended` and `Ended.mark` for the arguments."""
-        self.ended(lanes, terminated).mark(infos, observations)
+        return mark
 
 
 def infos_of_step(
@@ -137,14 +106,15 @@ def infos_of_step(
       told: the environments' infos; its terminal observations must be copies.
       reset_infos: a dict for each environment; the dicts of environments whose episode ended are replaced.
     """
-    dones, ended, infos = episodes.step(rewards, terminated, truncated)
+    dones, ended = episodes.count(rewards, terminated, truncated)
+    infos = episodes.quiet_infos({})
     for lane, info in told.infos.items():
         info["TimeLimit.truncated"] = False
         infos[lane] = info
     if ended.size:
         lanes = ended.tolist()
         last = [told.infos.get(lane, {}) for lane in lanes]
-        episodes.end(ended, last, terminated, [told.terminal[lane] for lane in lanes])
+        episodes.ended(ended, terminated)(last, [told.terminal[lane] for lane in lanes])
         for lane, info in zip(lanes, last):
             infos[lane] = info
             reset_infos[lane] = told.begun.get(lane, {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import gymnasium
@@ -14,13 +13,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from bridge.host_env import envpool
-from bridge.host_env.batches import Takeover, rows, stack, take, write_rows
-from bridge.host_env.episodes import Ended
+from bridge.host_env.batches import new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.lane_resets import LaneReset, autoreset_mode_of, lane_reset_of, require_all_lanes
 from bridge.host_env.step_infos import StepInfos
 from bridge.host_env.vector_infos import kept, lane_infos
-from bridge.observations import parts_of
+from bridge.observations import map_parts, parts_of
 from bridge.sb3 import Infos
 from bridge.vec_env.argument_checks import lanes_of
 from bridge.vec_env.base import MAX_IMAGES
@@ -37,10 +35,10 @@ class GymVecEnv(HostVecEnv):
     environments whose episode ended are reset by `reset(options={"reset_mask": mask})`, which also cancels the reset
     that NEXT_STEP would bring.
 
-    Observations are returned without a copy if no other reference to them exists, and are never overwritten. Infos are
-    as in JaxVecEnv: `TimeLimit.truncated`, the environment's own info, and at an episode's end `terminal_observation`
-    and `episode`. If all environments are wrapped in a Monitor, `episode` is Monitor's. For Atari games in EnvPool with
-    lives as episodes or clipped rewards, `episode` covers the whole game, unclipped.
+    Observations are copied, except from EnvPool, and never overwritten. Infos are as in JaxVecEnv:
+    `TimeLimit.truncated`, the environment's own info, and at an episode's end `terminal_observation` and `episode`. If
+    all environments are wrapped in a Monitor, `episode` is Monitor's. For Atari games in EnvPool with lives as episodes
+    or clipped rewards, `episode` covers the whole game, unclipped.
 
     A reset after `seed` makes an EnvPool anew, because EnvPool accepts seeds only when it is made.
 
@@ -70,13 +68,8 @@ class GymVecEnv(HostVecEnv):
         self._counts_games = self._is_trusted and envpool.counts_games(vector_env)
         if self._is_trusted:
             observation_space, action_space = envpool.aligned(observation_space, action_space)
-        self._takeover = Takeover(observation_space, self._is_trusted)
+        self._dtypes = new_batch(observation_space, lambda shape, dtype: dtype)
         self._step_by(vector_env)
-        self._actions: Any = None
-        self._resets_tell = False  # while False, reset_infos stay empty and need not be cleared
-        # The infos of the latest resets, and the row of each environment in them. Reading `reset_infos` converts them
-        # to dicts.
-        self._began: dict[int, tuple[tuple[dict[str, Any], int], int]] = {}
         super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
         fps = vector_env.metadata.get("render_fps")
         self.metadata = {**self.metadata, **({} if fps is None else {"render_fps": fps})}
@@ -91,7 +84,7 @@ class GymVecEnv(HostVecEnv):
         """
         self.vector_env = vector_env
         self._reset_lanes: LaneReset | None = None
-        calls = envpool.PoolCalls.of(vector_env)
+        calls = envpool.PoolCalls.of(vector_env) if self._is_trusted else None
         if calls is not None:
             self._send, self._receive, self._reset_lanes = calls.send, calls.receive, calls.reset
             return
@@ -112,49 +105,48 @@ class GymVecEnv(HostVecEnv):
     def _reset_all(self) -> tuple[Any, Infos]:
         seed = self._seeds[0]
         options = dict(self._options[0]) if self._options[0] else None
-        if seed is not None and envpool.is_pool(self.vector_env):
+        if seed is not None and self._is_trusted:
             self._source, seed = envpool.with_seed(self.vector_env, int(seed)), None
             self._step_by(self._source)
         # The first environment's seed is enough: SB3 and Gymnasium both count up from it, and native environments
         # accept no list.
         observation, info = self.vector_env.reset(seed=None if seed is None else int(seed), options=options)
-        observation = self._takeover.own(observation)
+        observation = self._owned(observation)
         for array in parts_of(observation):
             if array.shape[:1] != (self.num_envs,):
                 raise ValueError(
                     f"vector_env must return observations with the leading axis num_envs = {self.num_envs}, got shape "
                     f"{array.shape}."
                 )
-        self._resets_tell = bool(info)
         return observation, lane_infos(info, np.arange(self.num_envs), self.num_envs)
 
     def _begin_step(self, actions: np.ndarray) -> None:
-        if self._send is None:
-            self._actions = actions
-        else:
-            self._send(actions)
+        self._send(actions)
 
     def _finish_step(self) -> VecEnvStepReturn:
-        if self._send is None:
-            actions, self._actions = self._actions, None
-            observation, rewards, terminated, truncated, info = self.vector_env.step(actions)
-        else:
-            observation, rewards, terminated, truncated, info = self._receive()
-        observation = self._takeover.own(observation)
+        observation, rewards, terminated, truncated, info = self._receive()
+        observation = self._owned(observation)
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
-        told = self._kept(info)
-        if not ended.size:
-            write = _writer(told, np.arange(self.num_envs)) if told else None
-            return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
-        # Before the rest, because EnvPool resets environments in its own threads meanwhile.
-        first = None if self._reset_lanes is None else self._reset_lanes(ended)
-        whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
-        # The vector environment may overwrite its flags before the infos are read.
-        facts = self._episodes.ended(ended, terminated.copy(), whole)
-        final_observation, final_info = self._end(ended, first, observation, info, told)
-        write = _writer(told, (~dones).nonzero()[0] if told else ended[:0], facts, final_observation, final_info)
+        told, continuing = self._kept(info), (~dones).nonzero()[0]
+        if ended.size:
+            # Before the rest, because EnvPool resets environments in its own threads meanwhile.
+            first = None if self._reset_lanes is None else self._reset_lanes(ended)
+            whole = (info["terminated"][ended] != 0) | truncated[ended] if self._counts_games else None
+            mark = self._episodes.ended(ended, terminated, whole)
+            final_observation, final_info = self._end(ended, first, observation, info, told)
+
+        def write(infos: Infos) -> None:
+            if told:
+                for lane, row in zip(continuing.tolist(), lane_infos(told, continuing, len(infos))):
+                    infos[lane] = row | {"TimeLimit.truncated": False}
+            if ended.size:
+                final = lane_infos(final_info, ended, len(infos))
+                mark(final, rows(final_observation))
+                for lane, row in zip(ended.tolist(), final):
+                    infos[lane] = row
+
         return observation, rewards, dones, StepInfos(self._episodes.quiet_infos, write)
 
     def _end(
@@ -165,17 +157,9 @@ class GymVecEnv(HostVecEnv):
         info: dict[str, Any],
         told: dict[str, Any],
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the last observations of ended episodes, and infos; write first observations into `observation`.
+        """Return last observations of the ended environments, and infos of all; begin the next episodes.
 
-        Args:
-          ended: the indices of the environments whose episode ended.
-          first: the function that a LaneReset returned, if environments are reset one by one.
-          observation: a batch for all environments, after the step.
-          info: the infos of the step, as Gymnasium batches them.
-          told: the same without the previous episode's infos, as `_kept` returns them.
-
-        Returns:
-          Last observations of the ended environments, and infos of all.
+        The first observations of these are written into `observation`, the batch of all environments.
         """
         if first is None:
             self._update_reset_infos(ended, told, ended, self.num_envs)
@@ -186,30 +170,22 @@ class GymVecEnv(HostVecEnv):
         # EnvPool returns the reset environments only, and Gymnasium's own classes all of them.
         at = ended if num_rows == self.num_envs else np.arange(len(ended))
         write_rows(observation, ended, begun, at)
-        self._update_reset_infos(ended, self._kept(first_info), at, num_rows)
+        self._update_reset_infos(ended, first_info, at, num_rows)
         return final_observation, told
+
+    def _owned(self, observation: Any) -> Any:
+        """Return observations in the space's dtypes, in memory that nothing else writes to."""
+        # EnvPool does not write again to the memory that it returned.
+        convert = np.asarray if self._is_trusted else np.array
+        return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the environments' infos in memory that stays unchanged until they are read."""
         return info if self._is_trusted or not info else kept(info)
 
     def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
-        if told or self._resets_tell:
-            self._resets_tell = True
-            self._began.update(zip(lanes.tolist(), zip(repeat((told, num_rows)), at.tolist())))
-
-    @property
-    def reset_infos(self) -> Infos:
-        """The info with which each environment's episode began."""
-        for lane, ((told, num_rows), row) in self._began.items():
-            (self._reset_infos[lane],) = lane_infos(told, np.array([row]), num_rows)
-        self._began.clear()
-        return self._reset_infos
-
-    @reset_infos.setter
-    def reset_infos(self, infos: Infos) -> None:
-        self._reset_infos = infos
-        self._began.clear()
+        for lane, info in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
+            self.reset_infos[lane] = info
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -307,42 +283,13 @@ class GymVecEnv(HostVecEnv):
         )
 
 
-def _halves_of_a_step(vector_env: Any) -> tuple[Any, Any]:
-    """Return the functions that start a step and wait for it, as in AsyncVectorEnv and EnvPool; else None twice."""
+def _halves_of_a_step(vector_env: Any) -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+    """Return the functions that start a step and wait for it, as AsyncVectorEnv and EnvPool have them."""
     for send, receive in (("step_async", "step_wait"), ("send", "recv")):
         if hasattr(vector_env, send) and hasattr(vector_env, receive):
             return getattr(vector_env, send), getattr(vector_env, receive)
-    return None, None
-
-
-def _writer(
-    told: dict[str, Any],
-    going_on: np.ndarray,
-    facts: Ended | None = None,
-    final_observation: Any = None,
-    final_info: Mapping[str, Any] | None = None,
-) -> Callable[[Infos], None]:
-    """Return the function that StepInfos call when they are read.
-
-    Args:
-      told: infos of the environments `going_on`, as Gymnasium batches them.
-      going_on: the indices of the environments whose episode continues.
-      facts: the ended episodes, if there are any.
-      final_observation: a row for each ended episode.
-      final_info: infos of all environments, from which the infos of the ended episodes are taken.
-    """
-
-    def write(infos: Infos) -> None:
-        for lane, info in zip(going_on.tolist(), lane_infos(told, going_on, len(infos)) if told else ()):
-            info["TimeLimit.truncated"] = False
-            infos[lane] = info
-        if facts is not None:
-            final = lane_infos(final_info or {}, facts.lanes, len(infos))
-            facts.mark(final, rows(final_observation))
-            for lane, info in zip(facts.lanes.tolist(), final):
-                infos[lane] = info
-
-    return write
+    actions: list[np.ndarray] = []
+    return actions.append, lambda: vector_env.step(actions.pop())
 
 
 def _final_observations(info: Mapping[str, Any], ended: np.ndarray, observation: Any) -> Any:

@@ -79,12 +79,12 @@ class NativeVecEnv(HostVecEnv):
         dones, ended = self._episodes.count(reward, terminated, buffers.truncated)
         write = None
         if ended.size:
-            facts = self._episodes.ended(ended, terminated)
+            mark = self._episodes.ended(ended, terminated)
             final = views(buffers.final_observation)
 
             def write(infos: Infos) -> None:
                 told: Infos = [{} for _ in range(len(ended))]
-                facts.mark(told, rows(take(final, ended)))
+                mark(told, rows(take(final, ended)))
                 for lane, info in zip(ended.tolist(), told):
                     infos[lane] = info
 

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
+from bridge.replay.data.offline import settings_of
 from bridge.replay.store import columns, transitions
 from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
@@ -304,18 +305,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     @classmethod
     def from_sb3(cls, buffer: SB3sHerReplayBuffer) -> Self:
         """Return a buffer with the content of SB3's HerReplayBuffer, row by row."""
-        made = cls(
-            buffer.buffer_size * buffer.n_envs,
-            buffer.observation_space,
-            buffer.action_space,
-            buffer.env,  # type: ignore[arg-type]
-            device=buffer.device,
-            n_envs=buffer.n_envs,
-            optimize_memory_usage=buffer.optimize_memory_usage,
-            handle_timeout_termination=buffer.handle_timeout_termination,
-            n_sampled_goal=buffer.n_sampled_goal,
-            goal_selection_strategy=buffer.goal_selection_strategy,
-        )
+        made = cls(env=buffer.env, **settings_of(buffer, "n_sampled_goal", "goal_selection_strategy"))
         ring, rows = made.take_ring(), np.arange(buffer.size())
         if buffer.full:
             ring.position, rows = buffer.pos, (rows + buffer.pos) % buffer.buffer_size
@@ -345,30 +335,16 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self.take_ring()
         mine, row = self._episodes, np.arange(self.buffer_size)[:, None]
         whole = (row - mine.first) % self.buffer_size < mine.count
-        length = np.where(whole, -np.take_along_axis(mine.extent, self.ep_start, axis=0), 0).astype(np.int64)
-        length.flags.writeable = False
-        return length
+        return _read_only(np.where(whole, -np.take_along_axis(mine.extent, self.ep_start, axis=0), 0).astype(np.int64))
 
     @property
     def ep_start(self) -> np.ndarray:  # type: ignore[override]
         """Row in which each slot's episode begins, (buffer_size, n_envs). Read-only."""
         self.take_ring()
         row = np.arange(self.buffer_size)[:, None]
-        start: np.ndarray = (row - np.maximum(self._episodes.extent, 0)) % self.buffer_size
-        start.flags.writeable = False
-        return start
+        return _read_only((row - np.maximum(self._episodes.extent, 0)) % self.buffer_size)
 
-    @property
-    def _current_ep_start(self) -> np.ndarray:
-        """Row in which each environment's running episode begins, (n_envs,). Not a copy."""
-        self.take_ring()
-        begin: np.ndarray = self._episodes.begin
-        return begin
 
-    @_current_ep_start.setter
-    def _current_ep_start(self, rows: np.ndarray) -> None:
-        self._current_ep_start[...] = rows
-
-    def _compute_episode_length(self, env_idx: int) -> None:
-        """End an environment's episode with the newest row, as SB3 does after storing it."""
-        self._end(np.array([env_idx]), self.take_ring().position)
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -15,14 +15,13 @@ import contextlib
 import json
 import math
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from bridge.replay.store.ring import Ring
+from bridge.replay.store.ring import InMemory, Ring
 from jaxenvs.files import replacing
 from jaxenvs.learn.off_policy.store import replay_tags
 
@@ -41,7 +40,7 @@ GROWING = ("tag", "end_observation")
 RESERVED_SHARE = 64
 
 
-class MemoryMapped:
+class MemoryMapped(InMemory):
     """The files of a ring, in a separate folder."""
 
     def __init__(self, path: str | os.PathLike[str], layout: dict[str, Any]) -> None:
@@ -198,25 +197,13 @@ class MemoryMapped:
         return state
 
     def _require_ours(self) -> None:
-        """Raise a ValueError if the folder holds a file that no replay buffer has written."""
-        state = self._stored()
-        layout = {*self._layout, *(json.loads(str(state["layout"])) if state else ())}
-        columns = layout - {"capacity", "num_envs"} | {"reward"}
-        patterns = [
-            *map(re.escape, (STATE, RESERVED, LOCK, *(f"{name}.bin" for name in columns))),
-            *(f"{re.escape(name)}\\.[0-9]+\\.bin" for name in ("tag", *(f"end_{name}" for name in columns))),
-            r"\.(state|reserved)\.[0-9]+\.unfinished\.(npz|json)",
-        ]
-        names = sorted(os.listdir(self.path))
-        strange = [name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns)]
-        # Columns without a state file belong to something else, unless a buffer was begun here.
+        """Raise a ValueError if the folder holds files, and none that shows that a replay buffer was begun here."""
         lock = self.path / LOCK
-        if not strange and not state and not (lock.exists() and lock.read_bytes() == BEGUN):
-            strange = names
-        if strange:
+        is_ours = self._stored() is not None or (lock.exists() and lock.read_bytes() == BEGUN)
+        if names := [] if is_ours else sorted(os.listdir(self.path)):
             raise ValueError(
                 f"path must be an empty folder or hold only a replay buffer, got {self.path}, which also holds "
-                f"{strange[0]}."
+                f"{names[0]}."
             )
 
     def _name_by_place(self, name: str, state: Any) -> str:
@@ -227,11 +214,12 @@ class MemoryMapped:
     def _remove_old(self) -> None:
         """Remove files that the state does not name: outgrown ones, and unfinished ones of a process that ended."""
         for file in self.path.glob("*.bin"):
-            if file.name.startswith(GROWING) and not file.name.endswith(f".{self._flushed_ends}.bin"):
+            if file.name.split(".")[0] in GROWING and not file.name.endswith(f".{self._flushed_ends}.bin"):
                 self._maps.pop(file, None)
                 file.unlink()
-        for file in self.path.glob(".*.unfinished.*"):
-            file.unlink()
+        for name in (STATE, RESERVED):
+            for file in self.path.glob(f".{Path(name).stem}.*.unfinished.*"):
+                file.unlink()
 
     @contextlib.contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:

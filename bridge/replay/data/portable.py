@@ -89,7 +89,7 @@ def as_sb3s(buffer: RingReplayBuffer) -> Any:
     if isinstance(buffer, HerReplayBuffer):
         more["episodes"] = {name: getattr(buffer._episodes, name) for name in EPISODES}
         state |= {name: np.array(getattr(buffer, name), np.int64) for name in ("ep_start", "ep_length")}
-        state |= {"_current_ep_start": buffer._current_ep_start.astype(np.int64), "env": None}
+        state |= {"_current_ep_start": buffer._episodes.begin.astype(np.int64), "env": None}
     vars(theirs).update(state)
     return theirs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -11,21 +10,20 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers
 from stable_baselines3.common.vec_env import VecNormalize
 
-from bridge.replay.data import offline, slices, windows
+from bridge.replay.data import slices, windows
 from bridge.replay.data.memmap import MemoryMapped
+from bridge.replay.data.offline import OfflineData
 from bridge.replay.data.priorities import Priorities, importance_weights
 from bridge.replay.data.slices import SliceSamples
 from bridge.replay.data.storage import Closed, make_ring, open_ring
 from bridge.replay.store import columns
 from bridge.replay.store.columns import map_leaves
-from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.samples import PrioritizedSamples
-from bridge.sb3 import Space
 from jaxenvs import arguments
 
 
-class ReplayBuffer(RingReplayBuffer):
+class ReplayBuffer(OfflineData):
     """Replay buffer in place of SB3's ReplayBuffer, DictReplayBuffer and NStepReplayBuffer.
 
     It stores each observation once, and samples the transitions that SB3's buffers sample from the same seed. bridge's
@@ -174,106 +172,6 @@ class ReplayBuffer(RingReplayBuffer):
         """Delete all that is stored."""
         super().reset()
         self._begin()
-
-    # --- Offline data -----------------------------------------------------------------------------------------------
-    #
-    # Episodes of any length lie end to end, in a single environment. Actions are stored as they are given: SB3's SAC,
-    # TD3 and DDPG act in [-1, 1], and need Box actions scaled to that, as by `policy.scale_action`.
-
-    @classmethod
-    def from_sb3(cls, buffer: buffers.ReplayBuffer) -> Self:
-        """Return a buffer with the content of one of SB3's buffers.
-
-        Args:
-          buffer: a ReplayBuffer, a DictReplayBuffer or an NStepReplayBuffer.
-        """
-        return offline.from_sb3(cls, buffer)
-
-    @classmethod
-    def from_episodes(
-        cls,
-        episodes: Iterable[Any],
-        observation_space: Space,
-        action_space: Space,
-        buffer_size: int | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Return a buffer that holds the given episodes.
-
-        Args:
-          episodes: each with `observations` (one more than `actions`), `actions`, `rewards`, and optionally
-            `terminations` and `truncations`: as attributes, like Minari's EpisodeData, or as keys. An episode whose
-            last step is not terminal counts as truncated.
-          observation_space, action_space: of the environment.
-          buffer_size: the capacity, by default the transitions of all episodes, which are all in memory meanwhile.
-          **settings: further arguments of the constructor.
-
-        Raises:
-          ValueError: arrays of an episode do not belong together, or there is no episode.
-        """
-        return offline.from_episodes(cls, episodes, observation_space, action_space, buffer_size, settings)
-
-    @classmethod
-    def from_arrays(
-        cls,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        observation_space: Space,
-        action_space: Space,
-        ends: Any = None,
-        trajectory_ids: Any = None,
-        terminated: Any = None,
-        next_observations: Any = None,
-        buffer_size: int | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Return a buffer that holds arrays of steps, episode after episode.
-
-        Args:
-          observations, actions, rewards: with the leading axis num_steps.
-          observation_space, action_space: of the environment.
-          ends: (num_steps,), bools, True where an episode ends. The last step always ends one.
-          trajectory_ids: (num_steps,), instead of `ends`: an episode ends where the next step has another id.
-          terminated: (num_steps,), bools, True where the state after a step is terminal, which ends an episode too.
-          next_observations: with the leading axis num_steps, the observation after each step. Without them, the last
-            observation of an episode that does not end in a terminal state is only the next observation of the step
-            before, as is usual in D4RL's data. The observation after a terminal step is then unknown, and replaced by
-            the step's own.
-          buffer_size: the capacity, by default the number of steps.
-          **settings: further arguments of the constructor.
-
-        Raises:
-          ValueError: arrays do not belong together, or not exactly one of `ends` and `trajectory_ids` is given.
-        """
-        return offline.from_arrays(
-            cls,
-            observations,
-            actions,
-            rewards,
-            observation_space,
-            action_space,
-            ends,
-            trajectory_ids,
-            terminated,
-            next_observations,
-            buffer_size,
-            settings,
-        )
-
-    @classmethod
-    def from_minari(cls, dataset: Any, buffer_size: int | None = None, **settings: Any) -> Self:
-        """Return a buffer that holds a dataset of Minari, episode by episode.
-
-        Args:
-          dataset: a MinariDataset, or the name of one on this machine.
-          buffer_size: the capacity, by default the dataset's number of steps.
-          **settings: further arguments of the constructor.
-
-        Raises:
-          ImportError: `dataset` is a name, and Minari is not installed.
-        """
-        return offline.from_minari(cls, dataset, buffer_size, settings)
 
 
 class DictReplayBuffer(ReplayBuffer, buffers.DictReplayBuffer):

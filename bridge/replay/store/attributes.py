@@ -17,6 +17,11 @@ from jaxenvs.arguments import integer
 from jaxenvs.learn import Replay
 
 
+def _replaceable(read: Callable[[Any], Any]) -> Any:
+    """Make a property; what is assigned to it is written into the array or view that it returns."""
+    return property(read, lambda self, values: self._replace(read.__name__, values))
+
+
 class SB3Attributes(buffers.ReplayBuffer):
     """Base class with the arrays and counters of SB3's ReplayBuffer, for a ring, on the host or on the device.
 
@@ -64,59 +69,35 @@ class SB3Attributes(buffers.ReplayBuffer):
             edits.move(self.take_ring(), self.pos, self.buffer_size if is_full else self.pos % self.buffer_size)
             self._moved()
 
-    @property
+    @_replaceable
     def observations(self) -> Any:
         """Observations as stored, (buffer_size, n_envs, *shape), or a dict of such; not a copy."""
         return self._of_parts(self._column)
 
-    @observations.setter
-    def observations(self, values: Any) -> None:
-        self._replace("observations", values)
-
-    @property
+    @_replaceable
     def next_observations(self) -> Any:
         """Next observations of all slots, (buffer_size, n_envs, *shape), or a dict of such."""
         return self._of_parts(self._next)
 
-    @next_observations.setter
-    def next_observations(self, values: Any) -> None:
-        self._replace("next_observations", values)
-
-    @property
+    @_replaceable
     def actions(self) -> Any:
         """Actions as stored, (buffer_size, n_envs, action_dim); not a copy."""
         return self.take_ring().action
 
-    @actions.setter
-    def actions(self, values: Any) -> None:
-        self._replace("actions", values)
-
-    @property
+    @_replaceable
     def rewards(self) -> Any:
         """Rewards as stored, (buffer_size, n_envs); not a copy."""
         return self.take_ring().reward
 
-    @rewards.setter
-    def rewards(self, values: Any) -> None:
-        self._replace("rewards", values)
-
-    @property
+    @_replaceable
     def dones(self) -> Any:
         """1 where an episode ended, else 0: float32 (buffer_size, n_envs)."""
         return self._flags(edits.dones, edits.write_dones)
 
-    @dones.setter
-    def dones(self, values: Any) -> None:
-        self._replace("dones", values)
-
-    @property
+    @_replaceable
     def timeouts(self) -> Any:
         """1 where an episode ended, but not in a terminal state, else 0: float32 (buffer_size, n_envs)."""
         return self._flags(edits.timeouts, edits.write_timeouts)
-
-    @timeouts.setter
-    def timeouts(self, values: Any) -> None:
-        self._replace("timeouts", values)
 
     # Views refer to the buffer, not to its ring, which may be replaced later.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -28,31 +27,10 @@ SMALL_STORE = 2**26
 SMALL_ENDS = 2**22
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Shapes and dtypes of a ring where they differ from the environments': (1,) for a Discrete space, and dtypes.
-
-    Attributes:
-      obs_shape: the shape of an observation in the ring, or a dict of such.
-      observation_space: of the environments.
-      action_dtype: in the ring.
-    """
-
-    obs_shape: Any
-    observation_space: Any
-    action_dtype: Any
-
-
 @jax.jit
-def _free_ends(replay: Replay) -> jax.Array:
-    if is_divided(replay):
-        return jax.vmap(Replay.free_ends)(replay).min()
-    return replay.free_ends()
-
-
-def free_ends(replay: Replay) -> int:
+def free_ends(replay: Replay) -> jax.Array:
     """Return how many more episodes may end in a store before it drops a row: see Replay.free_ends."""
-    return int(_free_ends(replay))
+    return jax.vmap(Replay.free_ends)(replay).min() if is_divided(replay) else replay.free_ends()
 
 
 def is_divided(replay: Replay) -> bool:
@@ -171,12 +149,17 @@ def _rows(ring: Ring, num_steps: int) -> int:
     return min(ring.capacity, 1 << (ring.size + num_steps).bit_length())
 
 
-def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
+def take_back(replay: Replay, obs_shape: Any, observation_space: Any, action_dtype: Any, capacity: int) -> Ring:
     """Return a ring in memory with the content of a store on the device, which is deleted.
 
     Args:
-      layout, capacity: of the ring.
+      replay: the store.
+      obs_shape: the shape of an observation in the ring, or a dict of such: (1,) for a Discrete space.
+      observation_space: of the environments.
+      action_dtype, capacity: of the ring.
     """
+    if is_divided(replay):
+        replay = unite(replay)
     num_envs = replay.num_envs
     num_ended, num_ends, position, size = int(replay.num_ended), replay.num_ends, int(replay.position), int(replay.size)
 
@@ -197,8 +180,8 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
         # In the order of the space, because JAX sorts the keys of a dict.
         return map_leaves(
             lambda shape, space, leaf: take(leaf, space.dtype).reshape(*lead, *shape),
-            layout.obs_shape,
-            layout.observation_space,
+            obs_shape,
+            observation_space,
             tree,
         )
 
@@ -206,7 +189,7 @@ def take_back(replay: Replay, layout: Layout, capacity: int) -> Ring:
     tag[(position + np.arange(capacity - size)) % capacity] = 0  # a store on the device marks them as ends
     return Ring(
         observation=observations(replay.observation, capacity, num_envs, take=taken_rows),
-        action=taken_rows(replay.action, layout.action_dtype).reshape(capacity, num_envs, -1),
+        action=taken_rows(replay.action, action_dtype).reshape(capacity, num_envs, -1),
         reward=taken_rows(replay.reward, np.float32),
         tag=tag,
         last_observation=observations(replay.last_observation, num_envs),

@@ -284,9 +284,8 @@ class RingReplayBuffer(SB3Attributes):
         """
         if self._lent is not None:
             lent, self._lent = self._lent, None
-            layout = lending.Layout(self.obs_shape, self.observation_space, self._parts()[1][1])
-            one = lending.unite(lent) if lending.is_divided(lent) else lent
-            self._ring = lending.take_back(one, layout, self.buffer_size)
+            action_dtype = self._parts()[1][1]
+            self._ring = lending.take_back(lent, self.obs_shape, self.observation_space, action_dtype, self.buffer_size)
         if self._is_lost:
             raise RuntimeError(
                 "The contents of the replay buffer are lost, because an exception (such as one of a signal handler) "
@@ -371,7 +370,7 @@ class RingReplayBuffer(SB3Attributes):
         """Return whether enough of the side ring is free to make a call of a compiled function worthwhile."""
         wanted = max(lent.num_ends // 4 - self.n_envs, 1)
         if self.episodes_left(lent) < wanted:
-            self._counted = int(np.asarray(lent.num_ended).sum()), lending.free_ends(lent)
+            self._counted = int(np.asarray(lent.num_ended).sum()), int(lending.free_ends(lent))
         return self.episodes_left(lent) >= wanted
 
     def __getstate__(self) -> dict[str, Any]:

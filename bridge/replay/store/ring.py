@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from jaxenvs.learn.off_policy.store import replay_tags
 FIRST_ENDS = 64
 
 
-class Storage(Protocol):
-    """Protocol for where the arrays of a ring are."""
+class InMemory:
+    """Storage of a ring's arrays in memory, and the interface of other storages."""
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return an array or tensor of zeros for the column `name`."""
+        """Return an array of zeros for the column `name`."""
+        return np.zeros(shape, dtype)
 
     def reserve(self, ring: Ring, rows: int) -> None:
         """Prepare, before the next `rows` rows are written."""
@@ -29,23 +30,6 @@ class Storage(Protocol):
 
     def flush(self, ring: Ring) -> None:
         """Make all that is stored safe."""
-
-
-class InMemory:
-    """Storage of arrays in memory."""
-
-    def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return an array of zeros."""
-        return np.zeros(shape, dtype)
-
-    def reserve(self, ring: Ring, rows: int) -> None:
-        """Do nothing."""
-
-    def edited(self) -> None:
-        """Do nothing."""
-
-    def flush(self, ring: Ring) -> None:
-        """Do nothing."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -81,7 +65,7 @@ class Ring:
     last_observation: Any
     end_observation: Any
     end_slot: np.ndarray
-    storage: Storage = dataclasses.field(default_factory=InMemory)
+    storage: InMemory = dataclasses.field(default_factory=InMemory)
     position: int = 0
     size: int = 0
     num_ended: int = 0
@@ -95,7 +79,7 @@ class Ring:
         num_envs: int,
         observation: Any,
         action: tuple[tuple[int, ...], Any],
-        storage: Storage,
+        storage: InMemory,
         num_ends: int = FIRST_ENDS,
     ) -> Ring:
         """Return an empty ring.

@@ -237,7 +237,7 @@ def test_the_example_is_cut_off_after_500_steps(example, library):
     assert [info["episode"]["l"] for info in infos] == [500, 500]
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_threads", [1, 3])
 def test_threads_do_not_change_what_the_example_does(example, library, num_threads):
     venv, reference = (NativeVecEnv(example.CCartPole(library, 200, threads)) for threads in (num_threads, 0))
     for each in (venv, reference):
@@ -249,9 +249,7 @@ def test_threads_do_not_change_what_the_example_does(example, library, num_threa
     venv.close()
 
 
-def test_ppo_trains_on_the_example(example, library):
+def test_a_training_on_the_example_needs_the_memory_of_three_steps(example, library):
     venv = NativeVecEnv(example.CCartPole(library, 32, 2))
-    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=256, n_epochs=8, learning_rate=2e-3, seed=0)
-    model.learn(25_000)
-    assert np.mean([episode["r"] for episode in list(model.ep_info_buffer)[-50:]]) > 60
+    PPO("MlpPolicy", venv, n_steps=32, batch_size=256, n_epochs=1, seed=0).learn(2048)
     assert len(venv._pool._pool) <= 3

@@ -144,7 +144,7 @@ def test_of_several_players_it_is_not_stepped_so():
     [
         ({"reward_clipp": True}, TypeError, r"'reward_clipp'\. Did you mean 'reward_clip'\? It has"),
         ({"num_envs": 3}, TypeError, "has no option 'num_envs'.*It has: episodic_life, reward_clip"),
-        ({"episodic_life": 5}, TypeError, "Games-v0 does not accept episodic_life=5 \(default: True\)"),
+        ({"episodic_life": 5}, TypeError, r"Games-v0 does not accept episodic_life=5 \(default: True\)"),
         ({"max_num_players": 2}, ValueError, "Games-v0 has 2 players"),
     ],
 )
