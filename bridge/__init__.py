@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bridge.host_env.serial_vec_env import SerialVecEnv
     from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from bridge.results import plot_results
+    from bridge.results.video import record
     from bridge.seeds import train_seeds
     from bridge.vec_env.jax_vec_env import JaxVecEnv
     from bridge.wrappers import CompiledWrapper, register_wrapper
@@ -91,6 +92,7 @@ __all__ = [
     "make_atari_env",
     "make_vec_env",
     "plot_results",
+    "record",
     "register_wrapper",
     "save_checkpoint",
     "to_jax",
@@ -129,6 +131,7 @@ _MODULES = {
     "make_atari_env": "bridge.atari",
     "make_vec_env": "bridge.factory",
     "plot_results": "bridge.results",
+    "record": "bridge.results.video",
     "register_wrapper": "bridge.wrappers",
     "save_checkpoint": "bridge.checkpoint",
     "to_jax": "bridge.dlpack",

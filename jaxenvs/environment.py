@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import explain_calls, hashable, is_array, is_real, no_parameter, replaceable, shown, type_name
+from jaxenvs.picture_size import compiled_draw, picture_size
 
 State = TypeVar("State")
 T = TypeVar("T")
@@ -243,8 +244,8 @@ class Environment(Generic[State]):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        """Height and width of the picture that `render` returns [pixels]."""
-        return 400, 600
+        """Height and width of the picture that `render` returns [pixels]: by default the canvas's aspect, in 600 x 400."""
+        return picture_size(self)
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
         """Draw a state: uint8, shape (height, width, 3). Can be traced, batched and compiled.
@@ -261,7 +262,9 @@ class Environment(Generic[State]):
 
     def render(self, state: State) -> np.ndarray:
         """Return the picture that `draw` draws, as a NumPy array of `render_size`. Not for use in traced code."""
-        draw = self.draw if type(self).draw is Environment.draw else functools.partial(_draw, self)  # the first raises
+        draw = (
+            self.draw if type(self).draw is Environment.draw else functools.partial(compiled_draw, self)
+        )  # the first raises
         return np.asarray(draw(state, *self.render_size))
 
     @property
@@ -294,11 +297,6 @@ class Environment(Generic[State]):
     def parameter_names(self) -> tuple[str, ...]:
         """Names of all fields, numeric and static."""
         return tuple(field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _draw(env: Environment[Any], state: Any, height: int, width: int) -> jax.Array:
-    return env.draw(state, height, width)
 
 
 def require_environment(name: str, value: Any) -> None:

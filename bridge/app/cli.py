@@ -19,10 +19,9 @@ from bridge.app.hyperparameters import parse_assignments, whole_number
 from bridge.app.recording import record_run
 from bridge.app.runs import refuse_used
 from bridge.app.training.distributed import joined
-from bridge.app.training.many_seeds import train_seeds
+from bridge.app.training.in_one_function import offer_cores, train_in_one_function
 from bridge.app.training.one_agent import Interrupted
 from bridge.app.training.one_agent import train as train_run
-from bridge.app.training.over_devices import offer_cores, train_on_devices
 from bridge.app.tuned import FILE
 from jaxenvs.cli import UserError
 from jaxenvs.learn.sweep import reserve_threads
@@ -63,12 +62,17 @@ Number = Annotated[int | None, _read_by(whole_number, "N"), _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Settings = Annotated[
     Path | None,
+    tyro.conf.arg(aliases=["--settings"]),
     _shown_as(
-        "PATH",
-        f"A TOML file of settings for algorithms and environments (default: RL Baselines3 Zoo's settings in {FILE}; "
-        "copy that file to change them).",
+        "FILE",
+        "A file of settings for environments: a .yml as RL Baselines3 Zoo's, or a .toml (default: the files of RL "
+        f"Baselines3 Zoo, if it is installed, and then its settings in {FILE}; copy that file to change them).",
     ),
 ]
+Steps = Annotated[
+    int | None, _read_by(whole_number, "N"), tyro.conf.arg(aliases=["-n", "--n-timesteps"]), _shown_as("N")
+]
+Logs = Annotated[str | None, _shown_as("DIR")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 
@@ -77,14 +81,16 @@ def train(
     algorithm: Algorithm = None,
     env_id: EnvId = None,
     num_envs: Number = None,
-    total_timesteps: Number = None,
+    total_timesteps: Steps = None,
     seed: Number = None,
     seeds: Number = None,
     engine: Name = None,
     backend: Name = None,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
-    settings: Settings = None,
+    hyperparams: Settings = None,
+    eval_freq: Number = None,
+    tensorboard_log: Logs = None,
     config: File = None,
     out: File = None,
     resume: File = None,
@@ -100,21 +106,25 @@ def train(
 
     Args:
       algorithm: A key of ALGORITHMS.
-      env_id: An id of `jaxenvs list`; or module:id, where the module, also of the current directory, registers the id.
+      env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant; module:id, where the
+        module, also of the current directory, registers the id; or module:Class.
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all environments together. If not given, the number tuned for the environment, or
-        100000.
+      total_timesteps: Steps of all environments together, such as 1e6. If not given, the number tuned for the
+        environment, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
       seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0,
         seed-1, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
-      backend: jax, for JAX environments; or native, for those of EnvPool, `jaxenvs list envpool`. If not given, jax.
+      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's one by one, or
+        each in a process; native, EnvPool, `jaxenvs list envpool`. If not given, jax for JAX environments, or serial.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
         0; normalize=True adds a VecNormalize, frame_stack=4 a VecFrameStack; noise_type=normal noise_std=0.1 is an
         action noise. The others are those tuned for the environment, or SB3's.
-      settings: A file of settings for algorithms and environments, instead of RL Baselines3 Zoo's.
+      hyperparams: A file of settings for environments, instead of RL Baselines3 Zoo's.
+      eval_freq: Evaluate the agent after every N steps of all environments, and keep the best in best_model.zip.
+      tensorboard_log: The folder for TensorBoard's logs of several runs. If not given, tensorboard in the run's folder.
       config: The config.json of a run, to repeat it. Other arguments override its values.
       out: The folder to write to. If not given, runs/ENV_ID-ALGORITHM-SEED.
       resume: The folder of a run: continue from its last checkpoint, as if it had never stopped, to its total
@@ -127,10 +137,11 @@ def train(
       process_id: The number of this process, from 0 on.
     """
     changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-    numbers = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
-    given = numbers | {"engine": engine, "backend": backend, "devices": devices}
+    given = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
+    given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
+    given |= {"tensorboard_log": tensorboard_log}
     given = {name: value for name, value in given.items() if value is not None}
-    saved = _begun(algorithm, env_id, settings, config, out, resume, changes, given)
+    saved = _begun(algorithm, env_id, hyperparams, config, out, resume, changes, given)
     processes = (coordinator, num_processes, process_id)
     is_distributed = distributed or any(each is not None for each in processes)
     _train_here(saved, given, changes, config, out, resume, processes if is_distributed else None)
@@ -139,7 +150,7 @@ def train(
 def _begun(
     algorithm: str | None,
     env_id: str | None,
-    settings: Path | None,
+    hyperparams: Path | None,
     config: Path | None,
     out: Path | None,
     resume: Path | None,
@@ -166,13 +177,13 @@ def _begun(
         raise UserError(
             f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
         )
-    if config is not None and settings is not None:
-        raise UserError(f"{config} already has all settings of a run: leave out --settings {settings}.")
+    if config is not None and hyperparams is not None:
+        raise UserError(f"{config} already has all settings of a run: leave out --hyperparams {hyperparams}.")
     if out is not None:
         check_folder(out)
     if config is None:
         new: dict[str, Any] = {"env_kwargs": {}, "hyperparameters": {}}
-        return {"algorithm": algorithm, "env_id": env_id, **new, "settings": settings}
+        return {"algorithm": algorithm, "env_id": env_id, **new, "hyperparams": hyperparams}
     saved, then = load_config(config)
     tell_of_other_versions(config, then)
     return saved
@@ -223,12 +234,13 @@ def _train_here(
 
 
 def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
-    out = out or Path("runs") / f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
-    if not resume and config.devices is None:
+    name = f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
+    out = out or Path("runs") / name.replace("/", "-")
+    is_compiled = config.devices is not None or config.num_seeds > 1
+    if not resume and not is_compiled:
         refuse_used(out)
-    run = train_on_devices if config.devices else train_seeds if config.num_seeds > 1 else train_run
     try:
-        print(run(config, out, resume=resume))
+        print((train_in_one_function if is_compiled else train_run)(config, out, resume=resume))
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(130)
@@ -303,7 +315,7 @@ def tune(
     print(command.run(options, out))
 
 
-def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
+def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool = False) -> None:
     """Evaluate the agent of a run: print the mean and standard deviation of its returns.
 
     For example: jaxenvs evaluate runs/CartPole-v1-ppo-0 --episodes 1000
@@ -314,13 +326,14 @@ def evaluate(run: Run, episodes: Number = None, seed: Number = None) -> None:
       episodes: The number of episodes. If not given, 100.
       seed: The seed of the first episode; the others have the following seeds. If not given, the seeds after the
         training's own.
+      best: The best model of --eval-freq, instead of the last.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
-    print(evaluate_run(run, episodes, seed))
+    print(evaluate_run(run, episodes, seed, best))
 
 
-def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None) -> None:
+def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None, best: bool = False) -> None:
     """Record the agent of a run as a GIF or MP4 video.
 
     For example: jaxenvs record runs/CartPole-v1-ppo-0
@@ -330,12 +343,13 @@ def record(run: Run, episodes: Count = 1, seed: Number = None, out: File = None)
       episodes: The number of episodes, one after the other.
       seed: The seed of the first episode; the others have the following seeds. If not given, as for `jaxenvs evaluate`.
       out: A file that ends with .gif or .mp4, for which moviepy must be installed. If not given, RUN/agent.gif.
+      best: The best model of --eval-freq, instead of the last.
     """
     _check_positive("--episodes", episodes)
     _check_seed(seed)
     out = out or run / "agent.gif"
     check_folder(out.parent)
-    print(record_run(run, episodes, seed, out))
+    print(record_run(run, episodes, seed, out, best))
 
 
 def _parsed(assignments: tuple[str, ...]) -> dict[str, Any]:

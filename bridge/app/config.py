@@ -27,7 +27,7 @@ from bridge.app.hyperparameters import (
     bounds_of,
     check_bounds,
 )
-from bridge.app.tuned import GAMES, TUNED, read
+from bridge.app.tuned import settings_for
 from bridge.engine.plan import ENGINES
 from jaxenvs.cli import UserError
 
@@ -49,16 +49,18 @@ class TrainingConfig:
 
     Attributes:
       algorithm: a key of ALGORITHMS.
-      env_id: an id of `jaxenvs.registered()`, or module:id.
+      env_id: an id of jaxenvs, Gymnasium or EnvPool; or module:id or module:Class.
       env_kwargs: parameters of the environment; lists become tuples, as static parameters must be hashable.
       num_envs, total_timesteps, seed: of the run.
       hyperparameters: every argument of the algorithm, defaults included; and `normalize`, whether a VecNormalize wraps
-        the environments, and `frame_stack`, the number of frames that a VecFrameStack stacks. They are JSON: a schedule
-        is a string, such as "lin_0.001", and action noise is `noise_type` and `noise_std`.
+        the environments, or its arguments, and `frame_stack`, the number of frames that a VecFrameStack stacks. They
+        are JSON: a schedule is a string, such as "lin_0.001", and action noise is `noise_type` and `noise_std`.
       engine: of the algorithm.
       num_seeds: the number of agents, with seed, seed + 1, ...
       backend: what steps the environments, one of `bridge.app.environments.BACKENDS`.
       devices: the number of devices over which the training is divided; None to train as SB3 does, undivided.
+      eval_freq: evaluate after this many steps of all environments, and keep the best model; 0 for never.
+      tensorboard_log: the folder for TensorBoard's logs of this and other runs; None for one in the run's folder.
     """
 
     algorithm: str
@@ -70,8 +72,10 @@ class TrainingConfig:
     hyperparameters: dict[str, Any]
     engine: str = "auto"
     num_seeds: int = 1
-    backend: str = "jax"
+    backend: str = "auto"
     devices: int | None = None
+    eval_freq: int = 0
+    tensorboard_log: str | None = None
 
     @functools.cached_property
     def world(self) -> World:
@@ -86,68 +90,95 @@ class TrainingConfig:
         env_kwargs: dict[str, Any] | None = None,
         num_envs: int | None = None,
         total_timesteps: int | None = None,
-        seed: int | None = None,
+        seed: int = 0,
         hyperparameters: dict[str, Any] | None = None,
-        engine: str = "auto",
-        num_seeds: int = 1,
-        backend: str = "jax",
-        devices: int | None = None,
-        settings: Path | None = None,
+        hyperparams: Path | None = None,
+        **run: Any,
     ) -> TrainingConfig:
-        """Return a config with missing values from TUNED, if it has the environment, or else SB3's defaults.
+        """Return a config with missing values from files of settings, if they have the environment, or SB3's defaults.
 
         If the batch size is not given, it is the one nearest to the default that divides a rollout.
 
         Args:
-          settings: a file to use instead of TUNED, which must have the environment.
+          hyperparams: a file of settings, which must have the environment; see `bridge.app.tuned.settings_for`.
+          run: further fields.
 
         Raises:
           UserError: something is unknown, of the wrong type, or does not fit together.
         """
         if algorithm not in ALGORITHMS:
             raise UserError(f"No algorithm {algorithm!r}. {_nearest(algorithm.lower(), ALGORITHMS)}")
-        if engine not in ENGINES:
-            raise UserError(
-                f"--engine must be one of {', '.join(ENGINES)}, got {engine}. JAX uses a GPU by itself if there is one."
-            )
-        env_kwargs, given = _sequences_as(tuple, env_kwargs or {}), hyperparameters or {}
-        _require_json("--env-kwargs", env_kwargs)
+        given = hyperparameters or {}
+        _require_json("--env-kwargs", env_kwargs or {})
         _require_json("--hyperparameters", given)
+        backend, env_kwargs = run.pop("backend", "auto"), _sequences_as(tuple, env_kwargs or {})
         world = find(backend, env_id, env_kwargs)
         _check_actions(algorithm, env_id, world.action_space)
-        tuned = _tuned(algorithm, env_id, world.is_game, settings)
+        settings = dict(settings_for(algorithm, env_id.rpartition(":")[2], world.is_game, hyperparams))
+        if "env_kwargs" in settings:
+            env_kwargs = _sequences_as(tuple, settings.pop("env_kwargs")) | env_kwargs
+            world = find(backend, env_id, env_kwargs)
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
-        tuned_num_envs = tuned.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
-        tuned_total_timesteps = tuned.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
-        num_envs = tuned_num_envs if num_envs is None else num_envs
-        total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
-        if devices is not None:
-            _require_divisible_run(devices, engine, num_seeds, backend)
-        numbers = {"--num-envs": num_envs, "--total-timesteps": total_timesteps, "--seeds": num_seeds}
+        tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
+        tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
+        own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
+        defaults = own | _default_arguments(algorithm)
+        new = cls(
+            algorithm,
+            env_id,
+            env_kwargs,
+            tuned_num_envs if num_envs is None else num_envs,
+            tuned_total_timesteps if total_timesteps is None else total_timesteps,
+            seed,
+            {**defaults, **settings, **given},
+            backend=world.backend,
+            **run,
+        )
+        vars(new)["world"] = world
+        new._check_run()
+        for name, value in {**settings, **given}.items():
+            _check_hyperparameter(algorithm, name, value, defaults)
+        if is_off_policy:
+            _check_learns(new.hyperparameters, new.total_timesteps)
+        else:
+            _fit_rollout(new.hyperparameters, new.num_envs, new.total_timesteps, "batch_size" not in given)
+        return new
+
+    def _check_run(self) -> None:
+        """Raise unless the fields besides the hyperparameters have values that fit together.
+
+        Raises:
+          UserError: they do not.
+        """
+        if self.engine not in ENGINES:
+            raise UserError(
+                f"--engine must be one of {', '.join(ENGINES)}, got {self.engine}. JAX uses a GPU by itself if there "
+                "is one."
+            )
+        numbers = {"--num-envs": self.num_envs, "--total-timesteps": self.total_timesteps, "--seeds": self.num_seeds}
+        numbers |= {} if self.devices is None else {"--devices": self.devices}
         for flag, number in numbers.items():
             if type(number) is not int or number < 1:
                 raise UserError(f"{flag} must be an int of at least 1, got {number!r}.")
-        seed = 0 if seed is None else seed
-        if type(seed) is not int or not 0 <= seed <= LAST_SEED + 1 - num_seeds:
-            raise UserError(f"--seed must be an int between 0 and {LAST_SEED + 1 - num_seeds}, got {seed!r}.")
-        if num_seeds > 1 and engine == "torch":
-            raise UserError(
-                "--seeds needs compiled agents, but --engine torch compiles nothing: leave out one of them."
-            )
-        if num_seeds > 1 and backend == "native":
-            raise UserError("--seeds compiles whole trainings, but EnvPool (--backend native) cannot be compiled.")
-
-        own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
-        defaults = own | _default_arguments(algorithm)
-        for name, value in {**tuned, **given}.items():
-            _check_hyperparameter(algorithm, name, value, defaults)
-        resolved = {**defaults, **tuned, **given}
-        if is_off_policy:
-            _check_learns(resolved, total_timesteps)
-        else:
-            _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
-        run = (num_envs, total_timesteps, seed, resolved, engine, num_seeds, backend, devices)
-        return cls(algorithm, env_id, env_kwargs, *run)
+        last = LAST_SEED + 1 - self.num_seeds
+        if type(self.seed) is not int or not 0 <= self.seed <= last:
+            raise UserError(f"--seed must be an int between 0 and {last}, got {self.seed!r}.")
+        if type(self.eval_freq) is not int or self.eval_freq < 0:
+            raise UserError(f"--eval-freq must be an int of at least 0, got {self.eval_freq!r}.")
+        reasons = {
+            "--engine torch": (self.engine == "torch", "compiles nothing"),
+            f"--backend {self.backend}": (self.backend != "jax", "steps environments that cannot be compiled"),
+            "--eval-freq": (self.eval_freq > 0, "evaluates one agent between its rollouts"),
+            "--tensorboard-log": (self.tensorboard_log is not None, "is for one agent that is not divided"),
+            "--seeds": (self.num_seeds > 1 and self.devices is not None, "trains one agent for each seed"),
+        }
+        for flag, is_given in {"--devices": self.devices is not None, "--seeds": self.num_seeds > 1}.items():
+            for other, (is_other, why) in reasons.items():
+                if is_given and is_other and flag != other:
+                    raise UserError(
+                        f"{flag} compiles a whole training, so it cannot be combined with {other}, which {why}: leave "
+                        "out one of them."
+                    )
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a config.json has them."""
@@ -180,34 +211,6 @@ class TrainingConfig:
             unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
 
 
-def _require_divisible_run(devices: Any, engine: str, num_seeds: int, backend: str) -> None:
-    """Raise unless `--devices` fits the other arguments.
-
-    Raises:
-      UserError: it is not a positive int, or the run is not one agent's training in one compiled function.
-    """
-    if type(devices) is not int or devices < 1:
-        raise UserError(f"--devices must be an int of at least 1, got {devices!r}.")
-    others = {"--engine torch": engine == "torch", "--seeds": num_seeds > 1, "--backend native": backend == "native"}
-    if found := [flag for flag, is_given in others.items() if is_given]:
-        raise UserError(
-            f"--devices divides one compiled training, so it cannot be combined with {found[0]}: leave out one of them."
-        )
-
-
-def _tuned(algorithm: str, env_id: str, is_game: bool, path: Path | None) -> dict[str, Any]:
-    """Return the settings that a file, or TUNED, has for an environment.
-
-    Raises:
-      UserError: the file has none.
-    """
-    name = GAMES if is_game else env_id
-    found = (TUNED if path is None else read(path)).get(algorithm, {}).get(name)
-    if path is not None and found is None:
-        raise UserError(f'{path} has no table [{algorithm}."{name}"].')
-    return dict(found or {})
-
-
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
     """Return the class of a key of ALGORITHMS.
 
@@ -230,7 +233,8 @@ def load_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         arguments = json.loads(path.read_text())
         then = arguments.pop("versions")
-        arguments = {"backend": "jax", "devices": None} | arguments  # version 0.2.0 did not have these
+        # Earlier versions did not have these.
+        arguments = {"backend": "jax", "devices": None, "eval_freq": 0, "tensorboard_log": None} | arguments
         if arguments.keys() != {field.name for field in dataclasses.fields(TrainingConfig)}:
             raise ValueError("other names")
     except OSError as error:
@@ -331,6 +335,7 @@ def _check_hyperparameter(algorithm: str, name: str, value: Any, defaults: dict[
     is_off = default is None and value is None
     is_number = isinstance(default, bool | int | float) or (default is None and name in bounds_of(algorithm))
     is_number = is_number and name != "train_freq"  # it may be a pair
+    is_number = is_number and not (name == "normalize" and isinstance(value, dict))
     if not is_schedule and not is_off and is_number:
         # An int is accepted for a float; True is not a number.
         kind = float if default is None else type(default)

@@ -1,23 +1,28 @@
-"""The environments of a run, by their ids: JAX environments, or EnvPool's, with --backend native."""
+"""The environments of a run, by their ids: JAX environments, Gymnasium's, EnvPool's, or a user's class."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
 from bridge import make_atari_env, make_vec_env
 from bridge.atari import native_id, native_options
+from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium
 from bridge.host_env import envpool
-from jaxenvs import cli
+from bridge.host_env.makers import maker
+from jaxenvs import Environment, TimeLimit, Wrapper, cli
 from jaxenvs.cli import UserError
 
-BACKENDS = ("jax", "native")
+# "auto" is "jax" or "serial", as jaxenvs has the environment or not.
+BACKENDS = ("auto", "jax", "serial", "process", "native")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,61 +30,115 @@ class World:
     """The properties of a run's environments.
 
     Attributes:
+      backend: what steps them, one of BACKENDS, but not "auto".
       observation_space, action_space: of one environment.
       has_time_limit: True if every episode ends.
       reward_threshold: the mean return at which the task counts as solved, or None.
       is_game: True for Atari games, which share settings in RL Baselines3 Zoo.
       make: a function from the number of environments and a seed to a VecEnv; further keyword arguments are parameters
-        of the environment.
+        of Gymnasium's and EnvPool's environments, except for `wrapper`, a function that wraps each environment.
+      env: the JAX environment, or None.
     """
 
+    backend: str
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     has_time_limit: bool
     reward_threshold: float | None
     is_game: bool
     make: Callable[..., VecEnv]
+    env: Environment[Any] | None = None
 
 
 def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
-    """Return the environment of an id.
+    """Return the environment of an id, or of "module:Class".
 
     Raises:
-      UserError: there is no such backend or id, or the environment does not accept the parameters.
+      UserError: there is no such backend, id or class, or the environment does not accept the parameters.
     """
+    if backend not in BACKENDS:
+        raise UserError(f"--backend must be one of {', '.join(BACKENDS)}, got {backend}.")
     if backend == "native":
         return _native(env_id, env_kwargs)
-    if backend != "jax":
-        raise UserError(f"--backend must be one of {', '.join(BACKENDS)}, got {backend}.")
+    target = cli.find_environment(env_id)
     try:
-        env = cli.make_environment(env_id, env_kwargs)
-    except UserError as error:
-        if _pool_has(env_id):
-            raise UserError(
-                f"jaxenvs has no environment {env_id!r}, but EnvPool has it: add --backend native."
-            ) from error
-        if env_id in gymnasium.registry and env_id not in jaxenvs.registered():
-            raise UserError(
-                f"jaxenvs has no environment {env_id!r}, but Gymnasium has it: use bridge.make_vec_env in Python, or, "
-                'if EnvPool has it too, --backend native (pip install "jaxenvs[envpool]").'
-            ) from error
-        raise
-    return World(
-        env.observation_space,
-        env.action_space,
-        cli.has_time_limit(env_id, env_kwargs),
-        jaxenvs.spec(env_id).reward_threshold,
-        False,
-        lambda num_envs, seed: make_vec_env(env, num_envs, seed=seed),
-    )
+        made = _made(target, env_kwargs, backend)
+        # A JAX environment of the user's may break here.
+        spaces = made.observation_space, made.action_space
+    except jaxenvs.UnknownEnvironment as error:
+        raise _unknown(env_id, error) from error
+    except Exception as error:  # of any kind: the constructor may be the user's
+        given = f" with {env_kwargs}" if env_kwargs else ""
+        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}") from error
+    if isinstance(made, Environment):
+        if backend not in ("auto", "jax"):
+            raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")
+        threshold = jaxenvs.spec(target).reward_threshold if isinstance(target, str) else None
+        in_jax: Environment[Any] = made
+        return World(
+            *("jax", *spaces, _has_time_limit(made), threshold, False),
+            lambda num_envs, seed, wrapper=None: make_vec_env(
+                in_jax if wrapper is None else wrapper(in_jax), num_envs, seed=seed, backend="jax"
+            ),
+            made,
+        )
+    if backend == "jax":
+        raise UserError(f"--backend jax needs an environment of jaxenvs, but {env_id} is one of Gymnasium.")
+    made.close()
+    backend = "serial" if backend == "auto" else backend
+    spec, is_game = made.spec, "AtariEnv" in type(made.unwrapped).__name__
+    has_limit = spec is not None and (spec.max_episode_steps is not None or is_game)
+    source = gymnasium_id(target) if isinstance(target, str) and is_jax_id(target) else target
+
+    def make(num_envs: int, seed: int, wrapper: Callable[..., Any] | None = None, **further: Any) -> VecEnv:
+        wrappers = [AtariWrapper] * is_game + [each for each in (wrapper,) if each is not None]
+        wrap = (lambda env: functools.reduce(lambda inner, outer: outer(inner), wrappers, env)) if wrappers else None
+        given = env_kwargs | further
+        return make_vec_env(source, num_envs, seed, wrapper_class=wrap, env_kwargs=given, backend=backend)
+
+    return World(backend, *spaces, has_limit, None if spec is None else spec.reward_threshold, is_game, make)
+
+
+def _made(target: Any, env_kwargs: dict[str, Any], backend: str) -> Environment[Any] | gymnasium.Env[Any, Any]:
+    """Make one environment of an id, or of a class or function.
+
+    Raises:
+      UnknownEnvironment: neither jaxenvs nor Gymnasium has the id.
+      Exception: of any kind, by the constructor.
+    """
+    if not isinstance(target, str):
+        made = target(**env_kwargs)
+        if not isinstance(made, Environment | gymnasium.Env):
+            raise TypeError(f"expected an environment of jaxenvs or Gymnasium, got a {type(made).__name__}.")
+        return made
+    if is_jax_id(target):
+        if backend in ("auto", "jax"):
+            return jaxenvs.make(target, **jax_parameters(target, env_kwargs))
+        return maker(gymnasium_id(target), env_kwargs)()
+    require_in_gymnasium(target)
+    return maker(target, env_kwargs)()
+
+
+def _has_time_limit(env: Environment[Any]) -> bool:
+    while isinstance(env, Wrapper) and not isinstance(env, TimeLimit):
+        env = env.env
+    return isinstance(env, TimeLimit)
+
+
+def _unknown(env_id: str, error: Exception) -> UserError:
+    """Return the error for an id that neither jaxenvs nor Gymnasium has."""
+    if _pool_has(env_id):
+        return UserError(f"jaxenvs has no environment {env_id!r}, but EnvPool has it: add --backend native.")
+    module = env_id.rpartition(":")[0]
+    imported = f"{module} was imported, but does not register the environment. " if module else ""
+    needs = " Games of Atari need ale-py: pip install ale-py, and then ale_py:ALE/Pong-v5." * env_id.startswith("ALE/")
+    return UserError(f"{imported}{error}{needs}")
 
 
 def _pool_has(env_id: str) -> bool:
     """Return whether an installed EnvPool has an id that is neither jaxenvs' nor registered by a module."""
-    if ":" in env_id or env_id in jaxenvs.registered():
-        return False
     with contextlib.suppress(Exception):  # a broken EnvPool does not matter to runs without it
-        return _pool_name(env_id) in envpool.ids()
+        return ":" not in env_id and _pool_name(env_id) in envpool.ids()
     return False
 
 
@@ -109,8 +168,8 @@ def _native(env_id: str, env_kwargs: dict[str, Any]) -> World:
         raise UserError(f"EnvPool cannot make {env_id} with {env_kwargs}: {type(error).__name__}: {error}") from error
     spaces = envpool.aligned(spec.observation_space, spec.action_space)
 
-    def make(num_envs: int, seed: int, **further: Any) -> VecEnv:
+    def make(num_envs: int, seed: int, wrapper: None = None, **further: Any) -> VecEnv:
         maker = make_atari_env if is_game else make_vec_env
         return maker(name, num_envs, seed, env_kwargs=env_kwargs | further, backend="native")
 
-    return World(*spaces, True, spec.reward_threshold, is_game, make)
+    return World("native", *spaces, True, spec.reward_threshold, is_game, make)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 
 from bridge import Evaluation, NotCompilable, evaluate
 from bridge.app.config import TrainingConfig
 from bridge.app.runs import folders_of_models, load_model, make_env, read_run
-from bridge.evaluation.on_host import with_statistics
+from jaxenvs import TimeLimit
 from jaxenvs.cli import UserError
 
 N_EPISODES = 100
 # For episodes without a limit: an agent may have learnt to let them continue for ever.
 MOST_STEPS = 10_000
-# EnvPool's environments in an evaluation: a prediction for several costs little more than for one.
-NATIVE_LANES = 16
+# Environments on the host in an evaluation: a prediction for several costs little more than for one.
+ON_HOST = 16
 
 
 def evaluate_model(
@@ -46,23 +48,23 @@ def evaluate_model(
     limit = None if config.world.has_time_limit else MOST_STEPS
     seed = first_seed(config) if seed is None else seed
     n_episodes = N_EPISODES if n_episodes is None else n_episodes
-    if config.backend == "native":
-        env = fresh_env(config, env, min(n_episodes, NATIVE_LANES))
+    if config.backend == "jax":
+        try:
+            return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
+        except NotCompilable as reason:
+            raise UserError(f"The run cannot be evaluated: {reason}") from reason
+    fresh = ending_env(config, min(n_episodes, ON_HOST), like=env)
     try:
-        return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
-    except NotCompilable as reason:
-        raise UserError(f"The run cannot be evaluated: {reason}") from reason
+        return evaluate(model, fresh, n_episodes, seed=seed)
+    finally:
+        fresh.close()
 
 
-def fresh_env(config: TrainingConfig, env: VecEnv, num_envs: int, **further: Any) -> VecEnv:
-    """Make `num_envs` other environments of EnvPool like a run's, with the statistics of its `env`.
-
-    Args:
-      further: parameters of the environments.
-    """
-    bare = dataclasses.replace(config, hyperparameters=config.hyperparameters | {"normalize": False})
-    fresh = make_env(bare, num_envs, **further)
-    return with_statistics(fresh, env) if isinstance(env, VecNormalize) else fresh
+def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv) -> VecEnv:
+    """Make environments whose episodes end, if need be after MOST_STEPS, with the statistics of other environments."""
+    limit: Any = TimeLimit if config.backend == "jax" else gymnasium.wrappers.TimeLimit
+    wrapper = None if config.world.has_time_limit else lambda env: limit(env, MOST_STEPS)
+    return make_env(dataclasses.replace(config, seed=first_seed(config)), num_envs, like=like, wrapper=wrapper)
 
 
 def first_seed(config: TrainingConfig) -> int:
@@ -70,14 +72,18 @@ def first_seed(config: TrainingConfig) -> int:
     return config.seed + config.num_envs
 
 
-def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None) -> str:
+def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None, best: bool = False) -> str:
     """Return the results of a run's agents, a line for each, and a line for all of them.
+
+    Args:
+      n_episodes, seed: as in `evaluate_model`.
+      best: as in `load_model`.
 
     Raises:
       UserError: the run cannot be read.
     """
     found = folders_of_models(folder, read_run(folder))
-    evaluations = [evaluate_model(config, *load_model(each, config), n_episodes, seed) for each, config in found]
+    evaluations = [evaluate_model(config, *load_model(each, config, best), n_episodes, seed) for each, config in found]
     if len(found) == 1:
         return describe(evaluations[0])
     lines = [f"{each.name}: {describe(evaluation)}" for (each, _), evaluation in zip(found, evaluations)]

@@ -21,12 +21,14 @@ from bridge.app.config import TrainingConfig, algorithm_class, load_config
 from bridge.app.files import replacing, writing
 from bridge.app.hyperparameters import NOISE, SCHEDULED, to_schedule
 from bridge.checkpoint import read_metadata
+from bridge.evaluation.on_host import with_statistics
 from bridge.results.reading import EPISODES, SEEDS_CHECKPOINT
 from jaxenvs.cli import UserError
 
 CONFIG = "config.json"
 MODEL = "model.zip"  # the trained model, which SB3 can load
 STATISTICS = "vec_normalize.pkl"  # of the VecNormalize that the model was trained in
+BEST_MODEL, BEST_STATISTICS = "best_model.zip", "best_vec_normalize.pkl"  # with --eval-freq
 CHECKPOINT = "checkpoint.zip"  # from which the training continues
 CURVE = "learning_curve.png"
 
@@ -75,24 +77,36 @@ def refuse_used(folder: Path) -> None:
                 ) from error
 
 
-def make_env(config: TrainingConfig, num_envs: int | None = None, **further: Any) -> VecEnv:
-    """Make the environments to train on.
+def make_env(
+    config: TrainingConfig,
+    num_envs: int | None = None,
+    like: VecEnv | None = None,
+    venv: VecEnv | None = None,
+    **further: Any,
+) -> VecEnv:
+    """Make the environments of a run, to train on or to look at an agent.
 
     Args:
       num_envs: the number of environments, if not the config's.
-      further: parameters of an environment of EnvPool.
+      like: the environments of the training, if it is to be their VecNormalize's statistics that normalize.
+      venv: environments to use, instead of those of the config.
+      further: arguments of the World's `make`.
 
     Raises:
       UserError: the environment does not accept the config.
     """
     try:
-        venv = config.world.make(num_envs or config.num_envs, config.seed, **further)
+        venv = venv or config.world.make(num_envs or config.num_envs, config.seed, **further)
         if (frames := config.hyperparameters["frame_stack"]) > 1:
             venv = VecFrameStack(venv, frames)
     except (TypeError, ValueError, AssertionError) as error:
         raise UserError(f"{config.env_id} cannot be made with {config.env_kwargs}: {error}") from error
-    if config.hyperparameters["normalize"]:
-        return VecNormalize(venv, gamma=config.hyperparameters.get("gamma", 0.99))
+    normalize = config.hyperparameters["normalize"]
+    if normalize and isinstance(like, VecNormalize):
+        return with_statistics(venv, like)
+    if normalize:
+        further = normalize if isinstance(normalize, dict) else {}
+        return VecNormalize(venv, **{"gamma": config.hyperparameters.get("gamma", 0.99), **further})
     return venv
 
 
@@ -144,14 +158,19 @@ def action_noise(hyperparameters: dict[str, Any], env: VecEnv) -> ActionNoise:
     return NormalActionNoise(mean, sigma) if is_normal else OrnsteinUhlenbeckActionNoise(mean, sigma)
 
 
-def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, VecEnv]:
+def load_model(folder: Path, config: TrainingConfig, best: bool = False) -> tuple[BaseAlgorithm, VecEnv]:
     """Return the model of a run, trained or still training, and environments with the statistics of its training.
+
+    Args:
+      best: the model that was best in the evaluations of --eval-freq.
 
     Raises:
       UserError: there is no model, or it cannot be read.
     """
     use_few_threads(config)
-    found = [path for path in (folder / MODEL, folder / CHECKPOINT) if path.exists()]
+    if best and not (folder / BEST_MODEL).exists():
+        raise UserError(f"{folder} holds no {BEST_MODEL}, which a training with --eval-freq writes: leave out --best.")
+    found = [folder / name for name in ([BEST_MODEL] if best else [MODEL, CHECKPOINT]) if (folder / name).exists()]
     if not found:
         raise UserError(f"{folder} holds neither a {MODEL} nor a {CHECKPOINT}.")
     newest = max(found, key=lambda path: path.stat().st_mtime)
@@ -161,7 +180,7 @@ def load_model(folder: Path, config: TrainingConfig) -> tuple[BaseAlgorithm, Vec
     try:
         model = algorithm_class(config.algorithm).load(newest)
         if isinstance(env, VecNormalize):
-            env = VecNormalize.load(str(folder / STATISTICS), env.venv)
+            env = VecNormalize.load(str(folder / (BEST_STATISTICS if best else STATISTICS)), env.venv)
     except Exception as error:  # whatever unpickling ends in
         raise UserError(f"Cannot load {newest.name} from {folder}: {_in_a_line(error)}") from error
     return model, env

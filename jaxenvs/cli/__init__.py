@@ -39,6 +39,7 @@ OF_BRIDGE = {
     "tune": "Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.",
     "evaluate": "Evaluate the agent of a run: print the mean and standard deviation of its returns.",
     "record": "Record the agent of a run as a GIF or MP4 video.",
+    "zoo": "Run a script of RL Baselines3 Zoo with bridge's algorithms: train, enjoy, record or plot.",
 }
 # Packages of these commands, by the names of their modules; the extra `sb3`. Only looked for, because importing takes
 # seconds.
@@ -98,6 +99,10 @@ def _run(argv: list[str]) -> None:
     commands: dict[str, Callable[..., None]] = {name: _stand_in(help) for name, help in helps.items()}
     if name in OF_BRIDGE:
         _require_sb3(name)
+    if name == "zoo":  # RL-Zoo reads its arguments itself
+        importlib.import_module("bridge.app.zoo").run(argv[1:])
+        return
+    if name in OF_BRIDGE:
         # The only place where jaxenvs imports bridge, which depends on jaxenvs: one command includes the commands of
         # both.
         commands |= importlib.import_module("bridge.app.cli").COMMANDS
@@ -236,7 +241,21 @@ def make_environment(env_id: str, env_kwargs: dict[str, Any]) -> Environment[Any
         ) from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
-        raise UserError(f"{env_id} cannot be made{given}: {_described(error)}") from error
+        raise UserError(f"{env_id} cannot be made{given}: {described(error)}") from error
+
+
+def find_environment(env_id: str) -> Any:
+    """Return an id; or the class or function that "module:Class" names. The module is imported, and may register ids.
+
+    Raises:
+      UserError: the module cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if not module:
+        return env_id
+    import_module(module)
+    found = getattr(sys.modules[module], name, None)
+    return found if callable(found) else name
 
 
 def library_ids(library: str) -> list[str]:
@@ -293,16 +312,10 @@ def import_module(name: str, hint: str = "") -> None:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise UserError(f"No module {name!r}, neither in {here} nor installed. {hint}".rstrip()) from error
-        raise UserError(f"The module {name!r} cannot be imported: {_described(error)}") from error
+        raise UserError(f"The module {name!r} cannot be imported: {described(error)}") from error
 
 
-def has_time_limit(env_id: str, env_kwargs: dict[str, Any]) -> bool:
-    """Return whether `make` puts a limit on an episode."""
-    limit = env_kwargs.get("max_episode_steps")
-    return (jaxenvs.spec(env_id).max_episode_steps if limit is None else limit) not in (None, -1)
-
-
-def _described(error: Exception) -> str:
+def described(error: Exception) -> str:
     """Return the error in one line, with the place in the user's code where it was raised."""
     said = f"{type(error).__name__}: {error}"
     own = os.path.dirname(jaxenvs.__file__)

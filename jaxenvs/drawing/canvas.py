@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxenvs.environment import struct
 from jaxenvs.jax_names import is_traced
+from jaxenvs.picture_size import note_view
 
 Number: TypeAlias = float | jax.Array
 Point: TypeAlias = tuple[Number, Number] | jax.Array
@@ -48,6 +49,7 @@ class Canvas:
         cls, height: int, width: int, left: Number, right: Number, bottom: Number, top: Number, color: Color = WHITE
     ) -> Self:
         """Create an empty canvas of `height` by `width` pixels, which shows (left, bottom) to (right, top)."""
+        note_view(right - left, top - bottom)
         left, right, bottom, top = map(_float32, (left, right, bottom, top))
         columns = np.repeat(np.arange(width, dtype=np.float32) + 0.5, 3)[None, :]
         rows = np.arange(height, dtype=np.float32)[:, None] + 0.5

@@ -13,6 +13,7 @@ import numpy as np
 from jaxenvs.arguments import image_size, number
 from jaxenvs.environment import Environment, require_environment
 from jaxenvs.files import replacing
+from jaxenvs.picture_size import compiled_draw
 
 REAL_TIME_FPS = 30
 MOST_FPS = 50  # GIFs count in 1/100 s, and viewers show one of them, or none, as ten
@@ -93,4 +94,4 @@ def _picture(env: Environment[Any], states: Any, time: int, size: tuple[int, int
     state = states[time] if isinstance(states, list) else jax.tree.map(lambda leaf: leaf[time], states)
     if size is None:
         return env.render(state)
-    return np.asarray(jax.jit(type(env).draw, static_argnums=(2, 3))(env, state, *size))
+    return np.asarray(compiled_draw(env, state, *size))

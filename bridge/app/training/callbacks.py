@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import signal
 import sys
 import time
@@ -12,14 +13,18 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.vec_env import VecEnv
 from tqdm import tqdm
 
 from bridge import RolloutCheckpoint, save_checkpoint
 from bridge.app.config import TrainingConfig
 from bridge.app.files import replacing, writing
-from bridge.app.runs import CHECKPOINT
+from bridge.app.runs import BEST_STATISTICS, CHECKPOINT
 from bridge.engine.callbacks.callback_schedule import QuietCallback
 from bridge.results.reading import EPISODES, read_episodes
+
+EVALUATIONS = "evaluations.npz"  # EvalCallback's
 
 CHECKPOINT_SECONDS = 10.0
 # Checkpoints take at most this share of the time: they are less frequent if writing one takes long.
@@ -107,13 +112,13 @@ class Episodes(QuietCallback):
 class Checkpoints(RolloutCheckpoint, QuietCallback):
     """Callback that periodically writes a checkpoint before a rollout. After Ctrl-C, it raises Stopped there.
 
-    It writes none for environments of EnvPool, whose state cannot be saved.
+    It writes none for environments that are not JAX environments, whose state cannot be saved.
     """
 
     def __init__(self, config: TrainingConfig, folder: Path, episodes: Episodes, interrupt: Interrupt) -> None:
         super().__init__(folder / CHECKPOINT, metadata={"config": config.as_json()})
         self._episodes, self._interrupt, self._timer = episodes, interrupt, Timer()
-        self._can_write = config.backend != "native"
+        self._can_write = config.backend == "jax"
 
     def _on_rollout_start(self) -> None:
         if self._can_write and (self._timer.is_due or self._interrupt.came):
@@ -134,6 +139,52 @@ class Checkpoints(RolloutCheckpoint, QuietCallback):
         with self._timer.writing(), writing(self.path):
             self._episodes.write(self.path.parent)  # first, so that no episode before the checkpoint is missing
             yield
+
+
+def evaluations(config: TrainingConfig, env: VecEnv, out: Path, begun_at: int) -> EvalCallback:
+    """Return SB3's EvalCallback, which keeps best_model.zip, and the statistics of a VecNormalize then.
+
+    Args:
+      config: of the run.
+      env: environments to evaluate on, like those of the training.
+      out: the folder of the run.
+      begun_at: the number of steps from which a resumed run continues: what was evaluated before is kept.
+    """
+    kind: Any = EvalCallback
+    if config.algorithm == "maskable_ppo":  # whose actions must be legal there too
+        kind = importlib.import_module("sb3_contrib.common.maskable.callbacks").MaskableEvalCallback
+    callback: EvalCallback = kind(
+        env,
+        callback_on_new_best=SaveStatistics(out / BEST_STATISTICS),
+        eval_freq=max(config.eval_freq // config.num_envs, 1),
+        log_path=str(out),
+        best_model_save_path=str(out),
+        verbose=0,
+    )
+    if begun_at and (out / EVALUATIONS).exists():
+        with np.load(out / EVALUATIONS) as file:
+            before = file["timesteps"] <= begun_at
+            times, results, lengths = (file[name][before] for name in ("timesteps", "results", "ep_lengths"))
+        callback.n_calls = begun_at // config.num_envs
+        callback.evaluations_timesteps = times.tolist()
+        callback.evaluations_results, callback.evaluations_length = results.tolist(), lengths.tolist()
+        callback.best_mean_reward = max(results.mean(1).tolist(), default=-np.inf)
+    return callback
+
+
+class SaveStatistics(BaseCallback):
+    """Callback that saves the statistics of a VecNormalize, if there is one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def _on_step(self) -> bool:
+        normalize = self.model.get_vec_normalize_env()
+        if normalize is not None:
+            with replacing(self._path) as unfinished:
+                normalize.save(str(unfinished))
+        return True
 
 
 class Progress(QuietCallback):

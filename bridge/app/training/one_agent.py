@@ -10,7 +10,7 @@ from stable_baselines3.common.logger import configure
 
 from bridge import NotCompilable
 from bridge.app.config import TrainingConfig
-from bridge.app.evaluation import describe, evaluate_model
+from bridge.app.evaluation import describe, ending_env, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, writing
 from bridge.app.runs import (
     CHECKPOINT,
@@ -21,9 +21,20 @@ from bridge.app.runs import (
     read_checkpoint,
     save_model,
 )
-from bridge.app.training.callbacks import Checkpoints, Episodes, Interrupt, Progress, Stopped, progress_bar
+from bridge.app.training.callbacks import (
+    Checkpoints,
+    Episodes,
+    Interrupt,
+    Progress,
+    Stopped,
+    evaluations,
+    progress_bar,
+)
 from bridge.app.training.learning_curve import draw_learning_curve
 from jaxenvs.cli import UserError
+
+NOT_JAX = ("Gymnasium's environments", "EnvPool's environments")
+EVALUATED_AT_ONCE = 5  # episodes of an evaluation with --eval-freq, each in its own environment
 
 
 class Interrupted(Exception):
@@ -38,7 +49,8 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     """Train one agent, save it, and evaluate it.
 
     It writes model.zip, config.json, learning_curve.png, episodes.csv, tensorboard/ and, with `normalize`,
-    vec_normalize.pkl into the folder `out`; and periodically checkpoint.zip, from which a stopped run continues.
+    vec_normalize.pkl into the folder `out`; with `eval_freq`, best_model.zip and evaluations.npz; and, for JAX
+    environments, periodically checkpoint.zip, from which a stopped run continues.
 
     Args:
       config: of the run.
@@ -49,13 +61,15 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
       The result of the trained model's evaluation, as a line of text.
 
     Raises:
-      UserError: the environment or the algorithm does not accept the config; nothing can be written; or the run uses
-        EnvPool and cannot be resumed.
+      UserError: the environment or the algorithm does not accept the config; nothing can be written; or the run cannot
+        be resumed, as its environments are not JAX environments.
       Interrupted: by Ctrl-C during training, after everything was written.
     """
-    is_native = config.backend == "native"
-    if resume and is_native:
-        raise UserError(f"{out} cannot be resumed, because EnvPool does not expose the state of its environments.")
+    can_resume = config.backend == "jax"
+    if resume and not can_resume:
+        raise UserError(
+            f"{out} cannot be resumed, because the state of {NOT_JAX[config.backend == 'native']} cannot be saved."
+        )
     resumes = resume and (out / CHECKPOINT).exists()
     if resumes:
         config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
@@ -70,10 +84,10 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     try:
         with Interrupt() as interrupt:
             announce(config, out, model.num_timesteps)
-            if is_native:
+            if not can_resume:
                 print(
-                    "This run writes no checkpoints and cannot be resumed, because EnvPool does not expose the "
-                    "state of its environments."
+                    "This run writes no checkpoints and cannot be resumed, because the state of "
+                    f"{NOT_JAX[config.backend == 'native']} cannot be saved."
                 )
             checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
@@ -81,11 +95,13 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
             episodes.write(out)
             draw_learning_curve(config, out)
     except CannotWrite as error:
-        kept = "" if is_native else f" The last checkpoint is intact. To resume: jaxenvs train --resume {out}"
+        kept = f" The last checkpoint is intact. To resume: jaxenvs train --resume {out}" if can_resume else ""
         raise UserError(f"{error}{kept}") from error
     if interrupt.came:
-        raise Interrupted(model.num_timesteps, out, can_resume=not is_native)
-    return describe(evaluate_model(config, model, env))
+        raise Interrupted(model.num_timesteps, out, can_resume)
+    result = describe(evaluate_model(config, model, env))
+    env.close()
+    return result
 
 
 def announce(config: TrainingConfig, out: Path, num_timesteps: int) -> None:
@@ -123,8 +139,12 @@ def _learn(
         return
     try:
         with writing(out), progress_bar(config.total_timesteps, model.num_timesteps) as bar:
-            model.set_logger(configure(str(out / "tensorboard"), ["tensorboard"]))
+            logs = Path(config.tensorboard_log) / out.name if config.tensorboard_log else out / "tensorboard"
+            model.set_logger(configure(str(logs), ["tensorboard"]))
             callbacks: list[BaseCallback] = [episodes, checkpoints, Progress(bar)]
+            if config.eval_freq:
+                env = ending_env(config, EVALUATED_AT_ONCE, like=model.get_env())
+                callbacks.append(evaluations(config, env, out, model.num_timesteps))
             model.learn(remaining, callback=callbacks, reset_num_timesteps=False)
         checkpoints.write_last()
     except Stopped:

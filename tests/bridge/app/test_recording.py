@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from bridge.app import recording
+from bridge.results import video
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
 
@@ -26,7 +27,7 @@ def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys)
         assert image.width == 300  # half of what the environment draws
 
 
-@pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs moviepy")
+@pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="needs moviepy")
 def test_a_name_that_ends_with_mp4_gives_an_mp4(run, tmp_path):
     cli.main(["record", str(run), "--out", str(tmp_path / "film.mp4")])
     assert (tmp_path / "film.mp4").read_bytes()[4:8] == b"ftyp"
@@ -42,7 +43,7 @@ def test_mistakes_are_one_line(run, tmp_path, capsys, monkeypatch):
     assert "holds neither a model.zip nor a checkpoint.zip" in error_of(capsys, "evaluate", str(tmp_path))
     (tmp_path / "model.zip").write_bytes(b"no zip")
     assert "Cannot load" in error_of(capsys, "evaluate", str(tmp_path))
-    monkeypatch.setattr(recording.GymnasiumEnv, "render", lambda self: np.zeros((4, 4)))
+    monkeypatch.setattr(video.GymnasiumEnv, "render", lambda self: np.zeros((4, 4)))
     assert "uint8 array (height, width, 3), got float64 (4, 4)" in error_of(capsys, "record", str(run))
 
 

@@ -1,32 +1,44 @@
-"""A training run with --seeds: many agents in one compiled function."""
+"""A training that is one compiled function: many agents with --seeds, or one over devices and processes."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from bridge.app.config import TrainingConfig
-from bridge.app.evaluation import describe_seeds, evaluate_model
+from bridge.app.evaluation import describe, describe_seeds, evaluate_model
 from bridge.app.files import CannotWrite, make_folder, replacing
-from bridge.app.runs import CONFIG, folders_of_models, make_env, make_model, save_model
+from bridge.app.runs import CONFIG, folders_of_models, make_env, make_model, refuse_used, save_model
 from bridge.app.training.callbacks import Interrupt, Timer, progress_bar
 from bridge.app.training.learning_curve import draw_learning_curve
 from bridge.app.training.one_agent import Interrupted, announce
 from bridge.errors import NotCompilable
 from bridge.results.reading import SEEDS_CHECKPOINT
 from bridge.seeds import SeedSweep
+from jaxenvs import learn
 from jaxenvs.cli import UserError
+from jaxenvs.jax_names import has_run
 from jaxenvs.learn.devices import is_first_process, largest
 
 
-def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
-    """Train `config.num_seeds` agents at once, and save them.
+def offer_cores(number: int) -> None:
+    """Let JAX have this many devices on a CPU, about a core each. Call it before JAX runs anything."""
+    flag = "--xla_force_host_platform_device_count"
+    if number > 0 and has_run() is False and flag not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
 
-    It writes a folder seed-N for each agent, with a model.zip that SB3 can load, and for all of them config.json,
-    learning_curve.png and, periodically, checkpoint.npz.
+
+def train_in_one_function(config: TrainingConfig, out: Path, resume: bool = False) -> str:
+    """Train `config.num_seeds` agents, or one over `config.devices` devices, and save them.
+
+    It writes a model.zip that SB3 can load (of several agents, each in a folder seed-N), config.json,
+    learning_curve.png and, periodically, checkpoint.npz. If there are several processes, all call it, and the first
+    one writes and evaluates.
 
     Args:
       config: of the run.
@@ -34,44 +46,55 @@ def train_seeds(config: TrainingConfig, out: Path, resume: bool = False) -> str:
       resume: continue from the checkpoint in `out`; if there is none, begin anew.
 
     Returns:
-      The results of the agents' evaluations, as a line of text.
+      The results of the evaluations, as a line of text; an empty text in processes other than the first.
 
     Raises:
-      UserError: the config is not accepted, cannot be compiled, or nothing can be written.
+      UserError: the config is not accepted, cannot be compiled or divided, or nothing can be written.
       Interrupted: by Ctrl-C during training, after everything was written.
     """
     folders = folders_of_models(out, config)
     envs = [make_env(each) for _, each in folders]
     models = [make_model(each, env) for (_, each), env in zip(folders, envs)]
+    flag = "--seeds" if config.devices is None else f"--devices {config.devices}"
     try:
-        sweep = SeedSweep(cast(Any, models), config.total_timesteps)
+        mesh = None if config.devices is None else learn.make_mesh(config.devices)
+        sweep = SeedSweep(cast(Any, models), config.total_timesteps, mesh)
     except NotCompilable as reason:
-        raise UserError(f"--seeds cannot compile this training: {reason}") from reason
-    make_folder(out)
-    config.save(out / CONFIG)
-    path = out / SEEDS_CHECKPOINT
-    if resume and path.exists():
-        read_arrays(sweep, config, path)
+        raise UserError(f"{flag} cannot compile this training: {reason}") from reason
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
+    path, is_first = out / SEEDS_CHECKPOINT, is_first_process()
+    if is_first:
+        if not resume:
+            refuse_used(out)
+        make_folder(out)
+        config.save(out / CONFIG)
+    (goes_on,) = largest(is_first and resume and path.exists())
+    if goes_on:
+        _go_on(sweep, config, path)
     announce(config, out, sweep.num_timesteps)
     try:
         with Interrupt() as interrupt:
-            train_in_calls(sweep, config, path, interrupt)
-            write_arrays(sweep, config, path)
+            _train_in_calls(sweep, config, path, interrupt)
+            _write_arrays(sweep, config, path)
             sweep.finish()
-            for model, (folder, _) in zip(models, folders):
-                make_folder(folder)
-                save_model(model, folder)
-            if sweep.metrics:
-                draw_learning_curve(config, out)
+            if is_first:
+                for model, (folder, _) in zip(models, folders):
+                    make_folder(folder)
+                    save_model(model, folder)
+                if sweep.metrics:
+                    draw_learning_curve(config, out)
     except CannotWrite as error:
         raise UserError(f"{error} The last checkpoint is intact. To resume: jaxenvs train --resume {out}") from error
     if interrupt.came:
         raise Interrupted(sweep.num_timesteps, out)
+    if not is_first:
+        return ""
     evaluations = [evaluate_model(each, model, env) for model, env, (_, each) in zip(models, envs, folders)]
-    return describe_seeds(evaluations)
+    return describe_seeds(evaluations) if config.num_seeds > 1 else describe(evaluations[0])
 
 
-def train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
+def _train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interrupt: Interrupt) -> None:
     """Train until the budget is spent or Ctrl-C comes, and write checkpoints meanwhile.
 
     If there are several processes, all of them stop and write as soon as one needs to.
@@ -88,10 +111,10 @@ def train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interru
             interrupt.came = stops
             if is_due:
                 with timer.writing():
-                    write_arrays(sweep, config, path)
+                    _write_arrays(sweep, config, path)
 
 
-def write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+def _write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
     """Write the checkpoint. If there are several processes, all take part, and the first one writes."""
     arrays = sweep.to_arrays() | {CONFIG: np.array(json.dumps(config.as_json()))}
     if is_first_process():
@@ -99,12 +122,15 @@ def write_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
             np.savez(unfinished, **arrays)  # type: ignore[arg-type]
 
 
-def read_arrays(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
-    """Continue from a checkpoint.
+def _go_on(sweep: SeedSweep, config: TrainingConfig, path: Path) -> None:
+    """Continue from a checkpoint, which the first process reads.
 
     Raises:
       UserError: it cannot be read, or is one of another config.
     """
+    if not is_first_process():
+        sweep.from_arrays(None)
+        return
     try:
         with np.load(path) as file:
             arrays = dict(file)
