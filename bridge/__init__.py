@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from bridge.results import plot_results
     from bridge.seeds import train_seeds
+    from bridge.self_play.self_play_callback import SelfPlayCallback
+    from bridge.self_play.tournament import Tournament, plot_tournament, tournament
     from bridge.vec_env.jax_vec_env import JaxVecEnv
     from bridge.wrappers import CompiledWrapper, register_wrapper
     from jaxenvs.compilation.cache import configure
@@ -82,7 +84,9 @@ __all__ = [
     "RayVecEnv",
     "ReplayBuffer",
     "RolloutCheckpoint",
+    "SelfPlayCallback",
     "SerialVecEnv",
+    "Tournament",
     "WorkerDied",
     "WorkerError",
     "configure",
@@ -91,10 +95,12 @@ __all__ = [
     "make_atari_env",
     "make_vec_env",
     "plot_results",
+    "plot_tournament",
     "register_wrapper",
     "save_checkpoint",
     "to_jax",
     "to_torch",
+    "tournament",
     "train_seeds",
 ]
 
@@ -120,7 +126,9 @@ _MODULES = {
     "RayVecEnv": "bridge.host_env.cluster.ray_vec_env",
     "ReplayBuffer": "bridge.replay",
     "RolloutCheckpoint": "bridge.checkpoint",
+    "SelfPlayCallback": "bridge.self_play.self_play_callback",
     "SerialVecEnv": "bridge.host_env.serial_vec_env",
+    "Tournament": "bridge.self_play.tournament",
     "WorkerDied": "bridge.host_env.processes.worker_handle",
     "WorkerError": "bridge.host_env.processes.worker_handle",
     "configure": "jaxenvs.compilation.cache",
@@ -129,10 +137,12 @@ _MODULES = {
     "make_atari_env": "bridge.atari",
     "make_vec_env": "bridge.factory",
     "plot_results": "bridge.results",
+    "plot_tournament": "bridge.self_play.tournament",
     "register_wrapper": "bridge.wrappers",
     "save_checkpoint": "bridge.checkpoint",
     "to_jax": "bridge.dlpack",
     "to_torch": "bridge.dlpack",
+    "tournament": "bridge.self_play.tournament",
     "train_seeds": "bridge.seeds",
 }
 # A module of a higher layer, which needs Optuna.
