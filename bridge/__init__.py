@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from bridge.results import plot_results
     from bridge.results.video import record
     from bridge.seeds import train_seeds
+    from bridge.self_play.self_play_callback import SelfPlayCallback
+    from bridge.self_play.tournament import Tournament, plot_tournament, tournament
     from bridge.vec_env.jax_vec_env import JaxVecEnv
     from bridge.wrappers import CompiledWrapper, register_wrapper
     from jaxenvs.compilation.cache import configure
@@ -83,7 +85,9 @@ __all__ = [
     "RayVecEnv",
     "ReplayBuffer",
     "RolloutCheckpoint",
+    "SelfPlayCallback",
     "SerialVecEnv",
+    "Tournament",
     "WorkerDied",
     "WorkerError",
     "configure",
@@ -93,10 +97,12 @@ __all__ = [
     "make_vec_env",
     "plot_results",
     "record",
+    "plot_tournament",
     "register_wrapper",
     "save_checkpoint",
     "to_jax",
     "to_torch",
+    "tournament",
     "train_seeds",
 ]
 
@@ -122,7 +128,9 @@ _MODULES = {
     "RayVecEnv": "bridge.host_env.cluster.ray_vec_env",
     "ReplayBuffer": "bridge.replay",
     "RolloutCheckpoint": "bridge.checkpoint",
+    "SelfPlayCallback": "bridge.self_play.self_play_callback",
     "SerialVecEnv": "bridge.host_env.serial_vec_env",
+    "Tournament": "bridge.self_play.tournament",
     "WorkerDied": "bridge.host_env.processes.worker_handle",
     "WorkerError": "bridge.host_env.processes.worker_handle",
     "configure": "jaxenvs.compilation.cache",
@@ -132,10 +140,12 @@ _MODULES = {
     "make_vec_env": "bridge.factory",
     "plot_results": "bridge.results",
     "record": "bridge.results.video",
+    "plot_tournament": "bridge.self_play.tournament",
     "register_wrapper": "bridge.wrappers",
     "save_checkpoint": "bridge.checkpoint",
     "to_jax": "bridge.dlpack",
     "to_torch": "bridge.dlpack",
+    "tournament": "bridge.self_play.tournament",
     "train_seeds": "bridge.seeds",
 }
 # A module of a higher layer, which needs Optuna.

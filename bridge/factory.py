@@ -32,6 +32,8 @@ from bridge.host_env.makers import env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vectorized import make_vectorized
+from bridge.self_play.games import SELF, with_opponent
+from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
@@ -69,6 +71,7 @@ def make_vec_env(
     wrapper_kwargs: dict[str, Any] | None = None,
     *,
     backend: str = "auto",
+    opponent: Any = None,
 ) -> VecEnv:
     """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
@@ -95,6 +98,10 @@ def make_vec_env(
         are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
         Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
         why.
+      opponent: for a game of several players, who plays the other seats: "self", the learner's past selves, which
+        `learn` of bridge's algorithms copies with a SelfPlayCallback; "random"; the path of a zip of PPO, A2C or
+        MaskablePPO, a model or a policy; a list of these, one of which is drawn for each game; or an Opponents.
+        `wrapper_class` then wraps the game, so that all players see the same observations.
 
     Raises:
       ValueError, TypeError: an argument is invalid.
@@ -112,7 +119,11 @@ def make_vec_env(
     one_of("backend", backend, BACKENDS)
     if "filename" in monitor_kwargs:
         raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
-    asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
+    asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs, opponent)
+    if opponent is not None:
+        if vec_env_cls is not None or backend not in ("auto", "jax"):
+            raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
+        backend = "jax"
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
     if backend == "auto":
@@ -136,6 +147,7 @@ class _Asked:
     wrapper_class: Callable[..., Any] | None
     wrapper_kwargs: dict[str, Any]
     vec_env_kwargs: dict[str, Any]
+    opponent: Any = None
 
 
 def _by_sb3(
@@ -174,7 +186,10 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
         raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
     monitor_kwargs = _of_vec_monitor(monitor_kwargs)
     if backend == "jax":
-        jax_vec_env = JaxVecEnv(_make_env(asked), asked.n_envs, asked.seed, **vec_env_kwargs)
+        env = with_opponent(_make_env(asked), asked.opponent)
+        jax_vec_env = JaxVecEnv(env, asked.n_envs, asked.seed, **vec_env_kwargs)
+        if isinstance(asked.opponent, str) and asked.opponent == SELF:
+            jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
             jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
         return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)

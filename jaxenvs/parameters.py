@@ -39,14 +39,16 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
 def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:
     """Return `env` with the numeric parameter `name` changed. Functions compiled for `env` need not be compiled again.
 
+    A parameter that is a pytree may also get another structure or other shapes, for which functions compile again.
+
     Raises:
       AttributeError: there is no such parameter.
       ValueError: it is static, or `value` is not a number of its kind and shape.
     """
     _, old = numeric_parameter(env, name)
-    new = as_parameter(name, value, np.shape(old), jnp.result_type(old))
-    # Keep the type, because functions are compiled for types.
-    return env.replace(**{name: type(old)(value) if isinstance(old, int | float) else jnp.asarray(new)})
+    if _has_other_shapes(value, old):
+        return env.replace(**{name: value})
+    return env.replace(**{name: _like(name, value, old)})
 
 
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
@@ -60,13 +62,52 @@ def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> 
     if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
         return dataclasses.replace(venv, env=with_value(env, name, value))
     _, old = numeric_parameter(env, name)
-    shape = np.shape(old) if venv.env_axis is None else np.shape(old)[1:]
-    new = as_parameter(name, value, shape, jnp.result_type(old))
+    one = old if venv.env_axis is None else jax.tree.map(lambda leaf: np.asarray(leaf)[0], old)
+    if _has_other_shapes(value, one):
+        raise ValueError(
+            f"{name} must keep its structure and shapes where environments have different parameters: change all of "
+            "them, or make a new environment."
+        )
+    new = _like(name, value, one)
     if venv.env_axis is None:
         env = jax.tree.map(lambda leaf: _one_a_lane(leaf, venv.num_envs), env)
-    changed = np.array(env.parameter(name))
-    changed[lanes] = new
-    return dataclasses.replace(venv, env=env.replace(**{name: changed}), env_axis=0)
+
+    def change(all_lanes: Any, new: Any) -> np.ndarray:
+        changed = np.array(all_lanes)
+        changed[lanes] = new
+        return changed
+
+    return dataclasses.replace(
+        venv, env=env.replace(**{name: jax.tree.map(change, env.parameter(name), new)}), env_axis=0
+    )
+
+
+def _has_other_shapes(value: Any, old: Any) -> bool:
+    """Return whether a pytree, such as a dict of arrays, has another structure than the parameter or other shapes."""
+    if jax.tree_util.all_leaves([old]):
+        return False
+    structure: Any = jax.tree.structure(old)
+    if structure != jax.tree.structure(value):
+        return True
+    return any(np.shape(a) != np.shape(b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(value), strict=True))
+
+
+def _like(name: str, value: Any, old: Any) -> Any:
+    """Convert the value of a parameter, or each leaf of it, to the dtype and type that the parameter has.
+
+    Raises:
+      ValueError: a leaf is not a number of the old one's kind and shape, or NaN.
+    """
+
+    def convert(path: Any, old: Any, new: Any) -> Any:
+        what = name + jax.tree_util.keystr(path)
+        number = as_parameter(what, new, np.shape(old), jnp.result_type(old))
+        # Keep the type, because functions are compiled for types.
+        return type(old)(new) if isinstance(old, int | float) else jnp.asarray(number)
+
+    if jax.tree_util.all_leaves([old]):
+        return convert((), old, value)
+    return jax.tree_util.tree_map_with_path(convert, old, value)
 
 
 def as_parameter(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -49,6 +49,7 @@ FLOORS = [
     ["bridge.replay.data"],
     ["bridge.replay"],
     ["bridge.host_env", "bridge.wrappers"],
+    ["bridge.self_play"],
     ["bridge.factory"],
     ["bridge.atari"],
     ["bridge.engine"],

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from jax.sharding import Mesh
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
@@ -49,10 +50,13 @@ class JaxVecEnv(AllLanesVecEnv):
       mesh: the devices among which the environments are divided equally; None if they are not divided.
       programs: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
+      default_callback: makes the callback that `learn` of bridge's algorithms adds if it is given none of this class;
+        None for none.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
 
     mesh: Mesh | None = None  # for objects pickled by versions without this attribute
+    default_callback: type[BaseCallback] | None = None
 
     def __init__(
         self,
@@ -239,7 +243,8 @@ class JaxVecEnv(AllLanesVecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
 
-        The first change that gives environments different values compiles once more, for a batch of parameters. Bounds
+        A parameter may be a pytree, as a dict of arrays or the opponent of a SelfPlay. Given another structure or other
+        shapes, it compiles once more, as does the first change that gives environments different values. Bounds
         of the observation space that depend on the parameter change with it; wrappers keep their copies of the previous
         space.
 
@@ -251,7 +256,8 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         instance("attr_name", attr_name, str, "a str")
         lanes = lanes_of(indices, self.num_envs)
-        self._use_like(with_parameter(self.venv, attr_name, value, lanes), f"{attr_name} = {value!r}", lanes)
+        what = f"{attr_name} = {value!r}" if jax.tree_util.all_leaves([value]) else f"The new {attr_name}"
+        self._use_like(with_parameter(self.venv, attr_name, value, lanes), what, lanes)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -361,6 +367,10 @@ class JaxVecEnv(AllLanesVecEnv):
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
         programs = Programs.of(venv, self.mesh)
+        if isinstance(self._state, Packed) and not programs.state.fits(self.programs.state):
+            raise ValueError(
+                "The environments would get states of other shapes than they have now: make a new JaxVecEnv."
+            )
         parameters = programs.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters

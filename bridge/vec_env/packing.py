@@ -43,6 +43,13 @@ class Packing:
             for leaf, at, in_words in zip(self._leaves, self._slices, self._in_words)
         ]
 
+    def fits(self, other: Packing) -> bool:
+        """Return whether what `other` packs can be unpacked here: the same structure, shapes and dtypes."""
+        if self is other:
+            return True
+        kinds, others = ([(leaf.shape, leaf.dtype) for leaf in each._leaves] for each in (self, other))
+        return self.structure == other.structure and kinds == others
+
     def pack(self, tree: Any) -> Packed:
         """Return a pytree of this structure as Packed arrays; callable in traced code."""
         leaves = [key_data(leaf) for leaf in jax.tree.leaves(tree)]

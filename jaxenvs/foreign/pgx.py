@@ -1,4 +1,4 @@
-"""Adapter of pgx (sotetsuk/pgx): board games, card games and MinAtar, if they have one player."""
+"""Adapter of pgx (sotetsuk/pgx): board games, card games and MinAtar."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from gymnasium import spaces
 
 from jaxenvs.drawing import draw_tiles
 from jaxenvs.environment import TimeStep, environment
-from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt
+from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, unbounded
 from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.foreign.precision import in_32_bits
 
 
 @environment
 class PgxEnvironment(ForeignEnvironment):
-    """Game of pgx for one player. `info["action_mask"]` marks the legal actions; any other action loses the game.
+    """Game of pgx. `info["action_mask"]` marks the legal actions; any other action loses the game.
+
+    A game of several players is stepped by all of them in turn: `info["current_player"]` moves next, and sees the
+    observation; `info["rewards"]`, (num_players,), are of the last move, and the reward is the reward of the player who
+    made it. `jaxenvs.wrappers.SelfPlay` makes it an environment of one player.
 
     MinAtar games have the parameter `sticky_action_prob`, the probability that the last action is repeated.
     """
@@ -36,13 +40,27 @@ class PgxEnvironment(ForeignEnvironment):
             vars(env).update(params)
             return env.step(inner, action, key)
 
+        mover = inner.current_player
         inner = in_32_bits(step, self.params, inner, action, key)
+        reward = inner.rewards[0 if self.num_players == 1 else mover]
+        return inner, TimeStep(inner.observation, reward, inner.terminated, inner.truncated, self._info(inner))
+
+    def _info(self, inner: Any) -> dict[str, jax.Array]:
         info = {"action_mask": inner.legal_action_mask}
-        return inner, TimeStep(inner.observation, inner.rewards[0], inner.terminated, inner.truncated, info)
+        if self.num_players > 1:
+            info |= {"current_player": inner.current_player, "rewards": inner.rewards}
+        return info
 
     def reset(self, key: jax.Array) -> tuple[ForeignState, TimeStep]:
         state, timestep = super().reset(key)
-        return state, timestep.replace(info={"action_mask": state.inner.legal_action_mask})
+        info = self._info(state.inner)
+        dtypes = {name: timestep.info[name].dtype for name in info}
+        return state, timestep.replace(info={name: info[name].astype(dtypes[name]) for name in info})
+
+    @property
+    def num_players(self) -> int:
+        """The number of players."""
+        return int(self.foreign.env.num_players)
 
     def action_masks(self, state: ForeignState) -> jax.Array:
         """Return which actions are legal: bool (n,), as `info["action_mask"]`."""
@@ -86,14 +104,10 @@ def _build_with(name: str, **parameters: Any) -> PgxEnvironment:
 
     Args:
       parameters: for MinAtar, as `sticky_action_prob=0.0`.
-
-    Raises:
-      ValueError: the game has several players.
     """
     return _build(name).replace(**parameters)
 
 
-# The number of players is known once pgx has created a game.
 make, ids = entry_points("pgx", lambda: require_library("pgx").available_envs(), _build_with)
 
 
@@ -102,18 +116,18 @@ def from_pgx(env: Any) -> PgxEnvironment:
 
     Args:
       env: as `pgx.make` returns it.
-
-    Raises:
-      ValueError: the game has several players.
     """
-    if env.num_players != 1:
-        raise ValueError(f"env must be a game for one player, got {env.id}, which has {env.num_players}.")
     started = jax.eval_shape(lambda: in_32_bits(env.init, jax.random.key(0)))
-    dtype: Any = started.observation.dtype  # bool
+    observation = started.observation
+    is_binary = observation.dtype == bool
     return adapt(
         PgxEnvironment,
         env,
-        observation_space=spaces.Box(0, 1, started.observation.shape, dtype),
+        observation_space=(
+            spaces.Box(0, 1, observation.shape, np.bool_)  # type: ignore[arg-type]
+            if is_binary
+            else unbounded(observation.shape, observation.dtype)
+        ),
         action_space=spaces.Discrete(started.legal_action_mask.shape[0]),
         params={name: vars(env)[name] for name in ("sticky_action_prob",) if name in vars(env)},
     )

@@ -5,6 +5,7 @@ from jaxenvs.wrappers.action_repeat import ActionRepeat
 from jaxenvs.wrappers.clip_action import ClipAction
 from jaxenvs.wrappers.flatten_observation import FlattenObservation
 from jaxenvs.wrappers.frame_stack import FrameStack, FrameStackState
+from jaxenvs.wrappers.multi_agent.self_play import Opponents, SelfPlay, SelfPlayState
 from jaxenvs.wrappers.pixels import Pixels
 from jaxenvs.wrappers.randomized_parameters import RandomizedParameters, RandomizedParametersState
 from jaxenvs.wrappers.rescale_action import RescaleAction
@@ -21,10 +22,13 @@ __all__ = [
     "FlattenObservation",
     "FrameStack",
     "FrameStackState",
+    "Opponents",
     "Pixels",
     "RandomizedParameters",
     "RandomizedParametersState",
     "RescaleAction",
+    "SelfPlay",
+    "SelfPlayState",
     "StickyAction",
     "StickyActionState",
     "TimeLimit",

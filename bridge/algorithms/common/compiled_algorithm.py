@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
@@ -131,6 +131,13 @@ class CompiledAlgorithm(BaseAlgorithm):
     def _train_until(self, total_timesteps: int, door: CallbackDoor, log_interval: int | None) -> None:
         """Run the loop of SB3's `learn` until `total_timesteps`."""
         raise NotImplementedError
+
+    def _init_callback(self, callback: Any, progress_bar: bool = False) -> BaseCallback:
+        default = getattr(getattr(self.env, "unwrapped", None), "default_callback", None)
+        if default is not None and not _has_callback(callback, default):
+            others = callback if isinstance(callback, list) else [] if callback is None else [callback]
+            callback = [default(), *(each if isinstance(each, BaseCallback) else ConvertCallback(each) for each in others)]
+        return super()._init_callback(callback, progress_bar)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._compiled_before, self._compiled_so_far = compile_seconds(), 0.0
@@ -307,3 +314,11 @@ def as_vec_env(env: Any) -> Any:
         # On a CPU, compiled rollouts are faster even for environments whose single steps are not faster in JAX.
         return make_vec_env(env, backend="jax" if jax.default_backend() == "cpu" else "auto")
     return JaxVecEnv(env) if isinstance(env, Environment | VectorEnv) else env
+
+
+def _has_callback(callback: Any, cls: type[BaseCallback]) -> bool:
+    """Return whether a callback, or one in a list, is of a class."""
+    if isinstance(callback, list | CallbackList):
+        parts = callback if isinstance(callback, list) else callback.callbacks
+        return any(_has_callback(part, cls) for part in parts)
+    return isinstance(callback, cls)

@@ -1,16 +1,20 @@
 """Attributes and methods of a JaxVecEnv's environments, as SB3 asks for them, and pictures."""
 
 import pickle
+from typing import Any
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 
 import bridge
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env.base import MAX_IMAGES
-from jaxenvs import ActionRepeat, CartPole, TimeLimit
+from jaxenvs import ActionRepeat, CartPole, Environment, TimeLimit, TimeStep, environment
 from tests.bridge.vec_env.test_jax_vec_env import counter
 from tests.environments import Counter
 
@@ -143,3 +147,75 @@ def test_render_says_where_there_is_no_picture_yet():
         venv.render()
     with pytest.raises(NotImplementedError, match="Counter has no picture yet"):
         venv.get_images()
+
+
+@environment
+class Weighted(Environment[jax.Array]):
+    """Observes the sum of its weights, a dict of arrays."""
+
+    weights: Any
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.zeros(()), self._show()
+
+    def step(self, state, action):
+        return state, self._show()
+
+    def _show(self):
+        return TimeStep.create(jnp.sum(self.weights["a"])[None] + self.weights["b"])
+
+
+def weighted(a=3):
+    return Weighted({"a": np.ones(a, np.float32), "b": 1.0})
+
+
+def test_set_attr_takes_a_dict_of_arrays_and_compiles_nothing_again():
+    venv = JaxVecEnv(weighted(), 2, seed=0)
+    np.testing.assert_array_equal(venv.reset(), [[4.0], [4.0]])
+    venv.step(np.zeros(2, int))
+    programs, compiled = venv.programs, venv.programs.step._cache_size()
+    venv.set_attr("weights", {"a": np.full(3, 2), "b": 5})  # ints where floats were
+    np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[11.0], [11.0]])
+    assert venv.programs is programs
+    assert programs.step._cache_size() == compiled
+
+
+def test_set_attr_of_a_dict_changes_some_environments_only():
+    venv = JaxVecEnv(weighted(), 2, seed=0)
+    venv.reset()
+    venv.set_attr("weights", {"a": np.full(3, 2.0), "b": 5.0}, indices=1)
+    np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[4.0], [11.0]])
+    with pytest.raises(ValueError, match="weights must keep its structure"):
+        venv.set_attr("weights", {"a": np.ones(4), "b": 5.0}, indices=1)
+
+
+def test_a_dict_of_other_shapes_takes_effect_while_an_episode_runs():
+    venv = JaxVecEnv(weighted(), 2, seed=0)
+    venv.reset()
+    venv.set_attr("weights", {"a": np.ones(9, np.float32), "b": 1.0})
+    np.testing.assert_array_equal(venv.step(np.zeros(2, int))[0], [[10.0], [10.0]])
+
+
+def test_a_bad_leaf_of_a_dict_is_named():
+    venv = JaxVecEnv(weighted(), 2, seed=0)
+    with pytest.raises(ValueError, match=r"weights\['a'\] must not be NaN"):
+        venv.set_attr("weights", {"a": np.full(3, np.nan), "b": 1.0})
+
+
+@environment
+class Remembering(Weighted):
+    """Has a state as large as its weights."""
+
+    def reset(self, key):
+        return jnp.zeros_like(self.weights["a"]), self._show()
+
+
+def test_a_parameter_that_changes_the_states_shapes_is_refused():
+    venv = JaxVecEnv(Remembering({"a": np.ones(3, np.float32), "b": 1.0}), 2, seed=0)
+    venv.reset()
+    with pytest.raises(ValueError, match="states of other shapes"):
+        venv.set_attr("weights", {"a": np.ones(4, np.float32), "b": 1.0})
+    assert venv.step(np.zeros(2, int))[0].shape == (2, 1)

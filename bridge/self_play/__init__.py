@@ -1,0 +1,1 @@
+"""Self-play for Stable-Baselines3's classes: opponents from models, the pool of past selves, tournaments."""
