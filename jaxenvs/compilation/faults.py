@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -30,6 +30,8 @@ GUARDS: dict[str, dict[str, str]] = {
 LENGTHS = 2**10, 2**20
 NUM_UPDATES = 2000
 SLOWDOWN_OF_COPIES = 100
+
+log = logging.getLogger("jaxenvs")
 
 _is_guarded: ContextVar[bool] = ContextVar("_is_guarded", default=False)
 _has_warned = False
@@ -64,11 +66,12 @@ def warn_once() -> None:
     if all(name in os.environ.get("XLA_FLAGS", "") for name in options):
         return
     _has_warned = True
-    warnings.warn(
-        f"jaxlib {jaxlib_version} has a fault, which `jaxenvs doctor` describes. Functions that you compile yourself "
-        f"avoid it with the environment variable XLA_FLAGS={flags()} or with "
-        "jax.jit(..., compiler_options=jaxenvs.compilation.compiler_options()). Other versions do not have it.",
-        stacklevel=3,
+    log.warning(
+        "jaxlib %s has a fault, which `jaxenvs doctor` describes. Functions that you compile yourself avoid it with "
+        "the environment variable XLA_FLAGS=%s or with jax.jit(..., "
+        "compiler_options=jaxenvs.compilation.compiler_options()). Other versions do not have it.",
+        jaxlib_version,
+        flags(),
     )
 
 
