@@ -38,6 +38,15 @@ def is_traced(leaf: Any) -> bool:
     return isinstance(leaf, jax.core.Tracer)
 
 
+def is_tracing() -> bool:
+    """Return whether this code runs to be compiled or transformed by JAX, as inside of `jax.jit` or `jax.vmap`."""
+    try:
+        from jax._src.core import trace_state_clean
+    except ImportError:
+        return True
+    return not trace_state_clean()
+
+
 def setting(name: str) -> Any:
     """Return the value of a JAX setting, including settings that have no attribute."""
     return jax.config.values[name]

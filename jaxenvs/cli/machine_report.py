@@ -10,14 +10,16 @@ import platform
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import jax
 
 import jaxenvs
-from jaxenvs.compilation import GUARD, compiler_options, count_wrong_rows
+from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure
+from jaxenvs.compilation.faults import copies_in_loops, count_wrong_rows, count_wrong_shifts, flags
 from jaxenvs.jax_names import CACHE_HIT_EVENT, setting
 from jaxenvs.learn.sweep import num_cores
 
@@ -101,14 +103,25 @@ def _threads(has_torch: bool) -> str:
 
 
 def _results() -> str:
-    """Say whether this jaxlib computes matrix products right."""
-    if not (wrong := count_wrong_rows()):
-        return "jax.jit computes matrix products correctly"
-    said = f"jax.jit computes wrong rows of matrix products ({wrong} rows of the check, jax-ml/jax#39103); "
-    if count_wrong_rows(compiler_options()):
-        return f"{said}jaxenvs and bridge do, too: install another version of jaxlib"
-    flags = " ".join(f"--{name}={value}" for name, value in GUARD.items())
-    return f"{said}jaxenvs and bridge compute correctly; for your own jax.jit, set XLA_FLAGS={flags}"
+    """Say which faults of XLA this jaxlib has, and where they are avoided."""
+    ours, said = compiler_options(), []
+    faults: list[tuple[str, Callable[..., int]]] = [
+        ("some rows of matrix products wrong (jax-ml/jax#39103)", count_wrong_rows),
+        ("small updates in loops as copies of the whole array (jax-ml/jax#40101)", copies_in_loops),
+    ]
+    for fault, has_fault in faults:
+        if not has_fault():
+            continue
+        if has_fault(ours):
+            said.append(f"jaxenvs and bridge compute {fault}: install another version of jaxlib")
+        else:
+            remedy = f"set XLA_FLAGS={flags()}"
+            said.append(f"jaxenvs and bridge compute correctly; your own jax.jit computes {fault}: {remedy}")
+    if count_wrong_shifts():
+        said.append(
+            "your own jax.jit computes x.at[1:].set(x[:-1]).reshape(...) wrong (openxla/xla#49176): use jnp.concatenate"
+        )
+    return "; ".join(said) or "jax.jit has none of the known faults"
 
 
 def _cache() -> str:

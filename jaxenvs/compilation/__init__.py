@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxlib.version import __version__ as jaxlib_version
 
-from jaxenvs.jax_names import has_run
+from jaxenvs.compilation.faults import guard
+from jaxenvs.jax_names import has_run, is_tracing
 
 _ran_before_fork = False
 _is_orphaned = False
@@ -61,12 +59,6 @@ OPTIONS = {
     "xla_backend_optimization_level": "1",
 }
 
-# jaxlib 0.10.2 computes some rows of a matrix product wrong where it fuses the product with a sum
-# (https://github.com/jax-ml/jax/issues/39103); 0.10.1 and 0.11.0 to 0.12.0.1 compute them right. With this option, XLA
-# fuses products with nothing. Updates of PPO and SAC take as long as without, and differ in the last bits.
-WRONG_VERSIONS = ("0.10.2",)
-GUARD = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-
 
 def compiler_options(in_order: bool = True) -> dict[str, str]:
     """Return options for `jax.jit`, in a new dict. Options that this version of XLA does not know are left out.
@@ -81,44 +73,29 @@ def compiler_options(in_order: bool = True) -> dict[str, str]:
 def _compiler_options(in_order: bool) -> dict[str, str]:
     if jax.default_backend() != "cpu":
         return {}
-    options = {**OPTIONS, **(IN_ORDER if in_order else {}), **_guard()}
+    options = {**OPTIONS, **(IN_ORDER if in_order else {}), **guard()}
     if _are_known(options):
         return options
     return {name: value for name, value in options.items() if _are_known({name: value})}
 
 
-def guarded_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+def guarded_jit(function: Callable[..., Any], *, static_argnums: tuple[int, ...] = ()) -> Callable[..., Any]:
     """`jax.jit` with no option but the guard, if this jaxlib needs it. The options are made in the first call, because
-    JAX begins to run when it is asked for its backend.
+    JAX begins to run when it is asked for its backend. Inside of another compiled function, that one's options hold.
     """
+    inner = jax.jit(function, static_argnums=static_argnums)
 
     @functools.cache
     def compiled() -> Any:
-        return jax.jit(function, compiler_options=_guard() if jax.default_backend() == "cpu" else None)
+        options = guard() if jax.default_backend() == "cpu" else None
+        return jax.jit(function, static_argnums=static_argnums, compiler_options=options)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return compiled()(*arguments)
+        return inner(*arguments) if is_tracing() else compiled()(*arguments)
 
     vars(call)["compiled"] = compiled
     return call
-
-
-def _guard() -> dict[str, str]:
-    return GUARD if jaxlib_version in WRONG_VERSIONS else {}
-
-
-def count_wrong_rows(options: Mapping[str, str] | None = None) -> int:
-    """Count the rows of a matrix product that this jaxlib computes wrong: 0, except with WRONG_VERSIONS.
-
-    Args:
-      options: compiler options of the product; None for the defaults of `jax.jit`.
-    """
-    rows = np.zeros((2**15 + 1, 3), np.float32)  # with one row less, all are right
-    rows[:, 0] = np.arange(len(rows)) % 1000
-    squared_norm = jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))
-    found = jax.jit(squared_norm, compiler_options=None if options is None else dict(options))(rows)
-    return int(np.sum(np.asarray(found) != rows[:, 0] ** 2))
 
 
 def _are_known(options: dict[str, str]) -> bool:

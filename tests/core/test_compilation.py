@@ -5,20 +5,11 @@ import subprocess
 import sys
 
 import jax
-import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.compilation import (
-    GUARD,
-    IN_ORDER,
-    OPTIONS,
-    WRONG_VERSIONS,
-    compiler_options,
-    count_wrong_rows,
-    guarded_jit,
-    jaxlib_version,
-)
+from jaxenvs.compilation import IN_ORDER, OPTIONS, compiler_options
+from jaxenvs.compilation.faults import guard
 
 
 def test_the_options_are_a_dict_of_the_callers_own():
@@ -29,19 +20,7 @@ def test_the_options_are_a_dict_of_the_callers_own():
 def test_this_version_of_xla_knows_all_the_options():
     if jax.default_backend() != "cpu":
         pytest.skip("the options are of XLA for CPUs")
-    guard = GUARD if jaxlib_version in WRONG_VERSIONS else {}
-    assert compiler_options() == {**OPTIONS, **IN_ORDER, **guard}
-
-
-def test_matrix_products_are_right_with_our_options():
-    for in_order in (True, False):
-        assert count_wrong_rows(compiler_options(in_order)) == 0
-
-
-def test_the_versions_that_compute_wrong_by_default_are_known():
-    if jax.default_backend() != "cpu":
-        pytest.skip("the fault is in XLA for CPUs")
-    assert (count_wrong_rows() > 0) == (jaxlib_version in WRONG_VERSIONS)
+    assert compiler_options() == {**OPTIONS, **IN_ORDER, **guard()}
 
 
 FORK = """
@@ -80,12 +59,3 @@ def test_a_fork_is_refused_if_jax_ran_before_it_and_works_if_not(tmp_path):
 
 def test_the_version_is_that_of_the_package():
     assert jaxenvs.__version__[0].isdigit()
-
-
-def test_what_gymnasium_environments_run_is_guarded_too():
-    def squared_norms(rows):
-        return jax.vmap(lambda row: jax.numpy.sum((jax.numpy.eye(3) @ row) ** 2))(rows)
-
-    rows = np.zeros((2**15 + 1, 3), np.float32)
-    rows[:, 0] = np.arange(len(rows)) % 1000
-    np.testing.assert_array_equal(guarded_jit(squared_norms)(rows), rows[:, 0] ** 2)

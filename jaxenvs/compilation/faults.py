@@ -1,0 +1,136 @@
+"""Faults of single versions of XLA for CPUs: how to find them, and the compiler options that avoid them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.version import __version__ as jaxlib_version
+
+# Options that avoid a fault, by the versions of jaxlib that have it.
+GUARDS: dict[str, dict[str, str]] = {
+    # Some rows of a matrix product are wrong where the product is fused with a sum: jax-ml/jax#39103. 0.10.1 and 0.11.0
+    # to 0.12.0.1 compute them right. With this option, XLA fuses products with nothing. Updates of PPO and SAC take as
+    # long as without, and differ in the last bits.
+    "0.10.2": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
+    # An update of a few bytes in a loop copies the whole array: jax-ml/jax#40101. 1,000 updates of 1 MB take 90 ms in
+    # the place of 0.04; without the pass that makes small loops one kernel, they take 0.1 ms.
+    "0.11.1": {"xla_disable_hlo_passes": "small-while-loop-hoisting"},
+}
+# A copy of the long array takes thousands of times as long as an update of a short one; without copies, both take as
+# long, but the long one has to be filled first.
+LENGTHS = 2**10, 2**20
+NUM_UPDATES = 2000
+SLOWDOWN_OF_COPIES = 100
+
+log = logging.getLogger("jaxenvs")
+
+_is_guarded: ContextVar[bool] = ContextVar("_is_guarded", default=False)
+_has_warned = False
+
+
+def guard() -> dict[str, str]:
+    """Return the options that avoid the fault of the jaxlib that is installed, or none."""
+    return GUARDS.get(jaxlib_version, {})
+
+
+def flags() -> str:
+    """Return the value of XLA_FLAGS that sets the guard for a whole process."""
+    return " ".join(f"--{name}={value}" for name, value in guard().items())
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Mark what is traced in this block as compiled with the guard, so that `warn_once` does not warn of it."""
+    token = _is_guarded.set(True)
+    try:
+        yield
+    finally:
+        _is_guarded.reset(token)
+
+
+def warn_once() -> None:
+    """Warn, once in a process, that this function is not compiled with the guard that this jaxlib needs."""
+    global _has_warned
+    options = guard()
+    if not options or _has_warned or _is_guarded.get() or jax.default_backend() != "cpu":
+        return
+    if all(name in os.environ.get("XLA_FLAGS", "") for name in options):
+        return
+    _has_warned = True
+    log.warning(
+        "jaxlib %s has a fault, which `jaxenvs doctor` describes. Functions that you compile yourself avoid it with "
+        "the environment variable XLA_FLAGS=%s or with jax.jit(..., "
+        "compiler_options=jaxenvs.compilation.compiler_options()). Other versions do not have it.",
+        jaxlib_version,
+        flags(),
+    )
+
+
+def _jit(function: Callable[..., Any], options: Mapping[str, str] | None, donate: bool = False) -> Callable[..., Any]:
+    return jax.jit(
+        function, compiler_options=None if options is None else dict(options), donate_argnums=0 if donate else ()
+    )
+
+
+def count_wrong_rows(options: Mapping[str, str] | None = None) -> int:
+    """Count the rows of a matrix product that this jaxlib computes wrong: 0, except with 0.10.2 (jax-ml/jax#39103).
+
+    Args:
+      options: compiler options of the product; None for the defaults of `jax.jit`.
+    """
+    rows = np.zeros((2**15 + 1, 3), np.float32)  # with one row less, all are right
+    rows[:, 0] = np.arange(len(rows)) % 1000
+    squared_norm = jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))
+    found = _jit(squared_norm, options)(rows)
+    return int(np.sum(np.asarray(found) != rows[:, 0] ** 2))
+
+
+def count_wrong_shifts(options: Mapping[str, str] | None = None) -> int:
+    """Count the elements that this jaxlib computes wrong where an array is shifted in place and then reshaped.
+
+    All versions up to 0.12.0.1 do (openxla/xla#49176), and no option that keeps XLA's fusions avoids it.
+
+    Args:
+      options: compiler options; None for the defaults of `jax.jit`.
+    """
+
+    def shifted(array: jax.Array) -> jax.Array:
+        array = array + 1
+        return array.at[1:].set(array[:-1]).reshape(1, *array.shape)
+
+    array = np.arange(128).reshape(8, 16)
+    found = np.asarray(_jit(shifted, options)(array))[0]
+    return int(np.sum(found != np.concatenate([array[:1], array[:-1]]) + 1))
+
+
+def copies_in_loops(options: Mapping[str, str] | None = None) -> bool:
+    """Return whether a small update in a loop copies the whole array, as with jaxlib 0.11.1 (jax-ml/jax#40101).
+
+    Args:
+      options: compiler options of the loop; None for the defaults of `jax.jit`.
+    """
+
+    def fill(array: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, NUM_UPDATES, lambda index, array: array.at[index % 512].set(1.5), array)
+
+    def seconds(length: int) -> float:
+        array, best = jnp.zeros(length, jnp.float32), float("inf")
+        filled = _jit(fill, options, donate=True)
+        array = jax.block_until_ready(filled(array))  # type: ignore[no-untyped-call]
+        for _ in range(3):
+            begin = time.perf_counter()
+            array = jax.block_until_ready(filled(array))  # type: ignore[no-untyped-call]
+            best = min(best, time.perf_counter() - begin)
+        return best
+
+    short, long = map(seconds, LENGTHS)
+    return long > SLOWDOWN_OF_COPIES * short
