@@ -29,7 +29,7 @@ with _without_garbage_collection():
         import torch
     except ImportError as error:
         raise ImportError(
-            f"bridge needs PyTorch and Stable-Baselines3, but {error.name} is not installed: pip install "
+            f"jaxenvs.sb3 needs PyTorch and Stable-Baselines3, but {error.name} is not installed: pip install "
             '"jaxenvs[sb3]".'
         ) from error
     from bridge.configuration import set_up_process
@@ -37,10 +37,15 @@ with _without_garbage_collection():
 
 if TYPE_CHECKING:
     from bridge.algorithms.a2c import A2C
+    from bridge.algorithms.crossq import CrossQ as CrossQ
     from bridge.algorithms.dqn import DQN
+    from bridge.algorithms.maskable_ppo import MaskablePPO as MaskablePPO
     from bridge.algorithms.ppo import PPO
+    from bridge.algorithms.qrdqn import QRDQN as QRDQN
+    from bridge.algorithms.recurrent_ppo import RecurrentPPO as RecurrentPPO
     from bridge.algorithms.sac import SAC
     from bridge.algorithms.td3 import DDPG, TD3
+    from bridge.algorithms.tqc import TQC as TQC
     from bridge.atari import make_atari_env
     from bridge.checkpoint import RolloutCheckpoint, load_checkpoint, save_checkpoint
     from bridge.dlpack import to_jax, to_torch
@@ -187,7 +192,7 @@ def _tune() -> Any:
         importlib.import_module("optuna")
     except ImportError as error:
         raise ImportError(
-            f'bridge.tune needs Optuna, but {error.name} is not installed: pip install "jaxenvs[tune]".'
+            f'jaxenvs.sb3.tune needs Optuna, but {error.name} is not installed: pip install "jaxenvs[tune]".'
         ) from error
     return importlib.import_module(TUNE).tune
 

@@ -31,7 +31,7 @@ def set_up_process() -> None:
         return
     if has_run() and jax.default_backend() == "cpu":
         warnings.warn(
-            "JAX ran before `import bridge`, so each step of a small VecEnv takes about 25 µs longer. Import bridge "
+            "JAX ran before `import jaxenvs.sb3`, so each step of a small VecEnv takes about 25 µs longer. Import it "
             "first, or set the environment variable JAX_CPU_ENABLE_ASYNC_DISPATCH=0.",
             stacklevel=3,
         )

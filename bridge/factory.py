@@ -274,7 +274,7 @@ def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, st
         return logging.INFO, f" with Gymnasium's environment, which steps faster on a {device} than backend='jax'"
     return logging.WARNING, (
         f" with Gymnasium's environment, which steps faster with n_envs={asked.n_envs} on a CPU. To train with "
-        "bridge's algorithms, pass backend='jax', which trains faster"
+        "jaxenvs.sb3's algorithms, pass backend='jax', which trains faster"
     )
 
 

@@ -21,9 +21,10 @@ from PIL import Image, ImageSequence
 from stable_baselines3.common.vec_env import VecNormalize
 
 import jaxenvs
-from bridge import PPO, evaluate, make_vec_env
 from bridge.app.hyperparameters import to_schedule
 from bridge.app.tuned import TUNED
+from bridge.app.tuned import read as read_settings
+from jaxenvs.sb3 import PPO, evaluate, make_vec_env
 
 README_FILM = Path(__file__).with_name("agents.gif")
 FOLDER = Path(__file__).parent / "environments" / "films"
@@ -33,36 +34,10 @@ MOST_FRAMES, MOST_FPS, WIDTH, COLORS = 110, 20, 192, 64
 EPISODES, HELD_SECONDS = 8, 1.0  # in a film at most; how long the last picture of each is shown
 MOST_EVALUATED = 5000  # of an episode, as some have no limit
 
-# The Zoo has none for them.
-TABLES = {
-    "n_timesteps": 500_000,
-    "n_envs": 64,
-    "n_steps": 64,
-    "batch_size": 512,
-    "n_epochs": 4,
-    "gamma": 0.98,
-    "learning_rate": "lin_0.02",
-    "ent_coef": 0.01,
-    "normalize": {"norm_obs": False},  # rewards from -100 to 20
-    "policy_kwargs": {"net_arch": []},  # a number for each state and action: a table
-}
-GAMES = {
-    "n_timesteps": 1_500_000,
-    "n_envs": 64,
-    "n_steps": 128,
-    "batch_size": 1024,
-    "n_epochs": 4,
-    "learning_rate": "lin_0.003",
-    "ent_coef": 0.01,
-}
+# RL-Zoo's settings, and ours where it has none.
+OURS = read_settings(Path(__file__).with_name("videos.toml"))["ppo"]
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{env_id: settings for env_id, settings in TUNED["ppo"].items() if env_id in jaxenvs.registered()},
-    "FrozenLake-v1": TABLES,
-    "FrozenLake8x8-v1": TABLES | {"n_timesteps": 1_000_000},
-    "CliffWalking-v1": TABLES,
-    "Taxi-v4": TABLES | {"n_timesteps": 1_500_000},
-    "Blackjack-v1": TABLES,
-    **{f"MinAtar/{game}-v1": GAMES for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")},
+    env_id: settings for env_id, settings in (TUNED["ppo"] | OURS).items() if env_id in jaxenvs.registered()
 }
 IN_README = (
     ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Taxi-v4"),
@@ -76,7 +51,7 @@ def environment(env_id: str) -> jaxenvs.Environment[Any]:
     if env_id.startswith("CliffWalking"):  # has no limit, and who does not know it yet walks for ever
         return jaxenvs.FlattenObservation(jaxenvs.make(env_id, max_episode_steps=200))
     env = jaxenvs.make(env_id)
-    is_table = SETTINGS[env_id].get("normalize") == TABLES["normalize"]
+    is_table = SETTINGS[env_id].get("policy_kwargs", {}).get("net_arch") == []
     return jaxenvs.FlattenObservation(env) if is_table else env
 
 

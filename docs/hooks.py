@@ -4,6 +4,7 @@ import ast
 import json
 import posixpath
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 CHECKOUT = Path(__file__).parent.parent
+sys.path.insert(0, str(CHECKOUT))
+from docs import environment_pages  # noqa: E402
+
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
 LANGUAGES = {".py": "python", ".c": "c"}
@@ -29,7 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and put the pages of folders into the navigation."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(CHECKOUT / source).read_text()))
-    for page, content in examples().items():
+    for page, content in (examples() | environment_pages.pages()).items():
         files.append(File.generated(config, page, content=content))
     for path in (CHECKOUT / "examples").rglob("*.ipynb"):
         files.append(File.generated(config, path.relative_to(CHECKOUT).as_posix(), abs_src_path=str(path)))
@@ -162,7 +166,8 @@ def _with_folders(nav: list, pages: list[str]) -> list:
     found = []
     for entry in nav:
         if isinstance(entry, str):
-            found.append(entry)
+            inside = [env.page for env in environment_pages.environments() if f"environments/{env.suite}.md" == entry]
+            found.append({_title(f"docs/{entry}"): [entry, *inside]} if inside else entry)
             continue
         ((title, value),) = entry.items()
         if isinstance(value, list):

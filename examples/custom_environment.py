@@ -11,8 +11,8 @@ import numpy as np
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from bridge import make_vec_env
 from jaxenvs import Environment, TimeStep, check_env, environment, make_vec, register, rollout, struct
+from jaxenvs.sb3 import make_vec_env
 
 
 @struct

@@ -9,7 +9,7 @@ import importlib.util
 
 import numpy as np
 
-from bridge import PPO, make_vec_env
+from jaxenvs.sb3 import PPO, make_vec_env
 
 
 def main() -> None:

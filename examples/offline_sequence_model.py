@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from bridge import ReplayBuffer
+from jaxenvs.sb3 import ReplayBuffer
 
 BURN_IN, SLICE_LEN = 4, 12
 ANGLE = spaces.Box(-1, 1, (2,), np.float32)  # cosine and sine of the angle

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from bridge import PPO, make_vec_env  # was: from stable_baselines3 import PPO, and make_vec_env from its env_util
+from jaxenvs.sb3 import PPO, make_vec_env  # was: from stable_baselines3 import PPO, and make_vec_env from its env_util
 
 
 class Thermostat(gymnasium.Env):

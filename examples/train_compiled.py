@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import stable_baselines3
 from stable_baselines3.common.callbacks import EvalCallback
 
-from bridge import PPO, evaluate, make_vec_env  # was: from stable_baselines3 import PPO
+from jaxenvs.sb3 import PPO, evaluate, make_vec_env  # was: from stable_baselines3 import PPO
 
 if __name__ == "__main__":
     env = make_vec_env("CartPole-v1", n_envs=8, seed=0)

@@ -11,7 +11,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from bridge import make_vec_env  # was: from stable_baselines3.common.env_util import make_vec_env
+from jaxenvs.sb3 import make_vec_env  # was: from stable_baselines3.common.env_util import make_vec_env
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:

@@ -244,7 +244,7 @@ class Environment(Generic[State]):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        """Height and width of the picture that `render` returns [pixels]: by default the canvas's aspect, in 600 x 400."""
+        """Height and width of the picture that `render` returns [pixels]. Default: its canvas's aspect, in 400 x 600."""
         return picture_size(self)
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:
@@ -308,7 +308,7 @@ def require_environment(name: str, value: Any) -> None:
     if isinstance(value, type) and issubclass(value, Environment):
         raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make an instance.")
     if not isinstance(value, Environment):
-        theirs = " of Gymnasium: use bridge.make_vec_env, and check_env of stable_baselines3.common.env_checker"
+        theirs = " of Gymnasium: use jaxenvs.sb3.make_vec_env, and check_env of stable_baselines3.common.env_checker"
         whose = theirs if isinstance(value, gymnasium.Env) else ""
         raise TypeError(f"{name} must be a jaxenvs.Environment, got {type_name(value)}{whose}.")
     if jax.tree_util.all_leaves([value]):

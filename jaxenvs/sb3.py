@@ -1,8 +1,8 @@
-"""`bridge` under a name that shows which project it is from: `from jaxenvs.sb3 import PPO` imports `bridge`'s class.
+"""Stable-Baselines3 with compiled training: `from jaxenvs.sb3 import PPO`, not `from stable_baselines3 import PPO`.
 
-The objects are the same as in `bridge`, so that files written through one name can be read through the other. Import
-its submodules from `bridge`: this name has none, because a second copy would have separate classes. Needs PyTorch and
-Stable-Baselines3: `jaxenvs[sb3]`.
+The package `bridge` has the same objects under its older name, so files written through one name can be read through
+the other. Import submodules from `bridge`: this name has none, because a second copy would have separate classes. Needs
+PyTorch and Stable-Baselines3: `jaxenvs[sb3]`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,11 @@ if "JaxVecEnv" not in getattr(bridge, "__all__", ()):
 
 if TYPE_CHECKING:
     from bridge import *  # noqa: F403
+    from bridge import QRDQN as QRDQN
+    from bridge import TQC as TQC
+    from bridge import CrossQ as CrossQ
+    from bridge import MaskablePPO as MaskablePPO
+    from bridge import RecurrentPPO as RecurrentPPO
 from bridge import __all__ as __all__
 from bridge import __version__ as __version__
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import A2CArguments, Env, Policy
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
@@ -18,7 +21,11 @@ class A2C(CompiledOnPolicyAlgorithm, stable_baselines3.A2C):
     (`n_steps=5`), so an update costs little. PPO usually needs fewer environment steps.
     """
 
-    __init__ = constructor_like(CompiledOnPolicyAlgorithm, stable_baselines3.A2C)
+    @constructor_like(stable_baselines3.A2C)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[A2CArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _settings(self, progress: float, learning_rate: float) -> learn.A2C:
         return learn.A2C(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Unpack
 
 import sb3_contrib
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import CrossQArguments, Env, Policy
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
 from bridge.engine.user_code.overrides import compiled
@@ -21,8 +22,13 @@ class CrossQ(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ):
     batch renormalization in actor and critics. It has an MlpPolicy only.
     """
 
-    __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.CrossQ)
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
+
+    @constructor_like(sb3_contrib.CrossQ)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[CrossQArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _settings_now(self) -> learn.CrossQ:
         return learn.CrossQ(**self._shared_settings(), **entropy_settings(self), policy_delay=self.policy_delay)

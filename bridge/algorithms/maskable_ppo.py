@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import sb3_contrib
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
@@ -11,6 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import Env, MaskablePPOArguments, Policy
 from bridge.algorithms.ppo import CompiledPPO
 from bridge.engine.session import CallbackDoor
 from bridge.engine.user_code.overrides import compiled
@@ -25,12 +26,16 @@ class MaskablePPO(CompiledPPO, sb3_contrib.MaskablePPO):
     state, as board games do.
     """
 
-    __init__ = constructor_like(CompiledPPO, sb3_contrib.MaskablePPO)
-
     MASKS: ClassVar[bool] = True
     SHOWS_ROLLOUT_END: ClassVar[bool] = False
     ROLLOUT_BUFFERS: ClassVar[tuple[type, ...]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     _algorithm: ClassVar[type[learn.PPO]] = learn.MaskablePPO
+
+    @constructor_like(sb3_contrib.MaskablePPO)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[MaskablePPOArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _setup_learn(self, *args: Any, use_masking: bool = True, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._masks = use_masking

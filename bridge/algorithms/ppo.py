@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import Env, Policy, PPOArguments
 from bridge.algorithms.common.on_policy_algorithm import CompiledOnPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
@@ -69,4 +70,8 @@ class PPO(CompiledPPO, stable_baselines3.PPO):
     learns from many environments in parallel, and is less sensitive to its settings than the off-policy algorithms.
     """
 
-    __init__ = constructor_like(CompiledPPO, stable_baselines3.PPO)
+    @constructor_like(stable_baselines3.PPO)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[PPOArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import Env, Policy, SACArguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
@@ -20,7 +21,11 @@ class SAC(CompiledOffPolicyAlgorithm, stable_baselines3.SAC):
     replay buffer, its policy explores by itself, and `ent_coef="auto"` tunes how much.
     """
 
-    __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.SAC)
+    @constructor_like(stable_baselines3.SAC)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[SACArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _settings_now(self) -> learn.SAC:
         return learn.SAC(

@@ -62,7 +62,7 @@ class AlgorithmSpec:
         try:
             importlib.import_module(self.library)
         except ImportError as error:
-            needs = f"bridge.{self.name} needs sb3-contrib, but {error.name} is not installed"
+            needs = f"jaxenvs.sb3.{self.name} needs sb3-contrib, but {error.name} is not installed"
             raise ImportError(f'{needs}: pip install "jaxenvs[contrib]".') from error
         found: type[BaseAlgorithm] = getattr(importlib.import_module(self.module), self.name)
         return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Unpack
 
 import stable_baselines3
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import DDPGArguments, Env, Policy, TD3Arguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.engine.user_code.overrides import compiled
 from jaxenvs import learn
@@ -20,9 +21,13 @@ class TD3(CompiledOffPolicyAlgorithm, stable_baselines3.TD3):
     explores only during `learning_starts`. SAC explores by itself.
     """
 
-    __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.TD3)
-
     COUNTS_BEFORE_SAMPLING: ClassVar[bool] = True
+
+    @constructor_like(stable_baselines3.TD3)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TD3Arguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _settings_now(self) -> learn.TD3:
         return learn.TD3(
@@ -42,4 +47,8 @@ class DDPG(TD3, stable_baselines3.DDPG):
     updates and without target noise. TD3 is more stable.
     """
 
-    __init__ = constructor_like(CompiledOffPolicyAlgorithm, stable_baselines3.DDPG)
+    @constructor_like(stable_baselines3.DDPG)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[DDPGArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Unpack
+
 import sb3_contrib
 
 from bridge.algorithms.common.compiled_algorithm import constructor_like
+from bridge.algorithms.common.constructor_arguments import Env, Policy, TQCArguments
 from bridge.algorithms.common.off_policy_algorithm import CompiledOffPolicyAlgorithm
 from bridge.algorithms.sac import entropy_settings
 from bridge.engine.user_code.overrides import compiled
@@ -19,7 +22,11 @@ class TQC(CompiledOffPolicyAlgorithm, sb3_contrib.TQC):
     the largest are dropped from the targets. An update takes longer than SAC's.
     """
 
-    __init__ = constructor_like(CompiledOffPolicyAlgorithm, sb3_contrib.TQC)
+    @constructor_like(sb3_contrib.TQC)
+    def __init__(
+        self, policy: Policy, env: Env, *args: Any, engine: str = "auto", **kwargs: Unpack[TQCArguments]
+    ) -> None:
+        super().__init__(policy, env, *args, engine=engine, **kwargs)
 
     def _settings_now(self) -> learn.TQC:
         return learn.TQC(

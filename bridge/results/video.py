@@ -252,7 +252,7 @@ def _in_wrappers(venv: VecEnv, like: VecEnv | None) -> VecEnv:
     vars(new).update(vars(like) | {"venv": inner, "num_envs": 1})
     if isinstance(like, VecFrameStack):
         new.stacked_obs = copy.deepcopy(like.stacked_obs)  # type: ignore[attr-defined]
-        _empty(new.stacked_obs)  # type: ignore[attr-defined]
+        _empty(new.stacked_obs)
     return new
 
 

@@ -43,8 +43,8 @@ def require_one_program(model: Any) -> None:
     # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
         raise NotCompilable(
-            f"{type(model).__name__} may train differently than the algorithm of bridge, so it cannot be compiled as "
-            "a whole."
+            f"{type(model).__name__} may train differently than the algorithm of jaxenvs.sb3, so it cannot be "
+            "compiled as a whole."
         )
     own = [name for name in vars(model) if callable(getattr(type(model), name, None))]
     if own:

@@ -48,7 +48,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
       NotCompilable: something cannot be compiled into one function, such as a custom class, method or schedule.
       TypeError, ValueError: an argument is invalid, or `model` has begun to learn.
     """
-    arguments.instance("model", model, CompiledAlgorithm, "an algorithm of bridge")
+    arguments.instance("model", model, CompiledAlgorithm, "an algorithm of jaxenvs.sb3")
     total_timesteps = arguments.positive_int("total_timesteps", total_timesteps)
     numbers = [arguments.integer("seeds", seed, 0, LAST_SEED) for seed in seeds]
     if not numbers:

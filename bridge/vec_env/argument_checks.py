@@ -34,7 +34,7 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
     if not isinstance(env, VectorEnv):
         raise TypeError(
             f"env must be a jaxenvs Environment or VectorEnv, got {type(env).__name__}. "
-            "For an id, use bridge.make_vec_env; for Gymnasium environments, SB3's own make_vec_env."
+            "For an id, use jaxenvs.sb3.make_vec_env; for Gymnasium environments, SB3's own make_vec_env."
         )
     if num_envs not in (None, env.num_envs):
         raise ValueError(

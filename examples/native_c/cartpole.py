@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
-from bridge import PPO, Buffers, NativeVecEnv
+from jaxenvs.sb3 import PPO, Buffers, NativeVecEnv
 
 SOURCE = Path(__file__).with_name("cartpole.c")
 ARRAYS = ("observation", "reward", "terminated", "truncated", "final_observation")  # as in the C structure

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from bridge import PPO, make_vec_env
+from jaxenvs.sb3 import PPO, make_vec_env
 
 SOURCE = Path(__file__).with_name("tank.c")
 

@@ -58,11 +58,11 @@ def report() -> str:
 def _import_bridge() -> str | None:
     """Import bridge; return why that fails, or None."""
     if not all(map(importlib.util.find_spec, ("torch", "stable_baselines3"))):
-        return "not available: bridge needs PyTorch and Stable-Baselines3"
+        return "not available: jaxenvs.sb3 needs PyTorch and Stable-Baselines3"
     try:
         importlib.import_module("bridge")
     except Exception as error:  # any of them may be broken in any way
-        return f"not available: bridge cannot be imported, {type(error).__name__}: {error}"
+        return f"not available: jaxenvs.sb3 cannot be imported, {type(error).__name__}: {error}"
     return None
 
 

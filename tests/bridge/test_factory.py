@@ -76,7 +76,7 @@ def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ou
     lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert lines == [
         "make_vec_env(LunarLander-v3): backend='serial' with Gymnasium's environment, which steps faster with "
-        f"n_envs={few} on a CPU. To train with bridge's algorithms, pass backend='jax', which trains faster."
+        f"n_envs={few} on a CPU. To train with jaxenvs.sb3's algorithms, pass backend='jax', which trains faster."
     ]
     for ours_alone in ({"main_engine_power": 20.0}, {"gravity": 5.0}):
         assert type(make_vec_env("LunarLander-v3", few, env_kwargs=ours_alone)) is JaxVecEnv

@@ -156,7 +156,7 @@ main(["--help"])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Pendulum-v1" in result.stdout
-    assert "bridge needs PyTorch and Stable-Baselines3" in result.stdout
+    assert "jaxenvs.sb3 needs PyTorch and Stable-Baselines3" in result.stdout
     assert "evaluate" in result.stdout
     lines = result.stderr.splitlines()
     assert lines[1::2] == ["2", "2", "2"], result.stderr

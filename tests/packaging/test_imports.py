@@ -46,7 +46,7 @@ def test_jaxenvs_works_without_torch_and_sb3():
 def test_bridge_says_which_extra_is_missing(name, missing):
     result = python(f"import sys; sys.modules['{missing}'] = None\nimport {name}")
     last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: bridge needs PyTorch and Stable-Baselines3")
+    assert last.startswith("ImportError: jaxenvs.sb3 needs PyTorch and Stable-Baselines3")
     assert f"{missing} is not installed" in last
     assert 'pip install "jaxenvs[sb3]"' in last
 
@@ -66,7 +66,8 @@ def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_
     assert said, result.stderr
     for line in said:
         assert re.fullmatch(
-            r'bridge\.\w+ needs sb3-contrib, but sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.', line
+            r'jaxenvs\.sb3\.\w+ needs sb3-contrib, but sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.',
+            line,
         )
 
 
@@ -105,8 +106,9 @@ def test_type_checkers_see_each_name_where_it_is_imported_from():
     tree = ast.parse(Path(bridge.__file__).read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
     seen = {alias.name: node.module for node in block.body for alias in node.names}
-    assert seen == bridge._MODULES
-    assert seen.keys() == {*bridge.__all__}
+    contrib = {name: spec.module for name, spec in bridge.CONTRIB.items()}  # imported only if sb3-contrib is installed
+    assert seen == bridge._MODULES | contrib
+    assert seen.keys() == {*bridge.__all__, *contrib}
 
 
 def test_methods_replaced_right_after_import_bridge_are_noticed():
@@ -146,7 +148,9 @@ def test_without_optuna_bridge_works_but_for_tune_which_says_what_to_install():
     )
     assert result.stdout.strip() == "True"
     last = result.stderr.strip().splitlines()[-1]
-    assert last == 'ImportError: bridge.tune needs Optuna, but optuna is not installed: pip install "jaxenvs[tune]".'
+    assert last == (
+        'ImportError: jaxenvs.sb3.tune needs Optuna, but optuna is not installed: pip install "jaxenvs[tune]".'
+    )
 
 
 def test_bridge_runs_jax_in_the_calling_thread_unless_told_otherwise():

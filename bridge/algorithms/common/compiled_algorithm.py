@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import io
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
 import jax
@@ -38,6 +37,7 @@ from jaxenvs.compilation.cache import configure_by_default
 from jaxenvs.files import replacing
 
 SavePath = str | Path | io.BufferedIOBase
+F = TypeVar("F", bound=Callable[..., None])
 
 # Attributes of a model that belong to this process only. They are neither saved nor pickled.
 NOT_SAVED = (
@@ -294,18 +294,17 @@ class CompiledAlgorithm(BaseAlgorithm):
         self.logger.record("time/compile_s", round(seconds, 2), exclude="tensorboard")
 
 
-def constructor_like(ours: type[CompiledAlgorithm], sb3: type[BaseAlgorithm]) -> Callable[..., None]:
-    """Return `ours.__init__` with the signature of an SB3 algorithm's constructor, plus our own keyword arguments."""
-    init = ours.__init__
+def constructor_like(sb3: type[BaseAlgorithm]) -> Callable[[F], F]:
+    """Give a constructor the signature of an SB3 algorithm's at run time, plus its own keyword-only arguments."""
 
-    @functools.wraps(init)
-    def __init__(self: CompiledAlgorithm, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
+    def decorate(init: F) -> F:
+        parameters = [*inspect.signature(sb3.__init__).parameters.values()]
+        keywords = [each for each in inspect.signature(init).parameters.values() if each.kind is each.KEYWORD_ONLY]
+        vars(init)["__signature__"] = inspect.Signature([*parameters, *keywords])
+        init.__doc__ = CompiledAlgorithm.__init__.__doc__
+        return init
 
-    parameters = [*inspect.signature(sb3.__init__).parameters.values()]
-    keywords = [each for each in inspect.signature(init).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    vars(__init__)["__signature__"] = inspect.Signature([*parameters, *keywords])
-    return __init__
+    return decorate
 
 
 def as_vec_env(env: Any) -> Any:

@@ -387,7 +387,8 @@ def why_not_lent(buffer: Any) -> str | None:
     """Return why a buffer's data cannot move to the device for compiled functions, as a sentence; None if it can."""
     if not is_known(buffer):
         return (
-            f"The replay buffer is a {type(buffer).__name__}, and only bridge.ReplayBuffer and its kind are compiled."
+            f"The replay buffer is a {type(buffer).__name__}, and only jaxenvs.sb3.ReplayBuffer and its kind are "
+            "compiled."
         )
     reason = buffer.why_not_lent()
     return None if reason is None else f"The replay buffer stays on the host: {reason}."

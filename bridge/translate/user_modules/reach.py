@@ -228,7 +228,7 @@ class Reach:
         elif isinstance(value, bytearray | array.array):
             self.places.append(bytes_place(label, value))
         elif any(is_opaque(each) for each in cls.__mro__):
-            self._give_up(f"reads `{label}`, a {cls.__name__}, which bridge cannot check for changes")
+            self._give_up(f"reads `{label}`, a {cls.__name__}, which jaxenvs.sb3 cannot check for changes")
             return
         is_whole = (self._is_own(cls) or isinstance(value, SETTINGS)) and not isinstance(value, BUSY)
         attributes = getattr(value, "__dict__", None)

@@ -129,7 +129,7 @@ def test_mistakes_say_what_to_do(model, tmp_path, monkeypatch):
     film = tmp_path / "film.gif"
     with pytest.raises(ValueError, match=r"path must end with \.gif or \.mp4, got film\.avi"):
         bridge.record(model, "film.avi")
-    with pytest.raises(ValueError, match="env has render_mode=None.*render_mode='rgb_array'"):
+    with pytest.raises(ValueError, match=r"env has render_mode=None.*render_mode='rgb_array'"):
         bridge.record(model, film, gymnasium.make("CartPole-v1"))
     with pytest.raises(ValueError, match=r"Undrawn cannot be drawn: define Undrawn\.draw"):
         bridge.record(model, film, Undrawn())
