@@ -56,8 +56,7 @@ NOTES = [
     "best agents that are known; better or worse if it does not and excludes 0; not worse if it only lies above minus "
     "the margin; else not shown. With three seeds or fewer, no interval is made.",
     "CPU seconds: the time that the process computed for the training, with compilation and without imports and "
-    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little. Some of "
-    "stock SB3's returns, with three digits, are of an earlier run on another machine, whose seconds do not count.",
+    "evaluation, on one PyTorch thread; median over the seeds. Other load on the machine changes it little.",
     "without velocities: both velocities are 0, as in the Zoo's MaskVelocityWrapper. PPO has its settings for "
     "CartPole-v1.",
     "BitFlipping: an action flips one of 15 bits. The return is the share of episodes that succeed within 15 steps.",
@@ -220,8 +219,7 @@ def summarize(name: str, side: str, ours: list[dict[str, Any]], stock: list[dict
         row["difference"] = f"{iqm(mine) - iqm(theirs):.3g} ({low:.3g} to {high:.3g})"
         row["verdict"] = verdict(low, high, TASKS[name].margin)
     for column, records in (("CPU_seconds", ours), ("stock's_CPU_seconds", stock)):
-        seconds = [record["cpu_seconds"] for record in records if record["cpu_seconds"] is not None]
-        row[column] = statistics.median(seconds) if seconds else None
+        row[column] = statistics.median(record["cpu_seconds"] for record in records) if records else None
     for column, returns in (("returns", mine), ("stock's_returns", theirs)):
         row[column] = " ".join(f"{value:.3g}" for value in sorted(returns))
     return row
@@ -244,16 +242,15 @@ def main(argv: list[str] | None = None) -> None:
     path = options.records or (Path(tempfile.mkdtemp()) / "learning.jsonl" if quick else RECORDS)
 
     # Another number of steps is another run: quick ones do not stand for those of a full one.
-    runs = []
-    for seed in range(most):
-        for name in names:
-            task = TASKS[name]
-            timesteps = QUICK_TIMESTEPS if quick else task.timesteps
-            sides = [side for side in task.sides if side in options.sides and seed < task.seeds]
-            runs += [Run(name, side, seed, timesteps) for side in sides]
+    runs = [
+        Run(name, side, seed, QUICK_TIMESTEPS if quick else TASKS[name].timesteps)
+        for seed in range(most)
+        for name in names
+        for side in TASKS[name].sides
+        if side in options.sides and seed < TASKS[name].seeds
+    ]
     if options.done:
-        found = read(path)
-        runs = [run for run in runs if run in found]
+        runs = [run for run in read(path) if run.name in names and run.side in options.sides]
     report = common.Report("learning", {"processes": options.processes, "quick": quick}, NOTES)
     records = train_all(runs, path, options.processes)
 
