@@ -30,11 +30,7 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: Any, least: int, most: int | None = MOST, expected: str = "") -> int:
-    """Return `value` as an int from `least` to `most`. NumPy's integers are accepted, bools are not.
-
-    Raises:
-      ValueError: it is not such an int.
-    """
+    """Return `value` as an int from `least` to `most`. NumPy's integers are accepted, bools are not."""
     if is_traced(value):
         raise ValueError(
             f"{name} must be {expected or 'an int'}, got {shown(value)}, which is traced: it chooses a shape or a "
@@ -54,38 +50,22 @@ def integer(name: str, value: Any, least: int, most: int | None = MOST, expected
 
 
 def positive_int(name: str, value: Any, most: int = MOST) -> int:
-    """Return `value` as an int of at least 1.
-
-    Raises:
-      ValueError: it is not such an int.
-    """
+    """Return `value` as an int of at least 1."""
     return integer(name, value, 1, most, "a positive int")
 
 
 def non_negative_int(name: str, value: Any, most: int = MOST) -> int:
-    """Return `value` as an int of at least 0.
-
-    Raises:
-      ValueError: it is not such an int.
-    """
+    """Return `value` as an int of at least 0."""
     return integer(name, value, 0, most, "a non-negative int")
 
 
 def seed(name: str, value: Any) -> int:
-    """Return `value` as an int of at least 0, however large: seeds count modulo 2^32.
-
-    Raises:
-      ValueError: it is not such an int.
-    """
+    """Return `value` as an int of at least 0, however large: seeds count modulo 2^32."""
     return integer(name, value, 0, None, "a non-negative int")
 
 
 def image_size(name: str, value: Any) -> tuple[int, int]:
-    """Return `value` as (height, width) in pixels; a single number stands for both.
-
-    Raises:
-      ValueError: it is neither.
-    """
+    """Return `value` as (height, width) in pixels; a single number stands for both."""
     sides = tuple(value) if isinstance(value, tuple | list) else (value, value)
     try:
         height, width = (positive_int(name, side) for side in sides)
@@ -100,9 +80,6 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
     Args:
       least, most: the bounds, both included.
       above: a bound that is not included.
-
-    Raises:
-      ValueError: it is not such a number.
     """
     bounds = [f"above {above}"] * (above > -math.inf) + [f"at least {least}"] * (least > -math.inf)
     bounds += [f"at most {most}"] * (most < math.inf)
@@ -120,11 +97,7 @@ def number(name: str, value: Any, *, least: float = -math.inf, above: float = -m
 
 
 def as_numbers(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Convert a number, or an array of numbers, to a dtype that can hold it.
-
-    Raises:
-      ValueError: the shape or the kind differs, or the dtype cannot represent a value; floats may be rounded.
-    """
+    """Convert a number, or an array of numbers, to a dtype that can hold it."""
     dtype = np.dtype(dtype)
     try:
         array = np.asarray(value)
@@ -156,11 +129,7 @@ def is_array(leaf: Any) -> bool:
 
 
 def hashable(name: str, value: Any) -> Any:
-    """Return `value` if it can be hashed.
-
-    Raises:
-      TypeError: it is not hashable, and so cannot be part of a compiled function.
-    """
+    """Return `value` if it can be hashed."""
     try:
         hash(value)
     except TypeError:
@@ -171,22 +140,14 @@ def hashable(name: str, value: Any) -> Any:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Return `value` as a Python bool, if it is a bool.
-
-    Raises:
-      ValueError: it is not a bool.
-    """
+    """Return `value` as a Python bool, if it is a bool."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be a bool, got {shown(value)}.")
     return bool(value)
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """Return `value` if it is one of `choices`, in value and type.
-
-    Raises:
-      ValueError: it is none of them.
-    """
+    """Return `value` if it is one of `choices`, in value and type."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}.")
     return value
@@ -197,9 +158,6 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
 
     Args:
       expected: `kind` in words, as "a str".
-
-    Raises:
-      TypeError: it is of another class.
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {expected}, got {shown(value) if value is None else type_name(value)}.")
@@ -207,11 +165,7 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], expected: str
 
 
 def function(name: str, value: Any) -> Any:
-    """Return `value` if it can be called.
-
-    Raises:
-      TypeError: it cannot be called.
-    """
+    """Return `value` if it can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {shown(value)}.")
     return value
@@ -222,10 +176,6 @@ def typed_key(name: str, value: Any, *shapes: tuple[int, ...]) -> jax.Array:
 
     Args:
       shapes: the allowed shapes.
-
-    Raises:
-      TypeError: it is not a typed key.
-      ValueError: it has another shape.
     """
     if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         got = f"an array of {value.dtype}" if isinstance(value, jax.Array | np.ndarray) else shown(value)

@@ -28,9 +28,6 @@ def require_contract(env: Environment[Any], env_axis: int | None = None) -> None
 
     Args:
       env_axis: 0 if every parameter has a leading axis, for a batch of environments.
-
-    Raises:
-      TypeError, ValueError: the contract is broken; the message names the part, what came and what was expected.
     """
     require_environment("env", env)
     leaves = jax.tree.leaves(env)
@@ -227,11 +224,7 @@ def _python_numbers(part: str, tree: Any) -> list[str]:
 
 
 def _require_pair(function: str, returned: Any) -> tuple[Any, TimeStep]:
-    """Return the result of a function, if it is (state, TimeStep), of arrays.
-
-    Raises:
-      TypeError: the result is not (state, TimeStep), or contains a leaf that cannot be traced.
-    """
+    """Return the result of a function, if it is (state, TimeStep), of arrays."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         got = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type_name(returned)
         raise TypeError(f"{function} must return (state, TimeStep), got {got}.")

@@ -300,11 +300,7 @@ class Environment(Generic[State]):
 
 
 def require_environment(name: str, value: Any) -> None:
-    """Raise unless `value` is an Environment and a pytree.
-
-    Raises:
-      TypeError: `value` is not an Environment, or its class is not a pytree.
-    """
+    """Raise unless `value` is an Environment and a pytree."""
     if isinstance(value, type) and issubclass(value, Environment):
         raise TypeError(f"{name} must be a jaxenvs.Environment, got the class {value.__name__}: make an instance.")
     if not isinstance(value, Environment):

@@ -15,12 +15,7 @@ from jaxenvs.vector import VectorEnv
 
 
 def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any], Any]:
-    """Return the environment that has the parameter `name`, `env` or one inside it, and the parameter's value.
-
-    Raises:
-      AttributeError: there is no such parameter; the message suggests the nearest one.
-      ValueError: it is static or an environment, and so part of the compiled function, not a number.
-    """
+    """Return the environment that has the parameter `name`, `env` or one inside it, and the parameter's value."""
     owner = env
     while name not in owner.parameter_names and isinstance(owner, Wrapper):
         owner = owner.env
@@ -37,13 +32,9 @@ def numeric_parameter(env: Environment[Any], name: str) -> tuple[Environment[Any
 
 
 def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]:
-    """Return `env` with the numeric parameter `name` changed. Functions compiled for `env` need not be compiled again.
+    """Return `env` with the numeric parameter `name` changed, for which compiled functions stay valid.
 
     A parameter that is a pytree may also get another structure or other shapes, for which functions compile again.
-
-    Raises:
-      AttributeError: there is no such parameter.
-      ValueError: it is static, or `value` is not a number of its kind and shape.
     """
     _, old = numeric_parameter(env, name)
     if _has_other_shapes(value, old):
@@ -52,12 +43,7 @@ def with_value(env: Environment[Any], name: str, value: Any) -> Environment[Any]
 
 
 def with_parameter(venv: VectorEnv, name: str, value: Any, lanes: list[int]) -> VectorEnv:
-    """Return `venv` with the numeric parameter `name` changed, in all environments or in some.
-
-    Raises:
-      AttributeError: there is no such parameter.
-      ValueError: it is static, or `value` is not a number of its kind and shape.
-    """
+    """Return `venv` with the numeric parameter `name` changed, in all environments or in some."""
     env = venv.env
     if venv.env_axis is None and len(set(lanes)) == venv.num_envs:
         return dataclasses.replace(venv, env=with_value(env, name, value))

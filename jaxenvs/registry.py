@@ -186,11 +186,7 @@ def make(id: str, *, max_episode_steps: int | None = None, **parameters: Any) ->
 
 
 def import_entry_point(spec: Spec) -> Callable[..., Environment[Any]]:
-    """Return the class or function that makes the environment of a spec.
-
-    Raises:
-      ImportError: it cannot be imported.
-    """
+    """Return the class or function that makes the environment of a spec."""
     if not isinstance(spec.entry_point, str):
         return spec.entry_point
     module, _, name = spec.entry_point.partition(":")
@@ -223,11 +219,7 @@ def make_vec(
 
 
 def _register_in_gymnasium(spec: Spec) -> None:
-    """Register an environment for `gymnasium.make` and `make_vec`, as "jaxenvs/<id>"; an id with a "/" unchanged.
-
-    Raises:
-      gymnasium.error.Error: Gymnasium does not take the id; its message says why.
-    """
+    """Register an environment for `gymnasium.make` and `make_vec`, as "jaxenvs/<id>"; an id with a "/" unchanged."""
     gymnasium_id = spec.id if "/" in spec.id else f"jaxenvs/{spec.id}"
     # By name, so that Gymnasium imports the classes. This module cannot, because they create environments by id.
     entry_point, vector_entry_point = (f"jaxenvs.gym.registration:Registered{kind}" for kind in ("Env", "VectorEnv"))

@@ -7,8 +7,7 @@ Spaces are static: they are closed over, and only keys and values are traced. Fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 
 from jaxenvs.arguments import shown, typed_key
 
-Leaf: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
-
 
 def _unsupported(space: object) -> TypeError:
     return TypeError(
@@ -26,41 +23,23 @@ def _unsupported(space: object) -> TypeError:
     )
 
 
-@singledispatch
 def leaf_bounds(space: Space[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the greatest member of a space that is neither Dict nor Tuple, element by element.
-
-    Raises:
-      TypeError: the space is a Dict, a Tuple or unsupported.
-    """
+    """Return the least and the greatest member of a space that is neither Dict nor Tuple, element by element."""
+    if isinstance(space, Box):
+        return space.low, space.high
+    if isinstance(space, Discrete):
+        return np.asarray(int(space.start)), np.asarray(int(space.start) + int(space.n) - 1)
+    if isinstance(space, MultiDiscrete):
+        start = space.start.astype(np.int64)  # in an int8 space, start + nvec may pass 127
+        return start, start + space.nvec.astype(np.int64) - 1
+    if isinstance(space, MultiBinary):
+        return np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
     raise _unsupported(space)
-
-
-@leaf_bounds.register
-def _(space: Box) -> tuple[np.ndarray, np.ndarray]:
-    return space.low, space.high
-
-
-@leaf_bounds.register
-def _(space: Discrete) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(int(space.start)), np.asarray(int(space.start) + int(space.n) - 1)
-
-
-@leaf_bounds.register
-def _(space: MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
-    start = space.start.astype(np.int64)  # in an int8 space, start + nvec may pass 127
-    return start, start + space.nvec.astype(np.int64) - 1
-
-
-@leaf_bounds.register
-def _(space: MultiBinary) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
 
 
 # --- Sampling -------------------------------------------------------------------------------------------------------
 
 
-@singledispatch
 def sample(space: Space[Any], key: jax.Array) -> Any:
     """Draw a random member of a space, with the distribution of `space.sample()`.
 
@@ -79,30 +58,19 @@ def sample(space: Space[Any], key: jax.Array) -> Any:
       TypeError: the space is none of Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple; or the key is not typed.
       ValueError: JAX's dtype cannot hold some members of the space; `jax_enable_x64` helps. Or the key is not ().
     """
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        keys = jax.random.split(typed_key("key", key, ()), len(space.spaces))
+        drawn = {name: sample(part, keys[i]) for i, (name, part) in enumerate(parts)}
+        return drawn if isinstance(space, Dict) else tuple(drawn.values())
+    if isinstance(space, Box):
+        return _sample_box(space, key)
+    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
+        return _sample_integers(space, key)
     raise _unsupported(space)
 
 
-@sample.register
-def _(space: Dict, key: jax.Array) -> dict[str, Any]:
-    keys = jax.random.split(typed_key("key", key, ()), len(space.spaces))
-    return {name: sample(subspace, keys[i]) for i, (name, subspace) in enumerate(space.spaces.items())}
-
-
-@sample.register(Tuple)
-def _(space: Tuple[Any], key: jax.Array) -> tuple[Any, ...]:
-    keys = jax.random.split(typed_key("key", key, ()), len(space.spaces))
-    return tuple(sample(subspace, keys[i]) for i, subspace in enumerate(space.spaces))
-
-
-@sample.register(Discrete)
-@sample.register(MultiDiscrete)
-@sample.register(MultiBinary)
-def _(space: Discrete | MultiDiscrete | MultiBinary, key: jax.Array) -> jax.Array:
-    return _sample_integers(space, key)
-
-
-@sample.register
-def _(space: Box, key: jax.Array) -> jax.Array:
+def _sample_box(space: Box, key: jax.Array) -> jax.Array:
     if space.dtype.kind == "f":
         return _sample_reals(space, key)
     bounded = space.bounded_below & space.bounded_above
@@ -113,7 +81,7 @@ def _(space: Box, key: jax.Array) -> jax.Array:
     return jnp.where(bounded, _sample_integers(within, integer_key), _sample_reals(space, real_key))
 
 
-def _sample_integers(space: Leaf, key: jax.Array) -> jax.Array:
+def _sample_integers(space: Space[Any], key: jax.Array) -> jax.Array:
     """Sample uniformly from `low`, ..., `high`. Unsigned arithmetic wraps, and so reaches every range of a dtype."""
     key = typed_key("key", key, ())
     dtype = _jax_dtype(space)
@@ -160,7 +128,6 @@ def _sample_reals(space: Box, key: jax.Array) -> jax.Array:
 # --- Membership -----------------------------------------------------------------------------------------------------
 
 
-@singledispatch
 def contains(space: Space[Any], value: Any) -> jax.Array:
     """Return whether a value lies in a space: bool, shape (). NaN lies in no space.
 
@@ -173,30 +140,17 @@ def contains(space: Space[Any], value: Any) -> jax.Array:
       TypeError: the space is not supported; or the value is of another kind: floats for integers, no dict for a Dict.
       ValueError: the value has another shape, other keys or another length.
     """
-    raise _unsupported(space)
-
-
-@contains.register(Dict)
-@contains.register(Tuple)
-def _(space: Dict | Tuple[Any], value: Any) -> jax.Array:
-    parts = [contains(subspace, part) for subspace, part in _parts(space, value)]
-    return jnp.all(jnp.stack(parts)) if parts else jnp.ones((), bool)
-
-
-@contains.register(Box)
-@contains.register(Discrete)
-@contains.register(MultiDiscrete)
-@contains.register(MultiBinary)
-def _(space: Leaf, value: Any) -> jax.Array:
-    value = _as_leaf(space, value)
-    low, high, possible = _bounds_in(space, np.dtype(value.dtype))
-    return jnp.all((value >= low) & (value <= high) & possible)
+    if isinstance(space, Dict | Tuple):
+        parts = [contains(subspace, part) for subspace, part in _parts(space, value)]
+        return jnp.all(jnp.stack(parts)) if parts else jnp.ones((), bool)
+    leaf = _as_leaf(space, value)
+    low, high, possible = _bounds_in(space, np.dtype(leaf.dtype))
+    return jnp.all((leaf >= low) & (leaf <= high) & possible)
 
 
 # --- Flattening -----------------------------------------------------------------------------------------------------
 
 
-@singledispatch
 def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
     """Flatten a value to a vector: float32, shape (gymnasium.spaces.flatdim(space),), as `gymnasium.spaces.flatten`.
 
@@ -211,29 +165,16 @@ def flatten(space: Space[Any], value: Any, dtype: Any = jnp.float32) -> jax.Arra
     Raises:
       TypeError, ValueError: as `contains`.
     """
-    raise _unsupported(space)
-
-
-@flatten.register(Dict)
-@flatten.register(Tuple)
-def _(space: Dict | Tuple[Any], value: Any, dtype: Any = jnp.float32) -> jax.Array:
-    parts = [flatten(subspace, part, dtype) for subspace, part in _parts(space, value)]
-    return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
-
-
-@flatten.register(Box)
-@flatten.register(MultiBinary)
-def _(space: Box | MultiBinary, value: Any, dtype: Any = jnp.float32) -> jax.Array:
-    return _as_leaf(space, value).ravel().astype(dtype)
-
-
-@flatten.register(Discrete)
-@flatten.register(MultiDiscrete)
-def _(space: Discrete | MultiDiscrete, value: Any, dtype: Any = jnp.float32) -> jax.Array:
+    if isinstance(space, Dict | Tuple):
+        parts = [flatten(subspace, part, dtype) for subspace, part in _parts(space, value)]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
+    leaf = _as_leaf(space, value).ravel()
+    if isinstance(space, Box | MultiBinary):
+        return leaf.astype(dtype)
     low, high = (np.ravel(bound) for bound in leaf_bounds(space))
     columns = [np.arange(first, last + 1) for first, last in zip(low, high)]
     owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
-    hot = _as_leaf(space, value).ravel()[owner] == np.concatenate(columns)
+    hot = leaf[owner] == np.concatenate(columns)
     return hot.astype(dtype)
 
 
@@ -258,11 +199,11 @@ def struct_of(space: Space[Any], name: str = "space") -> Any:
 # --- Shared ---------------------------------------------------------------------------------------------------------
 
 
-def _jax_dtype(space: Leaf) -> np.dtype[Any]:
+def _jax_dtype(space: Space[Any]) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(space.dtype))
 
 
-def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _bounds_in(space: Space[Any], dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the least and greatest member of a space that a dtype can hold, and whether there are any, by element."""
     low, high = leaf_bounds(space)
     if dtype.kind == "f":
@@ -278,12 +219,14 @@ def _bounds_in(space: Leaf, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarra
     return np.asarray(np.clip(low, least, greatest), dtype), np.asarray(np.clip(high, least, greatest), dtype), possible
 
 
-def _too_wide(space: Leaf, dtype: np.dtype[Any]) -> str:
+def _too_wide(space: Space[Any], dtype: np.dtype[Any]) -> str:
     return f"space must fit into JAX's {dtype} to be sampled, got {space}. Set jax_enable_x64 to use 64-bit types."
 
 
-def _as_leaf(space: Leaf, value: Any) -> jax.Array:
+def _as_leaf(space: Space[Any], value: Any) -> jax.Array:
     """Return a value as an array that can be compared with a space's bounds, after checking its shape and kind."""
+    if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        raise _unsupported(space)
     if not isinstance(value, jax.Array):
         try:
             value = np.asarray(value)

@@ -167,10 +167,6 @@ def adapt(
     Args:
       params: numbers that are traced and can be changed.
       constants: further data that the adapter needs.
-
-    Raises:
-      TypeError, ValueError: they return leaves that are not arrays, or that do not fit the contract; the message names
-        the leaf.
     """
     draft = cls(params or {}, Foreign(env, ravelled(observation_space), action_space, constants))
 
@@ -266,25 +262,14 @@ def stretched(picture: jax.Array, height: int, width: int) -> jax.Array:
 
 
 def require_arrays(what: str, tree: Any) -> None:
-    """Raise unless all leaves of a pytree are arrays.
-
-    Raises:
-      TypeError: a leaf is not an array.
-    """
+    """Raise unless all leaves of a pytree are arrays."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not is_array(leaf):
             raise TypeError(f"The {what} must hold arrays, got {jax.tree_util.keystr(path)} = {shown(leaf)}.")
 
 
 def _cast(what: str, tree: Any, like: Any, ravel_scalars: bool = False) -> Any:
-    """Cast a tree to the dtypes of another; weak types are lost.
-
-    Args:
-      ravel_scalars: give numbers the shape (1,) where the other tree has it.
-
-    Raises:
-      TypeError, ValueError: the structures or the shapes differ.
-    """
+    """Cast a tree to the dtypes of another; weak types are lost. Numbers get the shape (1,) if `ravel_scalars`."""
     expected, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = dict(jax.tree_util.tree_leaves_with_path(tree))
     if leaves.keys() != {path for path, _ in expected}:
@@ -310,11 +295,7 @@ def _cast_leaf(what: str, leaf: Any, like: Any) -> jax.Array:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """Return `value` if it is one number.
-
-    Raises:
-      ValueError: it is not one number, as the rewards of several agents.
-    """
+    """Return `value` if it is one number."""
     if not is_array(value) or jnp.shape(value) != ():
         raise ValueError(f"The {name} must be one number, got {shown(value)}.")
     return value

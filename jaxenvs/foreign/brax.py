@@ -24,6 +24,8 @@ class BraxEnvironment(ForeignEnvironment):
     The parameter `gravity`, a vector [m/s^2], is traced; arguments of brax's class are part of the compiled function.
     """
 
+    render_size = 240, 320
+
     @property
     def library_env(self) -> Any:
         """The environment object of brax, with this environment's gravity."""
@@ -36,10 +38,6 @@ class BraxEnvironment(ForeignEnvironment):
     @property
     def can_render(self) -> bool:
         return hasattr(self.foreign.env, "sys")
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 240, 320
 
     @property
     def render_fps(self) -> int:

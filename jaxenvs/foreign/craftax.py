@@ -27,9 +27,7 @@ class CraftaxEnvironment(GymnaxEnvironment):
 
     untraced: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def can_render(self) -> bool:
-        return True
+    can_render = True
 
     @property
     def render_size(self) -> tuple[int, int]:

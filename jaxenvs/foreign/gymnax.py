@@ -171,11 +171,7 @@ def _adapted(cls: type[Adapter], env: Any, params: Any, traced: dict[str, Any]) 
 
 
 def with_parameters(build: Callable[..., Adapter], name: str, parameters: dict[str, Any]) -> Adapter:
-    """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class.
-
-    Raises:
-      TypeError: there is no such parameter.
-    """
+    """Call `build` with parameters that are numbers of the adapter, fields of its params, or arguments of the class."""
     env = build(name)
     fields = [field.name for field in dataclasses.fields(env.foreign.constants)]
     arguments = {key: value for key, value in parameters.items() if key not in fields}
@@ -202,11 +198,7 @@ def observation_space(env: Any, params: Any) -> gymnasium.Space[Any]:
 
 
 def converted(space: Any) -> gymnasium.Space[Any]:
-    """Convert a space of gymnax to Gymnasium's.
-
-    Raises:
-      TypeError: it is of another kind.
-    """
+    """Convert a space of gymnax to Gymnasium's."""
     if hasattr(space, "n"):
         return spaces.Discrete(int(space.n))
     if hasattr(space, "low"):

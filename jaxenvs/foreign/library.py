@@ -40,9 +40,6 @@ def require_library(library: str, extra: str | None = None) -> Any:
 
     Args:
       extra: the extra of jaxenvs that installs it, if it has another name.
-
-    Raises:
-      ImportError: it is not installed; the message says how to install it.
     """
     try:
         return importlib.import_module(library)

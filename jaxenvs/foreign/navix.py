@@ -22,6 +22,9 @@ class NavixEnvironment(ForeignEnvironment):
     Its parameters are `max_steps`, navix's limit of an episode, and `penality_coeff`, the cost of a slow success.
     """
 
+    can_render = True
+    render_fps = 10
+
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         inner = in_32_bits(self.foreign.env.reset, key)
         return _without_cache(inner), inner.observation
@@ -36,14 +39,6 @@ class NavixEnvironment(ForeignEnvironment):
             inner.observation, inner.reward, inner.is_termination(), inner.is_truncation(), dict(inner.info)
         )
         return _without_cache(inner), timestep
-
-    @property
-    def can_render(self) -> bool:
-        return True
-
-    @property
-    def render_fps(self) -> int:
-        return 10
 
     @property
     def render_size(self) -> tuple[int, int]:

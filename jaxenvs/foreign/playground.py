@@ -21,6 +21,9 @@ from jaxenvs.foreign.library import entry_points, require_library, shared
 class PlaygroundEnvironment(ForeignEnvironment):
     """Environment of MuJoCo Playground. It has no time limit: `make` adds the limit of its configuration."""
 
+    can_render = True
+    render_size = 240, 320
+
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         inner = self.foreign.env.reset(key)
         return inner, _observation(inner)
@@ -38,16 +41,8 @@ class PlaygroundEnvironment(ForeignEnvironment):
         return int(self.foreign.env._config.episode_length)
 
     @property
-    def can_render(self) -> bool:
-        return True
-
-    @property
     def render_fps(self) -> int:
         return round(1 / float(self.foreign.env.dt))
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 240, 320
 
     def render(self, state: ForeignState) -> np.ndarray:
         """Draw MuJoCo's picture on the host, with OpenGL: set `MUJOCO_GL=egl` where there is no display."""

@@ -24,6 +24,9 @@ class XMiniGridEnvironment(ForeignEnvironment):
     environment of a batch may have another ruleset.
     """
 
+    can_render = True
+    render_fps = 10
+
     def _reset(self, key: jax.Array) -> tuple[Any, Any]:
         def reset(params: Any, key: jax.Array) -> Any:
             return self.foreign.env.reset(self.foreign.constants.replace(**params), key)
@@ -38,14 +41,6 @@ class XMiniGridEnvironment(ForeignEnvironment):
         inner = in_32_bits(step, self.params, inner, action)
         terminated, truncated = inner.last() & (inner.discount == 0), inner.last() & (inner.discount != 0)
         return inner, TimeStep(flat_dict(inner.observation), inner.reward, terminated, truncated, {})
-
-    @property
-    def can_render(self) -> bool:
-        return True
-
-    @property
-    def render_fps(self) -> int:
-        return 10
 
     @property
     def render_size(self) -> tuple[int, int]:

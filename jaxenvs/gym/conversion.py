@@ -16,9 +16,6 @@ def checked_action(space: spaces.Space[Any], action: Any, name: str = "action") 
     """Return an action as `Environment.step` takes it: arrays in the dtypes of the space.
 
     Real numbers may lie outside of the bounds: many of Gymnasium's environments clip them, and so do these.
-
-    Raises:
-      ValueError: the structure, shape or kind is wrong, an integer lies outside of the space, or a number is NaN.
     """
     if isinstance(space, spaces.Dict):
         if not isinstance(action, Mapping) or action.keys() != space.spaces.keys():

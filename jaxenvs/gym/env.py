@@ -178,11 +178,7 @@ class GymnasiumEnv(ParameterAttributes, gymnasium.Env[Any, Any]):
 
 
 def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnasium.Space[Any]) -> None:
-    """Raise unless an action space equals the present one.
-
-    Raises:
-      ValueError: the spaces differ.
-    """
+    """Raise unless an action space equals the present one."""
     if space != present:
         raise ValueError(
             f"{name} must have the action space {present}, because others may hold copies of it, got {space}: "
@@ -191,11 +187,7 @@ def require_same_actions(name: str, space: gymnasium.Space[Any], present: gymnas
 
 
 def metadata_of(env: Environment[Any], render_mode: str | None) -> dict[str, Any]:
-    """Return Gymnasium's `metadata` of an environment, if it has the render mode.
-
-    Raises:
-      ValueError: the environment has no such render mode.
-    """
+    """Return Gymnasium's `metadata` of an environment, if it has the render mode."""
     modes = ["rgb_array"] if env.can_render else []
     if render_mode is not None and render_mode not in modes:
         known = 'None or "rgb_array"' if modes else f"None, because {type(env.unwrapped).__name__} cannot be drawn"

@@ -44,11 +44,7 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
 
 
 def require_mesh(mesh: Any) -> Mesh:
-    """Return the mesh with an axis over which JAX shards nothing automatically, if it has one axis.
-
-    Raises:
-      TypeError, ValueError: it is not a mesh, or has several axes.
-    """
+    """Return the mesh with an axis over which JAX shards nothing automatically, if it has one axis."""
     arguments.instance("mesh", mesh, Mesh, "a jax.sharding.Mesh, as learn.make_mesh returns it")
     if len(mesh.axis_names) != 1:
         raise ValueError(f"mesh must have one axis, got {mesh.axis_names}.")
@@ -56,11 +52,7 @@ def require_mesh(mesh: Any) -> Mesh:
 
 
 def require_divisible(name: str, number: int, num_devices: int) -> None:
-    """Raise unless `number` is a multiple of the number of devices.
-
-    Raises:
-      ValueError: the devices cannot have equal parts.
-    """
+    """Raise unless `number` is a multiple of the number of devices."""
     if number % num_devices:
         raise ValueError(f"{name} must be a multiple of the {num_devices} devices of the mesh, got {number}.")
 

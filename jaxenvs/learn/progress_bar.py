@@ -95,17 +95,11 @@ def _once_for_a_batch(hear: Callable[..., Any]) -> Any:
 
 
 class _Bar:
-    """Progress bar of one run, or of all runs of a sweep, which are equally long.
-
-    Attributes:
-      num_runs: how many there will be.
-      runs: for each run so far, its number of iterations, the time of its last call, and the mean returns of its
-        trainings.
-      is_done: whether all have ended.
-    """
+    """Progress bar of one run, or of all runs of a sweep, which are equally long."""
 
     def __init__(self, num_runs: int = 1) -> None:
         self.num_runs, self.is_done = num_runs, False
+        # The iterations of each run so far, the time of its last call, and the mean returns of its trainings.
         self.runs: dict[int, tuple[int, float, np.ndarray]] = {}
         self._every = 1
         self._tqdm: Any = None
@@ -114,10 +108,7 @@ class _Bar:
         """Move the bar, and return after how many iterations to call again.
 
         Args:
-          run: the number of the run.
-          done: how many iterations it has done.
-          num_iterations, num_timesteps: the run's iterations, and the timesteps of one.
-          returns: `episode_return` of each of its trainings; NaN before the first episode has ended.
+          returns: `episode_return` of each training of the run; NaN before the first episode has ended.
         """
         now = time.monotonic()
         before, then, _ = self.runs.get(run, (0, now, returns))
@@ -179,16 +170,11 @@ def one_bar(num_runs: int) -> Iterator[None]:
 
 
 def _hear(num_iterations: int, num_timesteps: int, place: Any, mean_return: Any) -> np.ndarray:
-    """Handle a call of a compiled training on the host.
+    """Handle a call of a compiled training on the host: return the number of the run, and when to call next.
 
     Args:
-      num_iterations, num_timesteps: of the run, and of one iteration.
-      place: int32 (3,): the number that the host gave to this run, 0 before; iterations so far; the device.
-      mean_return: float32 (...), `episode_return` of each training of a batch.
-
-    Returns:
-      int32 (2,): the number of the run, and the iteration after which to call next. All devices but the first get 0,
-      because the answers are summed over devices.
+      place: the number that the host gave to this run, 0 before; iterations so far; the device. All devices except the
+        first get 0, because the answers are summed over devices.
     """
     global _last_run
     run, done, device = (int(each) for each in place)

@@ -101,11 +101,7 @@ def with_action_masks(venv: VectorEnv, timestep: TimeStep | None = None) -> Vect
 
 
 def require_action_masks(venv: VectorEnv) -> VectorEnv:
-    """Return the result of `with_action_masks`, or raise.
-
-    Raises:
-      ValueError: the environments report no masks.
-    """
+    """Return the result of `with_action_masks`, or raise."""
     masked = with_action_masks(venv)
     if not has_action_masks(masked.env):
         raise ValueError(

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.arguments import positive_int
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static
+from jaxenvs.environment import Environment, TimeStep, environment, static
+from jaxenvs.wrappers.bases import StatelessWrapper
 
 
 @environment
-class ActionRepeat(Wrapper[Any]):
+class ActionRepeat(StatelessWrapper):
     """Wrapper that takes each action for `num_repeats` steps, as `gymnasium.wrappers.RepeatAction` does.
 
     Use it to let an agent decide less often. The reward is the sum over the steps, the rest comes from the last of
@@ -28,12 +29,6 @@ class ActionRepeat(Wrapper[Any]):
     def __check_init__(self) -> None:
         super().__check_init__()
         object.__setattr__(self, "num_repeats", positive_int("num_repeats", self.num_repeats))
-
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        return self.env.reset(key)
 
     def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
         def again(carry: tuple[Any, TimeStep], _: None) -> tuple[tuple[Any, TimeStep], None]:

@@ -6,16 +6,15 @@ import dataclasses
 from typing import Any
 
 import gymnasium
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
-from jaxenvs.wrappers.action_bounds import look_up_bounds
+from jaxenvs.environment import Environment, TimeStep, environment
+from jaxenvs.wrappers.bases import StatelessWrapper, look_up_bounds
 
 
 @environment
-class ClipAction(Wrapper[Any]):
+class ClipAction(StatelessWrapper):
     """Wrapper that clips actions to the Box of `env`, as `gymnasium.wrappers.ClipAction` does.
 
     Its own action space has no bounds. Use it for agents that do not clip their actions. SB3 clips by itself, and takes
@@ -38,12 +37,6 @@ class ClipAction(Wrapper[Any]):
     def action_space(self) -> gymnasium.Space[Any]:
         space = self.env.action_space
         return gymnasium.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)  # type: ignore[union-attr]
-
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        return self.env.reset(key)
 
     def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
         return self.env.step(state, jnp.clip(action, self.action_low, self.action_high))

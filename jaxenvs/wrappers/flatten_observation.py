@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxenvs import spaces
 from jaxenvs.checks import possible_observation_spaces
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.environment import Environment, environment
+from jaxenvs.wrappers.bases import ObservationWrapper
 
 
 class OneHot(NamedTuple):
@@ -33,7 +34,7 @@ class Layout(NamedTuple):
 
 
 @environment
-class FlattenObservation(Wrapper[Any]):
+class FlattenObservation(ObservationWrapper):
     """Wrapper that flattens observations to vectors, as `gymnasium.wrappers.FlattenObservation` does.
 
     Use it for agents that take only vectors. Discrete and MultiDiscrete become one-hot; the parts of Dict and Tuple are
@@ -55,18 +56,7 @@ class FlattenObservation(Wrapper[Any]):
     def observation_space(self) -> gymnasium.Space[Any]:
         return gymnasium.spaces.flatten_space(self.env.observation_space)
 
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.reset(key)
-        return state, self._flatten(timestep)
-
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.step(state, action)
-        return state, self._flatten(timestep)
-
-    def _flatten(self, timestep: TimeStep) -> TimeStep:
+    def observe(self, state: Any, observation: Any) -> jax.Array:
         layout = _layout_of(self.env) if self.layout is None else self.layout
         if layout is None:
             self.env.observation_space  # noqa: B018  # raises, and says why there is none
@@ -74,7 +64,7 @@ class FlattenObservation(Wrapper[Any]):
         dtype = jax.dtypes.canonicalize_dtype(np.dtype(layout.dtype))
         parts = []
         for path, one_hot in layout.arrays:
-            value = timestep.observation
+            value = observation
             for key in path:
                 value = value[key]
             value = jnp.ravel(value)
@@ -83,18 +73,11 @@ class FlattenObservation(Wrapper[Any]):
             else:
                 space = gymnasium.spaces.MultiDiscrete(list(one_hot.counts), start=list(one_hot.starts))
                 parts.append(spaces.flatten(space, value, dtype))
-        return timestep.replace(observation=jnp.concatenate(parts) if parts else jnp.zeros(0, dtype))
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, dtype)
 
 
 def _layout_of(env: Environment[Any], former: Layout | None = None) -> Layout | None:
-    """Return the layout of an environment's observations; `former` where it is unknown.
-
-    Args:
-      former: the layout of the environment from which `env` was made.
-
-    Raises:
-      ValueError: numbers of members depend on traced values.
-    """
+    """Return the layout of an environment's observations; where it is unknown, that of the environment before it."""
     layouts = {
         Layout(tuple(_arrays(space)), gymnasium.spaces.flatten_space(space).dtype.str)  # type: ignore[union-attr]
         for space in possible_observation_spaces(env)

@@ -114,11 +114,7 @@ class FrameStack(Wrapper[FrameStackState]):
 
 
 def _zeros(env: Environment[Any]) -> Any:
-    """Return the observation of an environment that is nearest to zero.
-
-    Raises:
-      ValueError: it depends on traced values.
-    """
+    """Return the observation of an environment that is nearest to zero."""
     found = [create_zero_array(space) for space in possible_observation_spaces(env)]
     leaves = [jax.tree.leaves(zeros) for zeros in found]
     if not found:

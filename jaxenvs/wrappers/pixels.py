@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import boolean, image_size
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, static
+from jaxenvs.environment import Environment, environment, require_environment, static
+from jaxenvs.wrappers.bases import ObservationWrapper
 
 LUMINANCE = np.array([2125, 7154, 721], np.int32)  # of red, green and blue, in 1/10000; Gymnasium's
 
 
 @environment
-class Pixels(Wrapper[Any]):
+class Pixels(ObservationWrapper):
     """Wrapper that observes the picture that `env` draws of its state, instead of the observation of `env`.
 
     Use it to train convolutional networks. Observation: uint8 (height, width, 3); with `grayscale` (height, width, 1).
@@ -46,18 +47,7 @@ class Pixels(Wrapper[Any]):
     def observation_space(self) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(0, 255, (*self.size, 1 if self.grayscale else 3), np.uint8)
 
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.reset(key)
-        return state, timestep.replace(observation=self._picture(state))
-
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.step(state, action)
-        return state, timestep.replace(observation=self._picture(state))
-
-    def _picture(self, state: Any) -> jax.Array:
+    def observe(self, state: Any, observation: Any) -> jax.Array:
         picture = self.env.draw(state, *self.size)
         if not self.grayscale:
             return picture

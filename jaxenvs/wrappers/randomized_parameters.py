@@ -120,11 +120,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
         return self.env.replace(**state.parameters).render(state.inner)
 
     def _draw(self, name: str, key: jax.Array) -> jax.Array:
-        """Draw a value of a parameter.
-
-        Raises:
-          ValueError: the value of the distribution does not fit the parameter.
-        """
+        """Draw a value of a parameter."""
         owner, present = numeric_parameter(self.env, name)
         distribution = self.distributions[name]
         shape = np.shape(present)
@@ -143,11 +139,7 @@ class RandomizedParameters(Wrapper[RandomizedParametersState]):
 
 
 def _distribution(name: str, given: Any) -> Uniform | Sampler:
-    """Convert a distribution to the form that the wrapper keeps.
-
-    Raises:
-      TypeError, ValueError: it is neither (low, high) nor a function.
-    """
+    """Convert a distribution to the form that the wrapper keeps."""
     if isinstance(given, Uniform | Sampler):
         return given
     if callable(given):

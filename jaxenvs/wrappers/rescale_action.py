@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs.arguments import is_real, shown
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment
+from jaxenvs.environment import Environment, TimeStep, environment
 from jaxenvs.jax_names import is_traced
-from jaxenvs.wrappers.action_bounds import look_up_bounds
+from jaxenvs.wrappers.bases import StatelessWrapper, look_up_bounds
 
 
 @environment
-class RescaleAction(Wrapper[Any]):
+class RescaleAction(StatelessWrapper):
     """Wrapper that takes actions from `min_action` to `max_action`, and maps them linearly to the Box of `env`.
 
     Use it to give all actions one range, such as [-1, 1]. As in `gymnasium.wrappers.RescaleAction`, where an element of
@@ -56,12 +56,6 @@ class RescaleAction(Wrapper[Any]):
         low, high = (np.broadcast_to(bound, space.shape) for bound in bounds)  # type: ignore[arg-type]
         return gymnasium.spaces.Box(low, high, dtype=space.dtype.type)  # type: ignore[union-attr]
 
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        return self.env.reset(key)
-
     def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
         low, high = jnp.asarray(self.action_low), jnp.asarray(self.action_high)
         least, greatest = (jnp.asarray(bound, low.dtype) for bound in (self.min_action, self.max_action))
@@ -73,11 +67,7 @@ class RescaleAction(Wrapper[Any]):
 
 
 def _require_scale(least: np.ndarray, greatest: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """Raise if no linear map takes one pair of bounds to the other.
-
-    Raises:
-      ValueError: one of these ranges cannot be mapped to the other.
-    """
+    """Raise if no linear map takes one pair of bounds to the other."""
     for name, new, old in (("min_action", least, low), ("max_action", greatest, high)):
         if new.shape not in ((), old.shape):
             raise ValueError(f"{name} must be a number or have shape {old.shape}, got {shown(new)}.")

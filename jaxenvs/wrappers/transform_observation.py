@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import jax
 
 from jaxenvs.arguments import function, type_name
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static
+from jaxenvs.environment import Environment, TimeStep, environment, static
+from jaxenvs.wrappers.bases import ObservationWrapper
 
 
 class HashableSpace:
@@ -29,7 +29,7 @@ class HashableSpace:
 
 
 @environment
-class TransformObservation(Wrapper[Any]):
+class TransformObservation(ObservationWrapper):
     """Wrapper that observes `func(observation)`, as `gymnasium.wrappers.TransformObservation` does.
 
     The function is traced and is part of the compiled function: environments with the same function object share it,
@@ -71,18 +71,6 @@ class TransformObservation(Wrapper[Any]):
     def observation_space(self) -> gymnasium.Space[Any]:
         return self.env.observation_space if self.space is None else self.space.space
 
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.reset(key)
-        return state, self._transform(timestep)
-
-    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
-        state, timestep = self.env.step(state, action)
-        return state, self._transform(timestep)
-
-    def _transform(self, timestep: TimeStep) -> TimeStep:
+    def observe(self, state: Any, observation: Any) -> Any:
         # `create` makes the dtypes independent of constants in the function.
-        observation = TimeStep.create(self.func(timestep.observation)).observation
-        return timestep.replace(observation=observation)
+        return TimeStep.create(self.func(observation)).observation

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxenvs.arguments import function
-from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static
+from jaxenvs.environment import Environment, TimeStep, environment, static
+from jaxenvs.wrappers.bases import StatelessWrapper
 
 
 @environment
-class TransformReward(Wrapper[Any]):
+class TransformReward(StatelessWrapper):
     """Wrapper that returns `func(reward)` as the reward of a step, as `gymnasium.wrappers.TransformReward` does.
 
     The function is traced and is part of the compiled function: environments with the same function object share it,
@@ -29,12 +30,6 @@ class TransformReward(Wrapper[Any]):
     def __check_init__(self) -> None:
         function("func", self.func)
         super().__check_init__()
-
-    def inner_state(self, state: Any) -> Any:
-        return state
-
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
-        return self.env.reset(key)
 
     def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
         state, timestep = self.env.step(state, action)

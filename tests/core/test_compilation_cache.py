@@ -4,10 +4,15 @@ import os
 import time
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import pytest
 
 import bridge
+import jaxenvs
+from jaxenvs import learn
 from jaxenvs.compilation import cache
+from jaxenvs.learn.sweep import sweep
 from tests.packaging.fresh_process import output, python
 
 COMPILE = "print(jax.jit(lambda x: jax.numpy.sin(x) @ x.T)(jax.numpy.ones((3, 3)))[0, 0]);"
@@ -96,36 +101,52 @@ def test_the_default_does_not_undo_what_the_user_configured(jax_without_cache):
     assert jax_without_cache["jax_compilation_cache_dir"] is None
 
 
-# What uses the cache by default, and what does not.
+def make_a_model():
+    return bridge.PPO("MlpPolicy", gymnasium.make("CartPole-v1"))
+
+
+def trace_a_training():
+    venv = jaxenvs.make_vec("CartPole-v1", 2)
+    training = learn.Training(venv, learn.ActorCritic.of(venv.env), learn.PPO(n_steps=8, batch_size=16), 16)
+    jax.eval_shape(lambda key: learn.train(key, training), jax.random.key(0))
+
+
 USES = {
-    "nothing": "import jaxenvs, bridge, jaxenvs.learn; jaxenvs.make_vec('CartPole-v1', 2); bridge.make_vec_env",
-    "a VecEnv": "import jaxenvs.sb3; jaxenvs.sb3.make_vec_env('CartPole-v1', 1)",
-    "a model": "import bridge, gymnasium; bridge.PPO('MlpPolicy', gymnasium.make('CartPole-v1'))",
-    "a loaded model": "import bridge; bridge.PPO.load({path!r})",
-    "a training": "import jaxenvs; from jaxenvs import learn; venv = jaxenvs.make_vec('CartPole-v1', 2)\n"
-    "training = learn.Training(venv, learn.ActorCritic.of(venv.env), learn.PPO(n_steps=8, batch_size=16), 16)\n"
-    "jax.eval_shape(lambda key: learn.train(key, training), jax.random.key(0))",
-    "a sweep": "from jaxenvs.learn.sweep import sweep; sweep(lambda x: x + 1, jax.numpy.ones(1))",
+    "a VecEnv": lambda: bridge.make_vec_env("CartPole-v1", 1),
+    "a model": make_a_model,
+    "a training": trace_a_training,
+    "a sweep": lambda: sweep(lambda x: x + 1, jnp.ones(1)),
 }
 
 
-@pytest.mark.parametrize("name", USES)
-def test_what_trains_uses_the_cache_by_default_and_an_import_does_not(name, tmp_path):
-    path = str(tmp_path / "model")
-    if name == "a loaded model":
-        bridge.PPO("MlpPolicy", gymnasium.make("CartPole-v1")).save(path)
-    code = f"import jax; {USES[name].format(path=path)}\nprint(jax.config.jax_compilation_cache_dir)"
-    out, err = output(python(code, XDG_CACHE_HOME=str(tmp_path)))
-    assert out.startswith("None" if name == "nothing" else f"{tmp_path}/jaxenvs/jaxlib-"), err
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_what_trains_uses_the_cache_by_default(jax_without_cache, use, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    use()
+    assert jax_without_cache["jax_compilation_cache_dir"].startswith(f"{tmp_path}/jaxenvs/jaxlib-")
 
 
-def test_jaxenvs_cache_0_and_the_users_own_cache_are_heeded(tmp_path):
-    use = f"{USES['a VecEnv']}\nprint(jax.config.jax_compilation_cache_dir)"
-    own, off = str(tmp_path / "own"), {"JAXENVS_CACHE": "0", "XDG_CACHE_HOME": str(tmp_path)}
-    assert output(python(f"import jax; {use}", **off))[0].strip() == "None"
-    assert output(python(f"import jax; {use}", JAX_COMPILATION_CACHE_DIR=own))[0].strip() == own
-    update = f"import jax; jax.config.update('jax_compilation_cache_dir', {own!r})"
-    assert output(python(f"{update}; {use}"))[0].strip() == own
+def test_a_loaded_model_uses_the_cache_by_default(jax_without_cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    make_a_model().save(tmp_path / "model")
+    monkeypatch.setattr(cache, "_is_configured", False)
+    jax_without_cache["jax_compilation_cache_dir"] = None
+    bridge.PPO.load(tmp_path / "model")
+    assert jax_without_cache["jax_compilation_cache_dir"].startswith(f"{tmp_path}/jaxenvs/jaxlib-")
+
+
+def test_an_import_configures_nothing_and_the_users_own_cache_is_heeded(tmp_path):
+    imports = (
+        "import jax, jaxenvs, bridge, jaxenvs.learn.sweep; jaxenvs.make_vec('CartPole-v1', 2); bridge.make_vec_env"
+    )
+    told = "print(jax.config.jax_compilation_cache_dir)"
+    use = "jaxenvs.learn.sweep.sweep(lambda x: x + 1, jax.numpy.ones(1))"
+    own = str(tmp_path / "own")
+    update = f"jax.config.update('jax_compilation_cache_dir', {own!r})"
+    code = f"{imports}; {told}; {update}; {use}; {told}"
+    assert output(python(code, XDG_CACHE_HOME=str(tmp_path)))[0].split() == ["None", own]
+    code = f"import jax, jaxenvs.learn.sweep; {use}; {told}"
+    assert output(python(code, JAX_COMPILATION_CACHE_DIR=own))[0].strip() == own
 
 
 def test_something_else_than_a_folder_is_named():

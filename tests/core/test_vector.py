@@ -93,7 +93,7 @@ def test_both_kinds_of_end_occur_and_the_final_observation_survives_the_reset(sa
     np.testing.assert_array_equal(timesteps.observation[~done], timesteps.final_observation[~done])
 
 
-@pytest.mark.parametrize("chunk", tiered([1, 3, 8, 64], 3, 64))
+@pytest.mark.parametrize("chunk", tiered([1, 3, 8, 64], 3))
 def test_resets_of_ended_lanes_only_give_the_bits_of_resets_of_all(monkeypatch, same_step, chunk):
     monkeypatch.setattr(vector, "FEWEST_LANES_TO_SEARCH", 10_000)
     select = unroll(VectorEnv(TimeLimit(CartPole(), 30), NUM_ENVS), ACTIONS)
@@ -213,7 +213,7 @@ def test_a_batch_restarts_each_lane_with_its_own_environment(monkeypatch):
     np.testing.assert_array_equal(timesteps.done.sum(axis=0), [6, 4, 3])
 
 
-@pytest.mark.parametrize("num_envs", [4, 40])
+@pytest.mark.parametrize("num_envs", tiered([4, 40], 40))
 def test_returns_are_differentiable_through_the_reset_of_some_lanes(num_envs):
     # Every lane ends at its third step, and starts again from a state that does not depend on the force.
     def mean_velocity(force, counts):

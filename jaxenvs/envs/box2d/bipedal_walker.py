@@ -100,6 +100,8 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     knee_speed: float = 6.0
     hardcore: bool = static(default=False)
 
+    render_fps = FPS
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("hardcore", self.hardcore)
@@ -115,10 +117,6 @@ class BipedalWalker(Environment[BipedalWalkerState]):
     @property
     def action_space(self) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-
-    @property
-    def render_fps(self) -> int:
-        return FPS
 
     def reset(self, key: jax.Array) -> tuple[BipedalWalkerState, TimeStep]:
         terrain_key, push_key, cloud_key = jax.random.split(key, 3)

@@ -112,6 +112,8 @@ class LunarLander(Environment[LunarLanderState]):
     continuous: bool = static(default=False)
     enable_wind: bool = static(default=False)
 
+    render_fps = FPS
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("continuous", self.continuous)
@@ -127,10 +129,6 @@ class LunarLander(Environment[LunarLanderState]):
         if self.continuous:
             return gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
         return gymnasium.spaces.Discrete(4)
-
-    @property
-    def render_fps(self) -> int:
-        return FPS
 
     def reset(self, key: jax.Array) -> tuple[LunarLanderState, TimeStep]:
         keys = jax.random.split(key, 4)

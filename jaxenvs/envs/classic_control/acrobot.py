@@ -69,6 +69,9 @@ class Acrobot(Environment[AcrobotState]):
     dynamics: Literal["book", "nips"] = static(default="book")
     torque_noise_max: float = static(default=0.0)
 
+    render_fps = 15
+    render_size = 500, 500
+
     def __check_init__(self) -> None:
         super().__check_init__()
         number("torque_noise_max", self.torque_noise_max, least=0)
@@ -83,10 +86,6 @@ class Acrobot(Environment[AcrobotState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(3)
-
-    @property
-    def render_fps(self) -> int:
-        return 15
 
     def reset(self, key: jax.Array) -> tuple[AcrobotState, TimeStep]:
         noise_key = None
@@ -156,10 +155,6 @@ class Acrobot(Environment[AcrobotState]):
     def _observe(self, state: AcrobotState) -> jax.Array:
         angles = (jnp.cos(state.theta_1), jnp.sin(state.theta_1), jnp.cos(state.theta_2), jnp.sin(state.theta_2))
         return jnp.stack([*angles, state.theta_1_dot, state.theta_2_dot]).astype(jnp.float32)
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 500, 500
 
     def draw(self, state: AcrobotState, height: int, width: int) -> jax.Array:
         upper, lower = self.link_length_1, self.link_length_2

@@ -59,6 +59,8 @@ class CartPole(Environment[CartPoleState]):
     semi_implicit_euler: bool = static(default=False)
     sutton_barto_reward: bool = static(default=False)
 
+    render_fps = 50
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("semi_implicit_euler", self.semi_implicit_euler)
@@ -80,10 +82,6 @@ class CartPole(Environment[CartPoleState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(2)
-
-    @property
-    def render_fps(self) -> int:
-        return 50
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, TimeStep]:
         # Scale after the draw: `uniform` between other bounds than -1 and 1 multiplies and adds, and the batch size

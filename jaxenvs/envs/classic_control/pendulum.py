@@ -45,6 +45,8 @@ class Pendulum(Environment[PendulumState]):
     max_speed: float = 8.0
     timestep_length: float = 0.05
 
+    render_size = 500, 500
+
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         high = np.array([1.0, 1.0, self.max_speed], np.float32)
@@ -76,10 +78,6 @@ class Pendulum(Environment[PendulumState]):
 
     def _observe(self, state: PendulumState) -> jax.Array:
         return jnp.stack([jnp.cos(state.theta), jnp.sin(state.theta), state.theta_dot]).astype(jnp.float32)
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 500, 500
 
     def draw(self, state: PendulumState, height: int, width: int) -> jax.Array:
         canvas = Canvas.blank(height, width, -2.2, 2.2, -2.2, 2.2)  # in lengths of the rod

@@ -49,6 +49,8 @@ class ArmReach(GoalEnvironment[ArmReachState]):
     max_turn: float = 0.2
     distance_threshold: float = 0.05
 
+    render_size = 400, 400
+
     @property
     def observation_space(self) -> gymnasium.spaces.Dict:
         joints = gymnasium.spaces.Box(-1, 1, shape=(4,), dtype=np.float32)
@@ -95,10 +97,6 @@ class ArmReach(GoalEnvironment[ArmReachState]):
         x, y = self._elbow(state)
         angle = state.theta_1 + state.theta_2
         return x + self.link_length_2 * jnp.cos(angle), y + self.link_length_2 * jnp.sin(angle)
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 400, 400
 
     def draw(self, state: ArmReachState, height: int, width: int) -> jax.Array:
         reach = 1.1 * (self.link_length_1 + self.link_length_2)

@@ -41,6 +41,8 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
     n_bits: int = static(default=10)
     continuous: bool = static(default=False)
 
+    render_fps = 4
+
     def __check_init__(self) -> None:
         super().__check_init__()
         integer("n_bits", self.n_bits, 1, MOST_BITS)
@@ -83,10 +85,6 @@ class BitFlipping(GoalEnvironment[BitFlippingState]):
     def _observe(self, state: BitFlippingState) -> dict[str, jax.Array]:
         goal = jnp.ones(self.n_bits, jnp.int8)
         return {"observation": state.bits, "achieved_goal": state.bits, "desired_goal": goal}
-
-    @property
-    def render_fps(self) -> int:
-        return 4
 
     @property
     def render_size(self) -> tuple[int, int]:

@@ -73,6 +73,9 @@ class Game(Environment[State], Generic[State, DrawsType]):
     num_words: ClassVar[int]  # the random words of 32 bits that a step needs
     random_start: ClassVar[bool] = True  # whether a reset needs some of them
 
+    render_fps = 10
+    render_size = 400, 400
+
     @property
     def observation_space(self) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(0, 1, (SIZE, SIZE, len(self.channels)), np.bool_)  # type: ignore[arg-type]
@@ -80,14 +83,6 @@ class Game(Environment[State], Generic[State, DrawsType]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(len(self.minimal_action_set) if self.minimal_actions else 6)
-
-    @property
-    def render_fps(self) -> int:
-        return 10
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 400, 400
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         next_key, draws = self.draw_randomness(key)

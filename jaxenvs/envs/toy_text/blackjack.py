@@ -75,6 +75,9 @@ class Blackjack(Environment[BlackjackState]):
     natural: bool = static(default=False)
     sab: bool = static(default=False)
 
+    render_fps = 4
+    render_size = 384, 384
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("natural", self.natural)
@@ -87,10 +90,6 @@ class Blackjack(Environment[BlackjackState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(2)
-
-    @property
-    def render_fps(self) -> int:
-        return 4
 
     def reset(self, key: jax.Array) -> tuple[BlackjackState, TimeStep]:
         deal_key, stream_key = jax.random.split(key)
@@ -142,10 +141,6 @@ class Blackjack(Environment[BlackjackState]):
         if self.natural:
             return jnp.where(state.is_natural & (reward == 1), 1.5, reward)
         return reward
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 384, 384
 
     def draw(self, state: BlackjackState, height: int, width: int) -> jax.Array:
         best, card, usable_ace = self._observe(state)

@@ -54,6 +54,9 @@ class CliffWalking(Environment[CliffWalkingState]):
 
     is_slippery: bool = static(default=False)
 
+    render_fps = 4
+    render_size = 64 * HEIGHT, 64 * WIDTH
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("is_slippery", self.is_slippery)
@@ -65,10 +68,6 @@ class CliffWalking(Environment[CliffWalkingState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(4)
-
-    @property
-    def render_fps(self) -> int:
-        return 4
 
     def reset(self, key: jax.Array) -> tuple[CliffWalkingState, TimeStep]:
         stream = UniformStream.create(key) if self.is_slippery else None
@@ -86,10 +85,6 @@ class CliffWalking(Environment[CliffWalkingState]):
         info = {"prob": jnp.asarray(1.0 if stream is None else 1 / 3, float)}
         state = CliffWalkingState(position=position, stream=stream)
         return state, TimeStep.create(position.astype(int), reward, kind == END, info=info)
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 64 * HEIGHT, 64 * WIDTH
 
     def draw(self, state: CliffWalkingState, height: int, width: int) -> jax.Array:
         return draw_in_cell(*_pictures(), (HEIGHT, WIDTH), state.position, height, width)

@@ -64,6 +64,8 @@ class FrozenLake(Environment[FrozenLakeState]):
     map_name: str = static(default="4x4")
     is_slippery: bool = static(default=True)
 
+    render_fps = 4
+
     def __check_init__(self) -> None:
         if self.desc is not None:
             object.__setattr__(self, "desc", _checked_map(self.desc))
@@ -89,10 +91,6 @@ class FrozenLake(Environment[FrozenLakeState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(4)
-
-    @property
-    def render_fps(self) -> int:
-        return 4
 
     def reset(self, key: jax.Array) -> tuple[FrozenLakeState, TimeStep]:
         stream = UniformStream.create(key)

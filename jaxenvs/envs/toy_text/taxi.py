@@ -82,6 +82,9 @@ class Taxi(Environment[TaxiState]):
     is_rainy: bool = static(default=False)
     fickle_passenger: bool = static(default=False)
 
+    render_fps = 4
+    render_size = 4 * TILE_ROWS * TILE_HEIGHT, 4 * TILE_COLUMNS * TILE_WIDTH
+
     def __check_init__(self) -> None:
         super().__check_init__()
         boolean("is_rainy", self.is_rainy)
@@ -94,10 +97,6 @@ class Taxi(Environment[TaxiState]):
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(6)
-
-    @property
-    def render_fps(self) -> int:
-        return 4
 
     def reset(self, key: jax.Array) -> tuple[TaxiState, TimeStep]:
         start_key, stream_key = jax.random.split(key)
@@ -138,10 +137,6 @@ class Taxi(Environment[TaxiState]):
         """Return which actions would change anything: int8 (6,), as `info["action_mask"]`."""
         mask = jnp.asarray(_masks())[state.situation] >> jnp.arange(6, dtype=jnp.uint8)
         return (mask & 1).astype(jnp.int8)
-
-    @property
-    def render_size(self) -> tuple[int, int]:
-        return 4 * TILE_ROWS * TILE_HEIGHT, 4 * TILE_COLUMNS * TILE_WIDTH
 
     def draw(self, state: TaxiState, height: int, width: int) -> jax.Array:
         square, passenger, destination = state.situation // 20, state.situation // 4 % 5, state.situation % 4

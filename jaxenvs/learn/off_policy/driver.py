@@ -144,21 +144,15 @@ def run(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Turns:
-    """The two parts of an iteration that `run` alternates: the update that is due, and the steps.
-
-    Attributes:
-      own, settings, limits, rates, keep: as passed to `run`.
-      num_envs: of all devices.
-      dtype: of the parameters.
-    """
+    """The two parts of an iteration that `run` alternates: the update that is due, and the steps."""
 
     own: Iteration
     settings: OffPolicySettings
     limits: Limits
     rates: Rates
     keep: Keep
-    num_envs: int
-    dtype: Any
+    num_envs: int  # of all devices
+    dtype: Any  # of the parameters
 
     @property
     def has_updates(self) -> bool:

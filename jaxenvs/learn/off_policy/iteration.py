@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from jaxenvs.environment import struct
 from jaxenvs.learn.devices import all_of, axis_size, own_key
-from jaxenvs.learn.interfaces import OffPolicyNetworks, Store
+from jaxenvs.learn.interfaces import OffPolicyNetworks
 from jaxenvs.learn.learner_state import LearnerState, Optimizers
 from jaxenvs.learn.normalization import Normalizer
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 from jaxenvs.learn.off_policy.store.hindsight import ComputeReward
-from jaxenvs.learn.off_policy.store.replay import Transitions
+from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 from jaxenvs.learn.on_policy.collecting import Step
 from jaxenvs.learn.training_state import CollectorState
 
@@ -35,7 +35,7 @@ class ExplorationState:
     """
 
     collector: CollectorState
-    replay: Store
+    replay: Replay
     action_noise: Any
 
 
@@ -187,7 +187,7 @@ class Iteration:
         self,
         settings: OffPolicySettings,
         learner: LearnerState,
-        replay: Store,
+        replay: Replay,
         noise: Noise,
         is_due: Any,
         normalizer: Normalizer | None = None,
@@ -221,6 +221,6 @@ class Iteration:
         return settings.updates(self.policy, self.optimizers, learner, noise.bits, noise.updates, batch_of, num)
 
 
-def is_ready(settings: OffPolicySettings, replay: Store) -> Any:
+def is_ready(settings: OffPolicySettings, replay: Replay) -> Any:
     """Return whether there is anything to learn from, on all devices."""
     return all_of(replay.is_ready, settings.axis_name)

@@ -74,8 +74,7 @@ def collect(
     """Act for `n_steps` steps in every environment, and compute advantages.
 
     Args:
-      network: from parameters and observations to a distribution over actions and values.
-      params: of the network.
+      network, params: from parameters and observations to a distribution over actions and values.
       step: from the state of the environments and a batch of actions to the state, the VectorTimeStep as the policy
         sees it, and any further output of each step.
       start: what the previous call returned, or `CollectorState(state, timestep.observation)` after a reset.

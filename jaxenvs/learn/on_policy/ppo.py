@@ -122,15 +122,10 @@ class PPO(OnPolicySettings):
         batch: Rollout,
         carry: tuple[Any, Any, Any],
     ) -> tuple[tuple[Any, Any, Any], tuple[jax.Array, jax.Array]]:
-        """Take one gradient step, unless the update has ended.
+        """Take one gradient step, unless the update has ended; also return STATISTICS, and whether it took place.
 
         Args:
-          unravel: from the vector of the parameters to the parameters.
-          batch: a minibatch.
           carry: the vector of the parameters, the state of its optimizer, and whether the update continues.
-
-        Returns:
-          The next carry; the STATISTICS of the minibatch, and whether the step took place.
         """
         params, optimizer_state, going = carry
 
@@ -219,13 +214,7 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
 
 
 def _metrics(statistics: jax.Array, took_place: jax.Array, going: jax.Array) -> dict[str, Any]:
-    """Return the metrics of an update.
-
-    Args:
-      statistics: of each gradient step, (n_epochs, steps, len(STATISTICS)).
-      took_place: whether each step took place.
-      going: whether the last step did not end the update.
-    """
+    """Return the metrics of an update, from the STATISTICS of its steps: (n_epochs, steps, len(STATISTICS))."""
     weight = took_place.astype(statistics.dtype)
     count = weight.sum()
     metrics = dict(zip(STATISTICS, (statistics * weight[..., None]).sum((0, 1)) / count, strict=True))

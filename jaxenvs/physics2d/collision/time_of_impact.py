@@ -129,13 +129,7 @@ def time_of_impact(edge: jax.Array, vertices: jax.Array, sweep: Sweep) -> tuple[
 def _root(
     separation: Callable[[Any], Any], early: Any, late: Any, at_early: Any, at_late: Any, is_found: Any
 ) -> tuple[Any, Any]:
-    """Find the time of a touch, by bisection and secant in turn; also return whether it was found.
-
-    Args:
-      separation: at a time.
-      early, late: the times between which the root is; `at_early`, `at_late`: the separations then.
-      is_found: if True, there is nothing to find.
-    """
+    """Find the time of a touch between two times, by bisection and secant in turn; also return whether it was found."""
 
     def halve(carry: Any) -> Any:
         number, low, high, at_low, at_high, _, _ = carry

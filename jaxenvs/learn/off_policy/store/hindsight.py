@@ -16,10 +16,9 @@ import jax.numpy as jnp
 
 from jaxenvs import arguments
 from jaxenvs.environment import static, struct
-from jaxenvs.learn.interfaces import Store
 
 if TYPE_CHECKING:
-    from jaxenvs.learn.off_policy.store.replay import Transitions
+    from jaxenvs.learn.off_policy.store.replay import Replay, Transitions
 
 STRATEGIES = ("future", "final", "episode")
 GOALS = ("achieved_goal", "desired_goal")
@@ -145,7 +144,7 @@ class Hindsight:
         """Return how many transitions of a batch get other goals."""
         return int((1 - 1 / (self.n_sampled_goal + 1)) * batch_size)
 
-    def transitions(self, replay: Store, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
+    def transitions(self, replay: Replay, bits: jax.Array, gamma: Any, compute_reward: ComputeReward) -> Transitions:
         """Sample a batch from whole episodes, in which the first transitions have other goals, with their rewards.
 
         Args:
@@ -177,11 +176,7 @@ class Hindsight:
 
 
 def require_goals(env: Any) -> ComputeReward:
-    """Return the `compute_reward` of an environment.
-
-    Raises:
-      TypeError: the environment has no such method.
-    """
+    """Return the `compute_reward` of an environment."""
     compute_reward: ComputeReward | None = None
     with contextlib.suppress(AttributeError):
         compute_reward = env.parameter("compute_reward")
@@ -194,11 +189,7 @@ def require_goals(env: Any) -> ComputeReward:
 
 
 def require_goal_space(space: Any) -> None:
-    """Raise unless observations of the space have goals.
-
-    Raises:
-      TypeError: the space is not a Dict with an observation, an achieved goal and a desired goal.
-    """
+    """Raise unless observations of the space have goals."""
     names = sorted(getattr(space, "spaces", None) or ())
     if not {*Hindsight.NAMES} <= {*names}:
         raise TypeError(

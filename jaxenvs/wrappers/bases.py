@@ -1,4 +1,4 @@
-"""Bounds of a Box of actions, for wrappers that need them in traced code, where spaces cannot be computed."""
+"""Base classes of wrappers that add no state, and the bounds of actions for those that need them in traced code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,33 @@ from typing import Any
 import jax
 from gymnasium.spaces import Box
 
-from jaxenvs.environment import require_environment
+from jaxenvs.environment import TimeStep, Wrapper, require_environment
+
+
+class StatelessWrapper(Wrapper[Any]):
+    """Base class of wrappers whose state, and whose start of an episode, are those of `env`."""
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        return self.env.reset(key)
+
+
+class ObservationWrapper(StatelessWrapper):
+    """Base class of wrappers that only change observations. Their state is the state of `env`."""
+
+    def observe(self, state: Any, observation: Any) -> Any:
+        """Return the observation of a state, given the observation of `env`."""
+        raise NotImplementedError
+
+    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+        state, timestep = self.env.reset(key)
+        return state, timestep.replace(observation=self.observe(state, timestep.observation))
+
+    def step(self, state: Any, action: Any) -> tuple[Any, TimeStep]:
+        state, timestep = self.env.step(state, action)
+        return state, timestep.replace(observation=self.observe(state, timestep.observation))
 
 
 def look_up_bounds(wrapper: Any) -> bool:
@@ -17,9 +43,6 @@ def look_up_bounds(wrapper: Any) -> bool:
 
     Returns:
       Whether they were looked up.
-
-    Raises:
-      TypeError: the action space is not a Box; or it cannot be computed, as in traced code.
     """
     if not isinstance(wrapper.action_low, tuple) and not isinstance(wrapper.action_high, tuple):
         return False
