@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
-import math
 import pickle
 import time
 from collections.abc import Iterator, Mapping
@@ -16,11 +14,6 @@ from bridge.host_env.processes import worker_main
 from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle
 from bridge.host_env.processes.worker_main import START, STEP
-
-# A warning is logged if an actor has not begun after this time, as it may wait for a node that never comes.
-SECONDS_UNTIL_TOLD = 10.0
-
-log = logging.getLogger("bridge")
 
 
 def import_ray() -> Any:
@@ -61,7 +54,6 @@ class WorkerActor(WorkerHandle):
         if again:
             self.end()
         self._memory: StepMemory | None = None
-        self._is_told, self._has_begun = False, False
         with _sent_as_they_are(self._ray):
             self._actor = self._ray.remote(actor_main.ActorMain).options(**self._options).remote()
         # The path is empty because Ray has already sent this process's module path to its actors.
@@ -82,7 +74,8 @@ class WorkerActor(WorkerHandle):
     def receive(self, deadline: Deadline | None = None) -> bytes:
         errors = self._ray.exceptions
         try:
-            kind, payload, rows = self._get(deadline)
+            left = None if deadline is None else max(0.0, deadline.at - time.monotonic())
+            kind, payload, rows = self._ray.get(self._answer, timeout=left)
         except errors.GetTimeoutError:
             assert deadline is not None
             self.end()
@@ -94,30 +87,11 @@ class WorkerActor(WorkerHandle):
             self.end()
             what, _, _ = str(error).partition("Some common causes")  # without Ray's long advice
             raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None
-        self._has_begun = True
         if rows:
             assert self._memory is not None
             for name, array in rows.items():
                 self._memory.arrays[name][self.lanes.start : self.lanes.stop] = array
         return self._answered(kind, payload)
-
-    def _get(self, deadline: Deadline | None) -> Any:
-        """Return the last answer.
-
-        Raises:
-          ray.exceptions.GetTimeoutError: the deadline passed.
-        """
-        left = math.inf if deadline is None else max(0.0, deadline.at - time.monotonic())
-        if not self._has_begun and not self._is_told and left > SECONDS_UNTIL_TOLD:
-            with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
-                return self._ray.get(self._answer, timeout=SECONDS_UNTIL_TOLD)
-            self._is_told, left = True, left - SECONDS_UNTIL_TOLD
-            log.warning(
-                "The actor of %s has not started after %g s. Either its environments take that long to create, or no "
-                "node has the free resources that it needs: %s.",
-                *(self.lanes_in_words, SECONDS_UNTIL_TOLD, self._options),
-            )
-        return self._ray.get(self._answer, timeout=None if left == math.inf else left)
 
     def close(self) -> None:
         if self._ray.is_initialized():  # else all actors have ended, and a call would start Ray again

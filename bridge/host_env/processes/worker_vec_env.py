@@ -116,11 +116,6 @@ class WorkerVecEnv(VecEnv):
     def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerHandle:
         """Start a worker for these environments, which a pickled list of functions makes. Does not wait."""
 
-    @property
-    def num_workers(self) -> int:
-        """The number of workers; 0 after `close`."""
-        return len(self._workers)
-
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:

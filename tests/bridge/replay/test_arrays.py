@@ -223,6 +223,15 @@ def test_slices_do_not_go_across_what_was_written():
     np.testing.assert_array_equal(following, np.asarray(ours.next_observations)[slices.indices.numpy(), 0, 0])
 
 
+def test_a_rollout_over_timeouts_that_were_written_without_dones_has_its_own_ends():
+    ours, _, _ = pair(steps=12)
+    ours.timeouts[:], ours.dones[:] = 1, 0
+    rows, ends = np.zeros((12, 1)), np.ones((12, 1), bool)
+    ours.add_rollout(np.zeros((12, 1, 3)), np.zeros((12, 1, 2)), rows, ends, ~ends, np.zeros((12, 1, 3)))
+    assert ours.dones[:].all()
+    assert not ours.timeouts[:].any()
+
+
 def test_reading_some_rows_costs_the_same_whatever_the_capacity():
     ours, _, _ = pair(size=100_000, steps=20)
     read = []

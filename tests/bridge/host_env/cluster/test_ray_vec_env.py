@@ -3,14 +3,12 @@
 import functools
 import logging
 import sys
-import time
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from bridge import RayVecEnv, WorkerDied, WorkerError, make_vec_env
-from bridge.host_env.cluster import worker_actor
 from tests.bridge.host_env.cluster import ray_stand_in
 from tests.bridge.host_env.host_environments import HANG, RAISE, SIGKILL, Counting
 from tests.bridge.host_env.test_host_vec_envs import assert_same_as_dummy_vec_env
@@ -166,18 +164,6 @@ def test_lanes_of_an_actor_that_died_between_steps_are_truncated_in_the_next(ray
     assert dones.tolist() == [False, False, True]
     np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
     np.testing.assert_array_equal(after[:, 1], [2, 2, 0])
-
-
-def test_an_actor_that_finds_no_place_is_told_of(monkeypatch, caplog, ray):
-    def slow():
-        time.sleep(0.5)
-        return Counting()
-
-    monkeypatch.setattr(worker_actor, "SECONDS_UNTIL_TOLD", 0.1)
-    with caplog.at_level(logging.WARNING, "bridge"):
-        ray_stand_in.make([slow], ray=ray)
-    assert "The actor of environment 0 has not started after 0.1 s" in caplog.text
-    assert "no node has the free resources that it needs: {'num_cpus': 1" in caplog.text
 
 
 def test_a_step_wait_that_was_interrupted_can_be_called_again(ray, start, monkeypatch):
