@@ -17,11 +17,7 @@ from bridge.host_env.processes.worker_main import START, STEP
 
 
 def import_ray() -> Any:
-    """Import and return Ray, an optional dependency.
-
-    Raises:
-      ImportError: Ray is not installed.
-    """
+    """Import and return Ray, an optional dependency."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -38,13 +34,7 @@ class WorkerActor(WorkerHandle):
     """
 
     def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
-        """Start an actor, and make its environments.
-
-        Args:
-          lanes: the indices of the actor's environments.
-          env_fns: a pickled list of functions that make the environments.
-          options: of Ray's `ActorClass.options`.
-        """
+        """Start an actor with options of Ray's `ActorClass.options`, and make its environments."""
         self._ray = import_ray()
         self._options = {**options, "max_restarts": 0, "max_task_retries": 0}
         self._actor: Any = None

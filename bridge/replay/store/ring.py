@@ -82,15 +82,7 @@ class Ring:
         storage: InMemory,
         num_ends: int = FIRST_ENDS,
     ) -> Ring:
-        """Return an empty ring.
-
-        Args:
-          capacity, num_envs: the number of rows, and of environments.
-          observation: (shape, dtype) of one observation, or a dict of them.
-          action: (shape, dtype) of one action.
-          storage: allocates the arrays.
-          num_ends: the number of rows of the side ring.
-        """
+        """Return an empty ring, given (shape, dtype) of one observation, or a dict of them, and of one action."""
 
         def of_observations(column: str, *lead: int) -> Any:
             if isinstance(observation, dict):
