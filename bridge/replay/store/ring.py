@@ -197,8 +197,8 @@ class Ring:
                 self.not_done[here] = False
         if len(step):
             slots = (begin + step) % self.capacity * self.num_envs + lane
-            at = skipped + step, lane
-            self.write_ends(slots, columns.at(final, at), terminated[at], truncated[at])
+            where = skipped + step, lane
+            self.write_ends(slots, columns.at(final, where), terminated[where], truncated[where])
         for last, values in pairs(self.last_observation, final):
             last[...] = columns.to_host(values[-1])
         self.position = (begin + rows - skipped) % self.capacity
