@@ -41,18 +41,14 @@ def _episodes(
     """Return return, length, terminated and truncated of the first episode of each environment, each (num_envs,).
 
     Args:
-      network: the exported policy.
-      deterministic: whether actions are the most likely ones.
+      network, parameters: the exported policy, and its weights.
+      deterministic, max_steps: as in `evaluate`.
       masks: whether the network is given the legal actions.
       wrapper_types: the types of the Chain.
-      packing: of the state of the environments.
-      venv: the environments, which are not reset after an episode.
-      parameters: the weights of the network.
+      venv, packing: the environments, which are not reset after an episode, and the packing of their state.
       begun: the first states of environments and wrappers, and the first observation; None without wrappers, and then
         environments are reset here.
-      seeds: of the environments.
-      wanted: bools, the environments whose episode is needed.
-      max_steps: episodes that are longer are truncated.
+      seeds, wanted: of the environments; whether their episode is needed.
       exploration_rate: how often a Q network acts at random, if it is not deterministic.
     """
     lane_keys = jax.vmap(jax.random.key)(seeds)
@@ -104,13 +100,9 @@ def _choose(
     key: jax.Array,
     step: jax.Array,
 ) -> jax.Array:
-    """Return the action of one environment, as the environment takes it.
+    """Return the action of one environment, as the environment takes it, from the distribution of a batch of one.
 
-    Args:
-      network, deterministic, exploration_rate: as in `_episodes`.
-      distribution: of a batch of one.
-      key: of the environment; with the number of the step, it determines the draw.
-      step: the number of the step.
+    The key of the environment and the number of the step determine the draw.
     """
     if isinstance(network, ExportedQNetwork) and not deterministic:
         key, which = jax.random.split(jax.random.fold_in(key, step))

@@ -179,10 +179,7 @@ def _at_once(
 ) -> Evaluation:
     """Run the episodes in the compiled function, `num_lanes` of them in each call.
 
-    Args:
-      network: the exported policy.
-      lanes: the environments, with the parameters that each has.
-      chain: the JaxVecEnv and wrappers that present them to the policy.
+    `lanes` are the environments, with the parameters that each has; `chain` presents them to the policy.
     """
     parameters = read_parameters(acting_tensors(policy, network))
     exploration_rate = getattr(model, "exploration_rate", 0.0) if isinstance(network, ExportedQNetwork) else 0.0

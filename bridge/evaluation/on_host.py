@@ -25,13 +25,7 @@ def run_episodes(
 ) -> tuple[np.ndarray, ...]:
     """Return returns, lengths, terminated and truncated of episodes, each (n_episodes,).
 
-    Args:
-      model: an object with SB3's `predict`.
-      env: the environments, or one of Gymnasium.
-      n_episodes: the number of episodes.
-      deterministic: whether to take the most likely actions.
-      seed: of the environments.
-      normalize: the VecNormalize that the model trains in, whose statistics are used if `env` has none.
+    `normalize` is the VecNormalize that the model trains in, whose statistics are used if `env` has none.
     """
     venv: VecEnv = DummyVecEnv([lambda: Monitor(env)]) if isinstance(env, gymnasium.Env) else env
     venv.seed(seed)

@@ -12,12 +12,7 @@ from bridge.observations import map_parts
 
 
 def new_batch(space: spaces.Space[Any], new_array: Callable[[tuple[int, ...], Any], np.ndarray]) -> Any:
-    """Return a batch with the structure of a space.
-
-    Args:
-      space: the space of one observation.
-      new_array: a function from the shape and dtype of an observation, or of a part of one, to an array; it adds the
-        leading axis.
+    """Return a batch with the structure of a space; `new_array` makes an array of the shape and dtype of each part.
 
     Raises:
       TypeError: observations of this space are not arrays of numbers, or dicts or tuples of them.

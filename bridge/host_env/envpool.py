@@ -29,12 +29,6 @@ def ids() -> Collection[str]:
 def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
     """Return an EnvPool with Gymnasium's interface, whose environment i has the seed `seed + i`.
 
-    Args:
-      env_id: EnvPool's id.
-      num_envs: the number of environments.
-      seed: the seed of the first environment.
-      options: further arguments of `envpool.make`.
-
     Raises:
       TypeError: EnvPool has no such option for this id, or does not accept its value.
       ValueError: it is a game of several players.
@@ -50,9 +44,7 @@ def make(env_id: str, num_envs: int, seed: int, options: dict[str, Any]) -> Any:
 def spec_of(env_id: str, options: dict[str, Any]) -> Any:
     """Return EnvPool's spec of an id: `config`, `reward_threshold`, and spaces to convert with `aligned`.
 
-    Raises:
-      TypeError: as in `make`.
-      Exception: of any kind, if EnvPool does not accept the options.
+    EnvPool raises errors of any kind if it does not accept the options.
     """
     with _named(env_id, options):
         return importlib.import_module("envpool").make_spec(env_id, **options)

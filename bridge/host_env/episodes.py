@@ -24,12 +24,7 @@ class Episodes:
     """
 
     def __init__(self, num_envs: int, monitored: bool = False) -> None:
-        """Start counting at zero in all environments.
-
-        Args:
-          num_envs: the number of environments.
-          monitored: True if the environments write `episode` themselves, as in a Monitor, so that nothing is counted.
-        """
+        """Start counting at zero. Nothing is counted if the environments are `monitored`: a Monitor does it."""
         self._returns = np.zeros(num_envs)
         self._begun = np.zeros(num_envs, np.int64)  # the step before the first of the episode
         self._steps = 0
@@ -45,15 +40,7 @@ class Episodes:
     def count(
         self, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Count a step of all environments.
-
-        Args:
-          rewards, terminated, truncated: numbers and bools, (num_envs,).
-
-        Returns:
-          dones, bool (num_envs,), and the indices of the environments whose episode ended, int (n,), to pass to
-            `ended`.
-        """
+        """Count a step of all environments; return dones, and the indices of the environments whose episode ended."""
         self._steps += 1
         if not self._monitored:
             np.add(self._returns, rewards, out=self._returns)
@@ -98,13 +85,9 @@ def infos_of_step(
     told: Told,
     reset_infos: Infos,
 ) -> tuple[np.ndarray, Infos]:
-    """Return the dones and infos of a step, as SB3 expects them.
+    """Return the dones and infos of a step, as SB3 expects them, and replace `reset_infos` where an episode began.
 
-    Args:
-      episodes: the counter of all environments' episodes, which counts this step.
-      rewards, terminated, truncated: (num_envs,).
-      told: the environments' infos; its terminal observations must be copies.
-      reset_infos: a dict for each environment; the dicts of environments whose episode ended are replaced.
+    The terminal observations in `told` must be copies.
     """
     dones, ended = episodes.count(rewards, terminated, truncated)
     infos = episodes.quiet_infos({})

@@ -38,9 +38,6 @@ class HostVecEnv(AllLanesVecEnv):
           num_envs: the number of environments.
           observation_space, action_space: the spaces of one environment.
           monitored: True if the environments write `episode` into their infos themselves, as in a Monitor.
-
-        Raises:
-          TypeError: Stable-Baselines3 has no policies for these actions.
         """
         self._source = source
         self._check_action = ActionChecker(action_space, num_envs, action_space.dtype)
@@ -131,11 +128,7 @@ class HostVecEnv(AllLanesVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Raise AttributeError: there are no separate environments whose method could be called.
-
-        Raises:
-          AttributeError: always.
-        """
+        """Raise AttributeError: there are no separate environments whose method could be called."""
         raise AttributeError(f"{self._source} has no single environments whose {method_name} could be called.")
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -144,11 +137,7 @@ class HostVecEnv(AllLanesVecEnv):
         return [None] * self.num_envs if pictures is None else list(pictures)[:MAX_IMAGES]
 
     def _all_lanes(self, indices: VecEnvIndices, what: str) -> list[int]:
-        """Return the indices of all environments, if `indices` selects all of them.
-
-        Raises:
-          ValueError: `indices` does not select all environments.
-        """
+        """Return the indices of all environments, if `indices` selects all of them, else raise ValueError."""
         lanes = lanes_of(indices, self.num_envs)
         if len(set(lanes)) < self.num_envs:
             raise ValueError(f"indices must be None, because {self._source} {what} for all environments, got {lanes}.")

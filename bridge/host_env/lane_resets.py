@@ -18,11 +18,7 @@ LaneReset = Callable[[np.ndarray], Callable[[], tuple[Any, dict[str, Any]]]]
 
 
 def autoreset_mode_of(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """Return the auto-reset mode that a vector environment declares.
-
-    Raises:
-      ValueError: the environment does not declare its mode.
-    """
+    """Return the auto-reset mode that a vector environment declares."""
     declared = (vector_env.metadata or {}).get("autoreset_mode")
     try:
         return AutoresetMode(declared)
@@ -39,9 +35,6 @@ def lane_reset_of(vector_env: VectorEnv[Any, Any, Any]) -> LaneReset:
     Such a function is required. A step returns a transition for every environment, and Stable-Baselines3 stores them
     all. A step that resets one environment also steps all others: so no order of such steps yields a real transition of
     every environment each time, and a wrapper without single resets would have to hide or invent a dummy one.
-
-    Raises:
-      ValueError: the vector environment cannot reset single environments.
     """
     core = vector_env.unwrapped
     if type(vector_env) is CartPoleVectorEnv:
@@ -112,12 +105,7 @@ def _reset_cartpoles(vector_env: Any, lanes: np.ndarray) -> tuple[Any, dict[str,
 
 
 def require_all_lanes(vector_env: VectorEnv[Any, Any, Any]) -> None:
-    """Raise unless a vector environment steps all its environments at once.
-
-    Raises:
-      TypeError: it is not a vector environment.
-      ValueError: one step of it steps only some of the environments.
-    """
+    """Raise unless this is a vector environment that steps all its environments at once."""
     if not isinstance(vector_env, gymnasium.vector.VectorEnv):
         raise TypeError(f"vector_env must be a gymnasium.vector.VectorEnv, got {type(vector_env).__name__}.")
     if getattr(vector_env.unwrapped, "is_async", False) is True:

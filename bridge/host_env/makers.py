@@ -17,11 +17,7 @@ from jaxenvs.arguments import shown
 
 
 def maker(env_id: Any, kwargs: dict[str, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Return the function that makes one environment, with the parameters `kwargs`.
-
-    Raises:
-      TypeError: `env_id` is neither an id nor a class or function.
-    """
+    """Return the function that makes one environment, with the parameters `kwargs`."""
     if not isinstance(env_id, str):
         if not callable(env_id) or isinstance(env_id, Environment):
             raise TypeError(
@@ -47,13 +43,9 @@ def env_fn(
     wrapper_class: Callable[..., Any] | None,
     wrapper_kwargs: dict[str, Any],
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Return the function that makes the environment of one index, in its Monitor and wrapper.
+    """Return the function that makes the environment of one index, in a Monitor if there are arguments for one.
 
-    Args:
-      make: makes the environment itself.
-      seed: seeds its action space, unless it is None.
-      monitor_kwargs: arguments of the Monitor; if empty, there is no Monitor.
-      wrapper_class, wrapper_kwargs: the outermost wrapper, if there is one, and its arguments.
+    The seed is that of its action space.
     """
 
     def make_lane(**changes: Any) -> gymnasium.Env[Any, Any]:

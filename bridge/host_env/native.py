@@ -84,15 +84,6 @@ class BufferPool:
     """
 
     def __init__(self, num_envs: int, observation_space: gymnasium.Space[Any]) -> None:
-        """Allocate the first Buffers.
-
-        Args:
-          num_envs: the number of environments.
-          observation_space: the space of one observation.
-
-        Raises:
-          TypeError: observations of this space are not arrays of numbers.
-        """
         self._num_envs, self._space = num_envs, observation_space
         self._pool = [_Block(num_envs, observation_space)]
 

@@ -17,15 +17,7 @@ from jaxenvs.arguments import did_you_mean, instance
 def make_vectorized(env_id: Any, n_envs: int, seed: int | None, kwargs: dict[str, Any]) -> GymVecEnv:
     """Return the environments of an id of EnvPool, or of a Gymnasium id with a `vector_entry_point`.
 
-    Args:
-      env_id: the id.
-      n_envs: the number of environments.
-      seed: of the first environment; None to draw one.
-      kwargs: options of EnvPool, or keywords of `gymnasium.make_vec`.
-
-    Raises:
-      TypeError: the id is not a str.
-      ValueError: it is neither of these; the message says what would help.
+    `kwargs` are options of EnvPool, or keywords of `gymnasium.make_vec`.
     """
     instance("env_id", env_id, str, "an id of EnvPool or Gymnasium, for backend='native'")
     if env_id in envpool.ids():

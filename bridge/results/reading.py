@@ -42,16 +42,9 @@ class Run:
 
 
 def read(source: Any, num_timesteps: int | None, x_axis: str) -> list[Run]:
-    """Return the trainings of a source: one, or several seeds.
+    """Return the trainings of a source of `plot_results`, with its `num_timesteps` and `x_axis`: one, or several seeds.
 
-    Args:
-      source: a folder, metrics of a compiled training, or an object with such `metrics`.
-      num_timesteps: leave out what came after this number of steps.
-      x_axis: as in `plot_results`.
-
-    Raises:
-      FileNotFoundError: the folder holds no training.
-      TypeError, ValueError: the source is none of these, or incomplete.
+    A source is a folder, metrics of a compiled training, or an object with such `metrics`.
     """
     if isinstance(source, str | os.PathLike):
         tables = _of_folder(Path(source))

@@ -35,11 +35,7 @@ NORMALIZES = {
 
 
 def require_one_program(model: Any) -> None:
-    """Refuse what `learn` would do and one compiled function of a whole training cannot.
-
-    Raises:
-      NotCompilable: the model uses such a feature.
-    """
+    """Raise NotCompilable for what `learn` would do and one compiled function of a whole training cannot."""
     # Exact types: a subclass may override anything, and its methods would not be called.
     if not is_ours(type(model)):
         raise NotCompilable(
@@ -62,11 +58,7 @@ def require_one_program(model: Any) -> None:
 
 
 def training_of(model: Model, total_timesteps: int) -> Training:
-    """Return a model's training as a Training, with a value of each schedule for each iteration.
-
-    Raises:
-      NotCompilable: not everything can be compiled into one function.
-    """
+    """Return a model's training as a Training, with a value of each schedule for each iteration."""
     require_one_program(model)
     make: Any = _off_policy if isinstance(model, CompiledOffPolicyAlgorithm) else _on_policy
     training: Training = make(model, total_timesteps)

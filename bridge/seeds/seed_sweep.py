@@ -100,11 +100,7 @@ class SeedSweep:
         return self.iteration >= self.num_iterations
 
     def begin(self, training: Training) -> None:
-        """Start again, with the numbers of a training.
-
-        Raises:
-          ValueError: its `structure_of` differs.
-        """
+        """Start again, with the numbers of a training whose `structure_of` is the same."""
         if structure_of(training) != structure_of(self._training):
             raise ValueError("training must have the same structure as the first one: make another SeedSweep for it.")
         leaves = numbers_of(training)
@@ -113,11 +109,7 @@ class SeedSweep:
         self._begun()
 
     def advance(self, until: int | None = None) -> None:
-        """Continue for about a second.
-
-        Args:
-          until: the iteration at which to stop at the latest; None: at the end.
-        """
+        """Continue for about a second, or to the iteration `until`, by default the last."""
         state, left = self._begun(), (self.num_iterations if until is None else until) - self.iteration
         if self._program is None or left < self._in_a_row:
             self._in_a_row = 1 if self._shares else iterations_in_a_row(self._training, left)
@@ -226,9 +218,7 @@ class SeedSweep:
 def rows_of(in_a_row: int, keep: int | None, mesh: Mesh | None) -> Callable[..., Any]:
     """Return a function that maps a training, its state and a number of rows to the next state and the rows.
 
-    Args:
-      in_a_row: how many iterations make a row of metrics.
-      keep: the largest number of rows; None: they are not kept.
+    A row covers `in_a_row` iterations. At most `keep` rows are returned, and none if it is None.
     """
 
     def run_rows(training: Training, state: TrainingState, count: jax.Array) -> tuple[TrainingState, dict[str, Any]]:

@@ -65,11 +65,7 @@ def train_seeds(model: AnyModel, total_timesteps: int, seeds: Iterable[int]) -> 
 
 
 def _require_constructors_schedules(model: Any) -> None:
-    """Refuse schedules that were set on the model, because models of other seeds get the constructor's.
-
-    Raises:
-      NotCompilable: there is one.
-    """
+    """Raise NotCompilable for schedules that were set on the model: models of other seeds get the constructor's."""
     fresh = object.__new__(type(model))
     fresh.learning_rate = model.learning_rate
     fresh._setup_lr_schedule()

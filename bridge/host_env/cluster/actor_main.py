@@ -23,12 +23,7 @@ class ActorMain:
         self._worker = Worker(PRIVATE)
 
     def do(self, kind: int, slot: int, payload: bytes, actions: np.ndarray | None) -> Answered:
-        """Carry out a command of a Worker.
-
-        Args:
-          kind, slot, payload: the command.
-          actions: for a STEP, the actions of the actor's environments.
-        """
+        """Carry out a command of a Worker; for a STEP, with the actions of the actor's environments."""
         worker = self._worker
         if actions is not None:
             worker.arrays["actions"][:] = actions

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
-import math
 import pickle
 import time
 from collections.abc import Iterator, Mapping
@@ -17,18 +15,9 @@ from bridge.host_env.processes.step_memory import StepMemory
 from bridge.host_env.processes.worker_handle import Deadline, WorkerDied, WorkerError, WorkerHandle
 from bridge.host_env.processes.worker_main import START, STEP
 
-# A warning is logged if an actor has not begun after this time, as it may wait for a node that never comes.
-SECONDS_UNTIL_TOLD = 10.0
-
-log = logging.getLogger("bridge")
-
 
 def import_ray() -> Any:
-    """Import and return Ray, an optional dependency.
-
-    Raises:
-      ImportError: Ray is not installed.
-    """
+    """Import and return Ray, an optional dependency."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -45,13 +34,7 @@ class WorkerActor(WorkerHandle):
     """
 
     def __init__(self, lanes: range, env_fns: bytes, options: Mapping[str, Any]) -> None:
-        """Start an actor, and make its environments.
-
-        Args:
-          lanes: the indices of the actor's environments.
-          env_fns: a pickled list of functions that make the environments.
-          options: of Ray's `ActorClass.options`.
-        """
+        """Start an actor with options of Ray's `ActorClass.options`, and make its environments."""
         self._ray = import_ray()
         self._options = {**options, "max_restarts": 0, "max_task_retries": 0}
         self._actor: Any = None
@@ -61,7 +44,6 @@ class WorkerActor(WorkerHandle):
         if again:
             self.end()
         self._memory: StepMemory | None = None
-        self._is_told, self._has_begun = False, False
         with _sent_as_they_are(self._ray):
             self._actor = self._ray.remote(actor_main.ActorMain).options(**self._options).remote()
         # The path is empty because Ray has already sent this process's module path to its actors.
@@ -82,7 +64,8 @@ class WorkerActor(WorkerHandle):
     def receive(self, deadline: Deadline | None = None) -> bytes:
         errors = self._ray.exceptions
         try:
-            kind, payload, rows = self._get(deadline)
+            left = None if deadline is None else max(0.0, deadline.at - time.monotonic())
+            kind, payload, rows = self._ray.get(self._answer, timeout=left)
         except errors.GetTimeoutError:
             assert deadline is not None
             self.end()
@@ -94,30 +77,11 @@ class WorkerActor(WorkerHandle):
             self.end()
             what, _, _ = str(error).partition("Some common causes")  # without Ray's long advice
             raise self._died(f"died: {' '.join(what.split()).rstrip('.')}") from None
-        self._has_begun = True
         if rows:
             assert self._memory is not None
             for name, array in rows.items():
                 self._memory.arrays[name][self.lanes.start : self.lanes.stop] = array
         return self._answered(kind, payload)
-
-    def _get(self, deadline: Deadline | None) -> Any:
-        """Return the last answer.
-
-        Raises:
-          ray.exceptions.GetTimeoutError: the deadline passed.
-        """
-        left = math.inf if deadline is None else max(0.0, deadline.at - time.monotonic())
-        if not self._has_begun and not self._is_told and left > SECONDS_UNTIL_TOLD:
-            with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
-                return self._ray.get(self._answer, timeout=SECONDS_UNTIL_TOLD)
-            self._is_told, left = True, left - SECONDS_UNTIL_TOLD
-            log.warning(
-                "The actor of %s has not started after %g s. Either its environments take that long to create, or no "
-                "node has the free resources that it needs: %s.",
-                *(self.lanes_in_words, SECONDS_UNTIL_TOLD, self._options),
-            )
-        return self._ray.get(self._answer, timeout=None if left == math.inf else left)
 
     def close(self) -> None:
         if self._ray.is_initialized():  # else all actors have ended, and a call would start Ray again

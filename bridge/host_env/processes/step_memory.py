@@ -31,17 +31,7 @@ class StepMemory:
     def __init__(
         self, file: int, num_envs: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
     ) -> None:
-        """Allocate the arrays.
-
-        Args:
-          file: the descriptor of the file whose memory is shared with the workers, or PRIVATE.
-          num_envs: the number of environments.
-          observation_space, action_space: the spaces of one environment.
-
-        Raises:
-          ValueError: Stable-Baselines3 does not support these actions, or observations are not numbers of a fixed
-            shape.
-        """
+        """Allocate the arrays in the memory of a file that the workers share, or in PRIVATE memory."""
         if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ValueError(
                 f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {action_space}."
@@ -69,11 +59,7 @@ class StepMemory:
         self.layout = pickle.dumps((fields, keys))
 
     def write_actions(self, actions: Any) -> None:
-        """Write the actions of all environments to where their workers read them.
-
-        Raises:
-          ValueError, TypeError: they have another shape, or a dtype that does not fit. Nothing was written.
-        """
+        """Write the actions of all environments to where their workers read them, or raise and write nothing."""
         actions = np.asarray(actions)
         if actions.shape != self.actions.shape:
             raise ValueError(f"actions must have shape {self.actions.shape}, got {actions.shape}.")
@@ -85,24 +71,14 @@ class StepMemory:
         return dict_to_obs(self._observation_space, {key: array[at].copy() for key, array in arrays.items()})
 
     def truncate(self, lanes: range, slot: int) -> None:
-        """Write a step that did not take place: the episodes of some environments are truncated where they were.
-
-        Args:
-          lanes: the indices of the environments.
-          slot: where their last observations are.
-        """
+        """Truncate the episodes of some environments at the observations in `slot`: their step did not take place."""
         own = slice(lanes.start, lanes.stop)
         self.rewards[own], self.terminated[own], self.truncated[own] = 0, False, True
         for key, array in self.observations["terminal"].items():
             array[own] = self.observations[slot][key][own]
 
     def truncate_ended_step(self, lanes: range, slot: int) -> None:
-        """Truncate the episodes of some environments that continue after a step that took place.
-
-        Args:
-          lanes: the indices of the environments.
-          slot: where the observations of that step are.
-        """
+        """Truncate the episodes of some environments that continue after a step, whose observations are in `slot`."""
         for lane in lanes:
             if not self.terminated[lane] and not self.truncated[lane]:
                 self.truncated[lane] = True

@@ -54,12 +54,7 @@ class WorkerDied(WorkerError):
 
 
 class Deadline(NamedTuple):
-    """The time until which a worker must have answered.
-
-    Attributes:
-      at: as `time.monotonic` measures it.
-      what: what the worker did not do in time, for the error message.
-    """
+    """The time of `time.monotonic` until which a worker must have answered, and what it otherwise did not do."""
 
     at: float
     what: str
@@ -78,12 +73,7 @@ class WorkerHandle(ABC):
     """
 
     def __init__(self, lanes: range, env_fns: bytes) -> None:
-        """Start the worker, and let it make its environments.
-
-        Args:
-          lanes: the indices of the worker's environments.
-          env_fns: a pickled list of functions that make the environments.
-        """
+        """Start the worker, and let it make its environments with a pickled list of functions."""
         self.lanes = lanes
         self.new_infos: list[dict[str, Any]] | None = None
         self._parent = os.getpid()
@@ -127,21 +117,10 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def end(self, deadline: float = 0.0) -> int | None:
-        """Wait for the worker's end, and kill it at the deadline.
-
-        Args:
-          deadline: as `time.monotonic` measures it.
-
-        Returns:
-          The exit code, if there is one.
-        """
+        """Wait for the worker's end, kill it at the deadline, and return its exit code, if there is one."""
 
     def _answered(self, kind: int, payload: bytes) -> bytes:
-        """Return the payload of an ANSWER.
-
-        Raises:
-          WorkerError: the message is not an ANSWER, but the error of an environment.
-        """
+        """Return the payload of an ANSWER, or raise the WorkerError of an environment."""
         if kind == ANSWER:
             return payload
         lane, attribute_error, text = pickle.loads(payload)
@@ -157,14 +136,7 @@ class WorkerProcess(WorkerHandle):
     """
 
     def __init__(self, lanes: range, env_fns: bytes, memory: int, step_timeout: float | None) -> None:
-        """Start the process, and let it make its environments.
-
-        Args:
-          lanes: the indices of the worker's environments.
-          env_fns: a pickled list of functions that make the environments.
-          memory: the descriptor of the file whose memory is shared.
-          step_timeout: seconds that a step may take; None for no limit.
-        """
+        """Start the process; `memory` is the descriptor of the file whose memory is shared."""
         self._memory, self._step_timeout = memory, step_timeout
         super().__init__(lanes, env_fns)
 

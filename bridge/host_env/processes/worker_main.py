@@ -98,12 +98,7 @@ class Lanes:
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> Told:
-        """Step every environment, and begin the next episode where one ended.
-
-        Args:
-          actions: one for each environment.
-          observations, rewards, terminated, truncated: arrays to write into.
-        """
+        """Step every environment, and begin the next episode where one ended; write results into the arrays."""
         plain = observations.get(None)
         told = Told({}, {}, {})
         terminated.fill(False)
@@ -175,11 +170,7 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, kind: int, sequence: int, slot: int = 0, payload: bytes = b"") -> None:
-        """Send a message, and read meanwhile: the other side may be sending too, and read only after that.
-
-        Raises:
-          BrokenPipeError: the other side has gone, or has stopped sending.
-        """
+        """Send a message, and read meanwhile: the other side may be sending too, and read only after that."""
         rest = memoryview(HEADER.pack(kind, sequence, slot, len(payload)) + payload)
         while True:
             try:
@@ -225,11 +216,9 @@ class Channel:
 
 
 def shared_arrays(file: int, fields: Mapping[Any, tuple[str, tuple[int, ...]]]) -> dict[Any, np.ndarray]:
-    """Return arrays in the memory of a file, one after another: the same for all processes that have the file.
+    """Return arrays of these dtypes and shapes in the memory of a file: the same for all processes that have the file.
 
-    Args:
-      file: the file's descriptor, or PRIVATE.
-      fields: dtype and shape of each array, by name.
+    In PRIVATE memory, they are for this process alone.
     """
     offsets, size = [], 0
     for dtype, shape in fields.values():
@@ -275,11 +264,6 @@ class Worker:
     """
 
     def __init__(self, memory: int) -> None:
-        """Prepare to make environments at the first command.
-
-        Args:
-          memory: the descriptor of the file whose memory is shared; PRIVATE if none is.
-        """
         self._memory = memory
         self.lanes = Lanes([])
         self.first = 0
@@ -323,8 +307,7 @@ class Worker:
     def _start(self, path: list[str], first: int, pickled: bytes, again: bool) -> bytes:
         """Make the environments; if a previous process had them, with a factory's `again` where it has one.
 
-        Args:
-          path: `sys.path` for the modules that the factories need; empty to leave `sys.path` as it is.
+        `path` is a `sys.path` for the modules that the factories need; empty to leave `sys.path` as it is.
         """
         sys.path[:] = path or sys.path  # before the factories are unpickled
         self.first, envs = first, []
@@ -373,12 +356,7 @@ def _end_with_parent(end: int) -> None:
 
 
 def main(end: int, memory: int) -> None:
-    """Run a worker until the parent has gone.
-
-    Args:
-      end: the descriptor of the worker's end of a socket pair.
-      memory: the descriptor of the file whose memory is shared.
-    """
+    """Run a worker at an end of a socket pair, until the parent has gone."""
     for descriptor in (end, memory):  # so that processes that environments start do not inherit them
         os.set_inheritable(descriptor, False)
     threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()

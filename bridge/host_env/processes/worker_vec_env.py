@@ -116,11 +116,6 @@ class WorkerVecEnv(VecEnv):
     def _new_worker(self, lanes: range, env_fns: bytes) -> WorkerHandle:
         """Start a worker for these environments, which a pickled list of functions makes. Does not wait."""
 
-    @property
-    def num_workers(self) -> int:
-        """The number of workers; 0 after `close`."""
-        return len(self._workers)
-
     # --- Stepping -----------------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:
@@ -264,13 +259,12 @@ class WorkerVecEnv(VecEnv):
     ) -> bytes:
         """Return the answer to a command for the environments; from a restarted worker, the answer to a reset.
 
+        If an environment raised, or a worker died and is not restarted, all workers are shut down.
+
         Args:
           slot: the slot of a restarted worker's first observations.
           begin: the arguments of a restarted worker's reset; unseeded if not given.
           deadline: the time until which the worker must answer, if there is one.
-
-        Raises:
-          WorkerError: an environment raised, or a worker died and is not restarted. All workers are shut down.
         """
         try:
             try:

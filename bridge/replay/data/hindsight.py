@@ -112,11 +112,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     def add_rollout(
         self, observations: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, final_observations: Any
     ) -> None:
-        """Store a whole rollout; arguments as in RingReplayBuffer.
-
-        Raises:
-          ValueError: `copy_info_dict` is True, and a rollout has no infos.
-        """
+        """Store a whole rollout, as ReplayBuffer does. It has no infos, so `copy_info_dict` must be False."""
         if self.copy_info_dict:
             raise ValueError("add_rollout cannot store infos, so it needs copy_info_dict=False, got True.")
         row = self.take_ring().position % self.buffer_size
@@ -171,11 +167,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     # --- Drawing --------------------------------------------------------------------------------------------------
 
     def require_whole_episode(self) -> None:
-        """Raise unless an episode has ended.
-
-        Raises:
-          RuntimeError: no episode has ended yet.
-        """
+        """Raise RuntimeError, as SB3 does, unless an episode has ended."""
         episodes = self._episodes if self._lent is None else self._lent.episodes
         assert episodes is not None
         if not np.asarray(episodes.count).any():

@@ -44,15 +44,7 @@ class MemoryMapped(InMemory):
     """The files of a ring, in a separate folder."""
 
     def __init__(self, path: str | os.PathLike[str], layout: dict[str, Any]) -> None:
-        """Lock the folder, and read its state.
-
-        Args:
-          path: the folder, which is created if it does not exist.
-          layout: a description of the columns, by name: a folder with another layout is refused.
-
-        Raises:
-          ValueError: the folder is open elsewhere, or holds something else.
-        """
+        """Lock the folder, and read its state. One whose columns have another `layout` is refused."""
         self.path = Path(path).resolve()
         self.path.mkdir(parents=True, exist_ok=True)
         self._layout = json.loads(json.dumps(layout))
@@ -69,11 +61,7 @@ class MemoryMapped(InMemory):
         return None if self._state is None else int(self._state["counts"][4])
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a memory-mapped array: with the content of the folder while it is being opened, else with zeros.
-
-        Raises:
-          OSError: the disk is full. The existing files are unchanged.
-        """
+        """Return a memory-mapped array: with the content of the folder while it is being opened, else with zeros."""
         file, size = self._file(name, shape[0]), math.prod(shape) * np.dtype(dtype).itemsize
         if self._state is None:
             try:

@@ -41,11 +41,7 @@ OWN = ("_ring", "_lent", "_counted", "_is_lost", "_episodes", "_storage", "_path
 
 
 def save(buffer: Any, path: Any, verbose: int = 0) -> None:
-    """Save a replay buffer as SB3's `save_replay_buffer` does, in a form that SB3 can read if it has a class for it.
-
-    Args:
-      path: a path, or an open file.
-    """
+    """Save a replay buffer as SB3's `save_replay_buffer` does, in a form that SB3 can read if it has a class for it."""
     save_to_pkl(path, as_sb3s(buffer) if is_portable(buffer) else buffer, verbose)
 
 
@@ -95,14 +91,9 @@ def as_sb3s(buffer: RingReplayBuffer) -> Any:
 
 
 def load(path: Any, verbose: int = 0) -> RingReplayBuffer | None:
-    """Load a buffer that `save` has written for SB3, exactly as it was.
+    """Load a buffer that `save` has written for SB3, exactly as it was, from a path or an open file.
 
-    Args:
-      path: a path, or an open file.
-
-    Returns:
-      The buffer; None for any other file, such as one that SB3 has saved since. Then an open file is at its former
-        position.
+    For any other file, such as one that SB3 has saved since, return None and leave an open file at its position.
     """
     file = open_path(path, "r", verbose, suffix="pkl")
     try:

@@ -20,11 +20,6 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        """Start with zeros.
-
-        Args:
-          size: how many numbers there are.
-        """
         self.levels = []  # from the leaves to the root, each padded to whole nodes
         while True:
             size = -(-size // WIDTH)
@@ -93,11 +88,7 @@ class Priorities:
         self.tree.set_range(max(start, 0) * lanes, ring.position * lanes, value)
 
     def update(self, ring: Ring, slots: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored.
-
-        Raises:
-          ValueError: one is negative or not finite, or their number is not that of the slots. Nothing changed.
-        """
+        """Set the priorities of slots, ignoring -1, where a slice has no step, and slots that are no longer stored."""
         if slots.shape != priorities.shape:
             raise ValueError(f"priorities must have the shape {slots.shape} of indices, got {priorities.shape}.")
         if not (np.isfinite(priorities) & (priorities >= 0)).all():
@@ -112,11 +103,7 @@ class Priorities:
         self.tree.set(slots, priorities**self.alpha)
 
     def draw(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sample `number` slots; return them, and their priorities to the power of `alpha`.
-
-        Raises:
-          ValueError: all priorities are 0.
-        """
+        """Sample `number` slots; return them, and their priorities to the power of `alpha`."""
         if not self.tree.total > 0:
             raise ValueError("priorities must not all be 0: set a positive one with update_priorities before sampling.")
         slots = self.tree.draw(number)
@@ -126,9 +113,6 @@ class Priorities:
         """Sample `number` windows in proportion to the sums of their slots' priorities; return them and these sums.
 
         A slot is drawn, and its position in the window; if there is no such window, both are drawn again.
-
-        Raises:
-          ValueError: there is no window, or too few with a priority above 0.
         """
 
         def candidates(count: int) -> windows.Windows:
@@ -166,11 +150,6 @@ class Priorities:
 
 
 def importance_weights(likely: np.ndarray, beta: float) -> np.ndarray:
-    """Return the importance weights of a batch, the greatest of which is 1.
-
-    Args:
-      likely: the numbers in proportion to which the samples were drawn.
-      beta: the exponent.
-    """
+    """Return the importance weights of samples drawn in proportion to `likely`; the greatest weight is 1."""
     lightest: np.ndarray = (likely.min() / likely) ** beta
     return lightest.astype(np.float32)

@@ -51,11 +51,7 @@ def gather(
     normalize_reward: Callable[[Any], Any],
     device: torch.device,
 ) -> SliceSamples:
-    """Return the steps in windows as SliceSamples.
-
-    Args:
-      drawn: windows of at most `slice_len` slots.
-    """
+    """Return the steps in windows of at most `slice_len` slots as SliceSamples."""
     last, size = drawn
     first = (last - (size - 1) * ring.num_envs) % ring.num_slots
     before = np.minimum(windows.ages(ring, first), burn_in) if burn_in else np.zeros_like(size)

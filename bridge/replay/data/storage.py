@@ -36,18 +36,9 @@ def make_ring(
     observation: Any,
     action: tuple[tuple[int, ...], Any],
 ) -> Ring:
-    """Return a ring in a storage of this name: an empty one, or the one that the folder `path` holds.
+    """Return a ring in the storage "ram" or "memmap": an empty one, or the one that the folder `path` holds.
 
-    Args:
-      storage: "ram" or "memmap".
-      path: the folder, for "memmap".
-      capacity, num_envs: the number of rows, and of environments.
-      observation: (shape, dtype) of one observation, or a dict of them.
-      action: (shape, dtype) of one action.
-
-    Raises:
-      ValueError: there is no such storage, or the folder belongs to another ring.
-      OSError: the disk is full. The folder is unchanged.
+    See `Ring.allocate` for the other arguments. If the disk is full, the folder is unchanged.
     """
     if storage not in ("ram", "memmap"):
         raise ValueError(f"storage must be 'ram' or 'memmap', got {storage!r}.")

@@ -48,15 +48,12 @@ def trajectories(ring: Ring) -> Windows:
 
 
 def draw(ring: Ring, number: int, length: int, by: str, strict: bool, replace: bool) -> Windows:
-    """Sample windows of a ring that is not empty, with NumPy's global generator.
+    """Sample windows of `length` slots from a ring that is not empty, with NumPy's global generator.
 
     Args:
-      number: the number of windows.
-      length: the number of slots in each.
-      by: "window": all are equally likely; "trajectory": first a trajectory that has a window is drawn, then one of its
-        windows.
+      ring, number, length: what to sample.
+      by, replace: as in ReplayBuffer.sample_slices.
       strict: if False, a trajectory with fewer than `length` slots is a window too, the only one that it has.
-      replace: if False, no window is sampled twice.
 
     Raises:
       ValueError: there is no window, or without replacement fewer than `number`.

@@ -66,11 +66,7 @@ def to_tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
-    """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3.
-
-    Raises:
-      ValueError: it has another shape.
-    """
+    """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3."""
     array = value if isinstance(value, torch.Tensor) else np.asarray(value)
     if math.prod(array.shape) != math.prod(shape):
         raise ValueError(f"{name} must have the shape {shape}, got {tuple(array.shape)}.")

@@ -23,13 +23,7 @@ def next_observations(ring: Ring, slots: np.ndarray) -> Any:
 
 
 def write_next_observations(ring: Ring, slots: np.ndarray, name: str | None, values: np.ndarray) -> None:
-    """Replace the next observations of slots.
-
-    Args:
-      slots: each at most once.
-      name: the part of Dict observations that is written; None if they are not Dict.
-      values: (num, *shape).
-    """
+    """Replace the next observations of slots, each given at most once; of Dict observations the part `name`."""
     tag, following = transitions.tags(ring, slots), next_observations(ring, slots)
     before = following if name is None else following[name]
     changed = columns.differs(before, values).reshape(len(slots), -1).any(axis=1)

@@ -63,13 +63,12 @@ def unite(stores: Replay) -> Replay:
 def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], num_steps: int) -> Replay:
     """Return a store on the device with the content of a ring in memory, which cannot be used afterwards.
 
-    Args:
-      observation_space, action_space: of the environments, whose shapes the store has: a Discrete value is a number
-        there, and an array of one number in the ring.
-      num_steps: the most rows that will be written.
+    The store has the shapes of the environments' spaces: a Discrete value is a number there, and an array of one number
+    in the ring. If integers do not fit JAX's dtype, the ring is unchanged.
 
-    Raises:
-      ValueError: the ring holds integers that do not fit JAX's dtype. It is unchanged.
+    Args:
+      ring, observation_space, action_space: the ring, and the spaces of its environments.
+      num_steps: the most rows that will be written.
     """
     for name in ("observation", "action", "last_observation", "end_observation"):
         for column in columns.leaves(getattr(ring, name)):
@@ -150,13 +149,9 @@ def _rows(ring: Ring, num_steps: int) -> int:
 
 
 def take_back(replay: Replay, obs_shape: Any, observation_space: Any, action_dtype: Any, capacity: int) -> Ring:
-    """Return a ring in memory with the content of a store on the device, which is deleted.
+    """Return a ring of this capacity in memory with the content of a store on the device, which is deleted.
 
-    Args:
-      replay: the store.
-      obs_shape: the shape of an observation in the ring, or a dict of such: (1,) for a Discrete space.
-      observation_space: of the environments.
-      action_dtype, capacity: of the ring.
+    In the ring, observations have the shapes `obs_shape`, such as (1,) for a Discrete space.
     """
     if is_divided(replay):
         replay = unite(replay)

@@ -82,15 +82,7 @@ class Ring:
         storage: InMemory,
         num_ends: int = FIRST_ENDS,
     ) -> Ring:
-        """Return an empty ring.
-
-        Args:
-          capacity, num_envs: the number of rows, and of environments.
-          observation: (shape, dtype) of one observation, or a dict of them.
-          action: (shape, dtype) of one action.
-          storage: allocates the arrays.
-          num_ends: the number of rows of the side ring.
-        """
+        """Return an empty ring, given (shape, dtype) of one observation, or a dict of them, and of one action."""
 
         def of_observations(column: str, *lead: int) -> Any:
             if isinstance(observation, dict):
@@ -179,61 +171,38 @@ class Ring:
           final: observations with the same axes, the observation after each step, before any reset. They are read only
             where a slot ends an episode, and in the last row.
         """
-        # At most `capacity` rows at once, so that one write does not overwrite rows that it wrote itself.
-        rows = len(terminated)
-        for start in range(0, rows, self.capacity):
-            stop = min(start + self.capacity, rows)
-            part = slice(start, stop)
-            self._extend(
-                columns.at(observation, part),
-                action[part],
-                reward[part],
-                terminated[part],
-                truncated[part],
-                columns.at(final, part),
-                # The last row's next observations are given; other rows' are in the row after, where no episode ended.
-                columns.at(final, rows - 1) if stop == rows else columns.at(observation, stop),
-            )
-
-    def _extend(
-        self,
-        observation: Any,
-        action: Any,
-        reward: Any,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        final: Any,
-        following: Any,
-    ) -> None:
         rows, ended = len(terminated), terminated | truncated
         self.position %= self.capacity
         broken = self._broken_lanes(map_leaves(lambda leaf: columns.to_host(leaf[0]), observation))
-        step, lane = np.nonzero(ended)
+        # Of more rows than there is room for, the last ones are stored.
+        skipped = max(rows - self.capacity, 0)
+        step, lane = np.nonzero(ended[skipped:])
         self.make_room(len(broken) + len(step))
-        self.storage.reserve(self, rows)
+        self.storage.reserve(self, rows - skipped)
         self._break(broken)
-        first_age = replay_tags.next_age(self.tag[self.newest]) if self.size else np.int32(0)
-        ages = _ages(ended, first_age)
-        self.size = min(self.size, self.capacity - rows)
-        begin, split = self.position, self.capacity - self.position
-        for piece, at in ((slice(0, split), begin), (slice(split, rows), 0)):
-            count = len(terminated[piece])
-            if count == 0:
+        ages = _ages(ended, replay_tags.next_age(self.tag[self.newest]) if self.size else np.int32(0))
+        self.size = min(self.size, self.capacity - (rows - skipped))
+        begin = (self.position + skipped) % self.capacity
+        split = min(skipped + self.capacity - begin, rows)
+        for start, stop, at in ((skipped, split, begin), (split, rows, 0)):
+            if start == stop:
                 continue
-            here = slice(at, at + count)
+            here, piece = slice(at, at + stop - start), slice(start, stop)
             for column, values in pairs(self.observation, observation):
                 columns.write(column, here, values[piece])
             columns.write(self.action, here, action[piece])
             columns.write(self.reward, here, reward[piece])
             self.tag[here] = ages[piece]
+            if self.not_done is not None:
+                self.not_done[here] = False
         if len(step):
             slots = (begin + step) % self.capacity * self.num_envs + lane
-            finals = columns.at(final, (step, lane))
-            self.write_ends(slots, finals, terminated[step, lane], truncated[step, lane])
-        for last, values in pairs(self.last_observation, following):
-            last[...] = columns.to_host(values)
-        self.position = (begin + rows) % self.capacity
-        self.size += rows
+            where = skipped + step, lane
+            self.write_ends(slots, columns.at(final, where), terminated[where], truncated[where])
+        for last, values in pairs(self.last_observation, final):
+            last[...] = columns.to_host(values[-1])
+        self.position = (begin + rows - skipped) % self.capacity
+        self.size += rows - skipped
 
     def reset(self) -> None:
         """Delete all that is stored."""

@@ -23,12 +23,7 @@ def observations(ring: Ring, slots: np.ndarray) -> Any:
 
 
 def next_observations(ring: Ring, slots: np.ndarray, tag: np.ndarray) -> Any:
-    """Return the next observations of slots, before any reset.
-
-    Args:
-      slots: (num,).
-      tag: the tags of these slots.
-    """
+    """Return the next observations of slots, (num,), before any reset, given the tags of these slots."""
     num_envs = ring.num_envs
     following = observations(ring, slots + num_envs)
     exceptions, is_end = [], replay_tags.is_end(tag)

@@ -19,11 +19,7 @@ class View(NDArrayOperatorsMixin):
     """
 
     def __init__(self, outline: np.ndarray) -> None:
-        """Store the shape and dtype.
-
-        Args:
-          outline: an array of this shape and dtype that takes no memory, see `outline`.
-        """
+        """Store the shape and dtype: `outline` is an array of them that takes no memory."""
         self._outline = outline
 
     def _read(self, index: Any) -> Any:
@@ -121,13 +117,7 @@ class SlotView(View):
     def __init__(
         self, outline: np.ndarray, read: Callable[[np.ndarray], np.ndarray], write: Callable[[np.ndarray, Any], None]
     ) -> None:
-        """Store the functions that read and write values.
-
-        Args:
-          outline: (capacity, num_envs, *shape).
-          read: returns the values of slots, (num, *shape).
-          write: takes slots, each once, and their values.
-        """
+        """Show the values (num, *shape) that `read` returns; `write` takes slots, each once, and their values."""
         super().__init__(outline)
         self._read_slots, self._write_slots = read, write
 
@@ -150,12 +140,7 @@ class ColumnView(View):
     """View of an array that calls a function with the affected slots before it is written."""
 
     def __init__(self, column: Callable[[], np.ndarray], before: Callable[[np.ndarray], None]) -> None:
-        """Store the functions that return the array, and that are called before it is written.
-
-        Args:
-          column: returns the array, (capacity, num_envs, *shape).
-          before: is called with the slots, each once, that are written next.
-        """
+        """Show the array that `column` returns; call `before` with the slots, each once, that are written next."""
         array = column()
         super().__init__(outline(array.shape, array.dtype))
         self._column, self._before = column, before
@@ -186,11 +171,7 @@ def outline(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def replace(name: str, array: Any, values: Any) -> None:
-    """Write `values` over the whole content of a view or array.
-
-    Raises:
-      ValueError: they have another shape.
-    """
+    """Write `values` over the whole content of a view or array."""
     if tuple(np.shape(values)) != tuple(array.shape):
         raise ValueError(f"{name} must have the shape {tuple(array.shape)}, got {tuple(np.shape(values))}.")
     array[...] = values
@@ -212,11 +193,7 @@ class Where:
 
 
 def locate(index: Any, capacity: int, num_envs: int) -> Where:
-    """Find the slots that an index selects, without reading others.
-
-    Raises:
-      IndexError: a row or an environment is out of range.
-    """
+    """Find the slots that an index selects, without reading others."""
     keys = index if isinstance(index, tuple) else (index,)
     first, second = (*keys, None, None)[:2]
     if _is_integers(first) and _is_integers(second):

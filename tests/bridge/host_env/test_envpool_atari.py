@@ -108,9 +108,9 @@ def test_every_game_of_both_has_one_name():
         (
             {"wrapper_kwargs": {"noop_max": 0}},
             ValueError,
-            "noop_max'\] must be at least 1 with backend='native', got 0",
+            r"noop_max'\] must be at least 1 with backend='native', got 0",
         ),
-        ({"wrapper_kwargs": {"size": 5}}, TypeError, "arguments of AtariWrapper \(noop_max, .*got 'size'"),
+        ({"wrapper_kwargs": {"size": 5}}, TypeError, r"arguments of AtariWrapper \(noop_max, .*got 'size'"),
         ({"monitor_dir": "logs"}, ValueError, "does not support monitor_dir.*backend='serial'"),
         ({"vec_env_cls": SerialVecEnv}, ValueError, "cannot be combined"),
     ],

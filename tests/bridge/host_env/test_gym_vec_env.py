@@ -8,20 +8,21 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bridge import GymVecEnv, JaxVecEnv
 from jaxenvs import TimeLimit, VectorEnv
 from jaxenvs.gym import GymnasiumVectorEnv
 from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
-from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain, sample_actions
+from tests.bridge.host_env.references import assert_same_as_dummy_vec_env, assert_steps_are_of_cartpole
+from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 from tests.environments import Counter
 
 MODES = list(AutoresetMode)
+OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all lanes alike
 
 
 def gym_vec_env(mode=AutoresetMode.NEXT_STEP, num_envs=3, copy=True, **parameters):
@@ -69,26 +70,6 @@ class Own(gymnasium.vector.VectorEnv):
 # --- The contract ---------------------------------------------------------------------------------------------------
 
 
-def began(venv):
-    """The reset_infos. Where single lanes are reset, Gymnasium says {} for no options."""
-    return [info | {"options": info["options"] or None} if info else info for info in venv.reset_infos]
-
-
-def assert_does_what_dummy_vec_env_does(ours, parameters, num_steps=12):
-    reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
-    for venv in (ours, reference):
-        venv.seed(5)
-        venv.set_options({"low": 2})
-    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
-    assert began(ours) == began(reference)
-    for actions in sample_actions(ours, num_steps):
-        actions = actions % 4 if isinstance(ours.action_space, spaces.Discrete) else actions  # the others are faults
-        assert_same_step(ours.step(actions), reference.step(actions))
-        assert began(ours) == began(reference)
-    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
-    assert began(ours) == began(reference)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "parameters",
@@ -97,7 +78,7 @@ def assert_does_what_dummy_vec_env_does(ours, parameters, num_steps=12):
     ids=str,
 )
 def test_it_does_what_dummy_vec_env_does_with_monitored_environments(mode, parameters):
-    assert_does_what_dummy_vec_env_does(gym_vec_env(mode, **parameters), parameters)
+    assert_same_as_dummy_vec_env(gym_vec_env(mode, **parameters), parameters, OPTIONS)
 
 
 # A fork of a process in which JAX has threads may hang.
@@ -107,7 +88,7 @@ def test_it_does_the_same_with_environments_in_other_processes(mode):
     envs = [functools.partial(Counting, **parameters)] * 3
     ours = GymVecEnv(AsyncVectorEnv(envs, context="forkserver", autoreset_mode=mode))
     try:
-        assert_does_what_dummy_vec_env_does(ours, parameters)
+        assert_same_as_dummy_vec_env(ours, parameters, OPTIONS)
         ours.step_async(np.zeros(3, int))
         assert ours.vector_env._state.value == "step"  # under way: the workers have their actions
         ours.step_wait()
@@ -134,30 +115,10 @@ def test_over_jaxenvs_own_vector_environment_it_is_a_jax_vec_env(mode):
 
 
 def test_no_step_of_gymnasiums_own_native_environment_is_a_dummy():
-    """Its auto-reset is NEXT_STEP, and it has no `reset_mask`: each transition is one of CartPole's, replayed."""
+    """Its auto-reset is NEXT_STEP, and it has no `reset_mask`."""
     venv = GymVecEnv(gymnasium.make_vec("CartPole-v1", 8, "vector_entry_point", max_episode_steps=20))
     assert isinstance(venv.vector_env, CartPoleVectorEnv)
-    one, ends, length = CartPoleEnv(), {True: 0, False: 0}, np.zeros(8, int)
-    venv.seed(0)
-    before = venv.reset()
-    one.reset()
-    for actions in sample_actions(venv, 60):
-        observation, rewards, dones, infos = venv.step(actions)
-        length += 1
-        for lane in range(8):
-            one.state, one.steps_beyond_terminated = before[lane].astype(float), None
-            expected, reward, terminated, _, _ = one.step(actions[lane])
-            after = infos[lane]["terminal_observation"] if dones[lane] else observation[lane]
-            np.testing.assert_allclose(after, expected, atol=1e-5)
-            assert (rewards[lane], dones[lane]) == (reward, terminated or length[lane] == 20)
-            if dones[lane]:
-                ends[terminated] += 1
-                assert np.abs(observation[lane]).max() <= 0.05
-                assert infos[lane]["TimeLimit.truncated"] == (not terminated)
-                assert (infos[lane]["episode"]["l"], infos[lane]["episode"]["r"]) == (length[lane], length[lane])
-                length[lane] = 0
-        before = observation.copy()
-    assert all(count > 3 for count in ends.values()), ends
+    assert min(assert_steps_are_of_cartpole(venv, 60, limit=20)) > 3
 
 
 def test_dones_are_the_environments_own_and_not_written_to_again():
@@ -282,31 +243,3 @@ def test_a_seed_takes_effect_at_the_next_reset_and_only_there():
     venv.seed(4)
     venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(venv.reset()[:2], first[1:])
-
-
-# --- EnvPool --------------------------------------------------------------------------------------------------------
-
-
-def test_envpool_resets_in_the_step_of_the_end():
-    envpool = pytest.importorskip("envpool")
-    pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, num_threads=2, seed=3, max_episode_steps=12)
-    venv, length, held = GymVecEnv(pool), np.zeros(4, int), []
-    venv.reset()
-    for actions in sample_actions(venv, 30):
-        observation, rewards, dones, infos = venv.step(actions)
-        held.append((observation, observation.copy()))
-        length += 1
-        assert rewards.tolist() == [1] * 4
-        for lane, info in enumerate(infos):
-            assert (info["env_id"], info["elapsed_step"]) == (lane, length[lane])
-            if dones[lane]:
-                assert info["episode"]["l"] == length[lane]
-                assert info["TimeLimit.truncated"] == (length[lane] == 12)
-                assert np.abs(observation[lane]).max() <= 0.05
-                assert not np.array_equal(info["terminal_observation"], observation[lane])
-                assert venv.reset_infos[lane]["elapsed_step"] == 0
-                length[lane] = 0
-    for observation, copy in held:  # handed on as it is, and never written to again
-        np.testing.assert_array_equal(observation, copy)
-    with pytest.raises(ValueError, match="make the EnvPool with batch_size = num_envs"):
-        GymVecEnv(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, batch_size=2))

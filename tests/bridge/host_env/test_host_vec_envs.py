@@ -8,11 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 from bridge import ProcessVecEnv, SerialVecEnv
 from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
-from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain
+from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 
 BACKENDS = {"serial": SerialVecEnv, "process": functools.partial(ProcessVecEnv, envs_per_process=2)}
 
@@ -47,25 +46,6 @@ def venv(request):
 )
 def test_it_does_what_dummy_vec_env_does_with_monitored_environments(make, parameters):
     assert_same_as_dummy_vec_env(make(**parameters), parameters)
-
-
-def assert_same_as_dummy_vec_env(ours, parameters):
-    """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them."""
-    reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
-    for venv in (ours, reference):
-        venv.seed(5)
-        venv.set_options([{"low": 0}, {}, {"low": 2}])
-    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
-    assert list(ours.reset_infos) == reference.reset_infos
-    ours.action_space.seed(0)
-    for _ in range(12):
-        actions = np.stack([ours.action_space.sample() for _ in range(3)])
-        if parameters.get("actions", "discrete") == "discrete":
-            actions %= 4  # the others are faults
-        assert_same_step(ours.step(actions), reference.step(actions))
-        assert ours.reset_infos == reference.reset_infos
-    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
-    assert ours.reset_infos == reference.reset_infos
 
 
 def test_episodes_of_monitored_environments_are_their_monitors(tmp_path):
@@ -196,20 +176,6 @@ def test_in_this_process_there_must_be_an_action_for_each_environment(count):
     venv.reset()
     with pytest.raises(ValueError, match=f"actions must hold 3 actions, one for each environment, got {count}"):
         venv.step(np.zeros(count, int))
-
-
-def test_a_step_wait_that_was_interrupted_can_be_called_again(processes, monkeypatch):
-    processes.reset()
-    processes.step_async(np.ones(3, int))
-    last = processes._workers[1]
-    with monkeypatch.context() as patch:
-        patch.setattr(last, "receive", lambda deadline: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            processes.step_wait()
-    np.testing.assert_array_equal(processes.step_wait()[0][:, 1], [1, 1, 1])
-    processes.step_async(np.ones(3, int))  # and one that is never called leaves nothing behind
-    np.testing.assert_array_equal(processes.reset()[:, 1], [0, 0, 0])
-    np.testing.assert_array_equal(processes.step(np.ones(3, int))[0][:, 1], [1, 1, 1])
 
 
 def test_a_forked_copy_of_the_parent_does_not_end_the_workers(processes, monkeypatch):

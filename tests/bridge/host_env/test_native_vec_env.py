@@ -1,17 +1,14 @@
 """NativeVecEnv: environments that write into memory they are given; and the example in C."""
 
-import importlib.util
 import pickle
 import shutil
 import sys
-from pathlib import Path
 
 import chex
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import obs_as_tensor
@@ -19,9 +16,8 @@ from stable_baselines3.common.utils import obs_as_tensor
 from bridge import NativeVecEnv, NativeVectorEnv
 from bridge.host_env.native import ALIGNMENT, MOST_BUFFERS
 from bridge.observations import parts_of
+from tests.bridge.host_env.references import assert_steps_are_of_cartpole, example_at
 from tests.bridge.vec_env.test_jax_vec_env import sample_actions
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "native_c" / "cartpole.py"
 
 
 class Counting:
@@ -189,10 +185,7 @@ def test_reset_options_are_refused(venv):
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("native_c_cartpole", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example_at("native_c/cartpole.py")
 
 
 @pytest.fixture(scope="module")
@@ -204,26 +197,7 @@ def library(example, tmp_path_factory):
 
 def test_each_transition_of_the_example_is_one_of_cartpole(example, library):
     venv = NativeVecEnv(example.CCartPole(library, 5))
-    one, ends, length = CartPoleEnv(), 0, np.zeros(5, int)
-    venv.seed(0)
-    before = venv.reset()
-    one.reset()
-    for actions in sample_actions(venv, 80):
-        observation, rewards, dones, infos = venv.step(actions)
-        length += 1
-        for lane in range(5):
-            one.state, one.steps_beyond_terminated = before[lane].astype(float), None
-            expected, reward, terminated, _, _ = one.step(actions[lane])
-            after = infos[lane]["terminal_observation"] if dones[lane] else observation[lane]
-            np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6)
-            assert (rewards[lane], dones[lane]) == (reward, terminated)
-            if terminated:
-                ends += 1
-                assert np.abs(observation[lane]).max() <= 0.05
-                assert infos[lane]["episode"]["l"] == length[lane]
-                length[lane] = 0
-        before = observation
-    assert ends > 10
+    assert assert_steps_are_of_cartpole(venv, 80, limit=500)[0] > 10
 
 
 def test_the_example_is_cut_off_after_500_steps(example, library):

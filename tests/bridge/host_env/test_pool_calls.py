@@ -127,6 +127,13 @@ def test_a_seed_makes_the_pool_anew_at_the_next_reset():
     assert venv.get_attr("config")[0]["seed"] == 7
 
 
+def test_a_pool_that_steps_some_environments_at_a_time_is_refused():
+    some = pool()
+    some.is_async = True
+    with pytest.raises(ValueError, match="make the EnvPool with batch_size = num_envs"):
+        GymVecEnv(some)
+
+
 def test_of_several_players_it_is_not_stepped_so():
     class Players(Pool):
         def step(self, actions):

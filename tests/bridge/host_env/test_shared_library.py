@@ -1,24 +1,18 @@
 """The example over a shared library that a process can use once."""
 
-import importlib.util
 import shutil
-from pathlib import Path
 
 import pytest
 
 from bridge import PPO, make_vec_env
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "shared_library" / "tank.py"
+from tests.bridge.host_env.references import example_at
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("shared_library_tank", EXAMPLE)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example
+    return example_at("shared_library/tank.py")
 
 
 @pytest.fixture(scope="module")

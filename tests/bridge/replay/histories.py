@@ -52,3 +52,23 @@ class History:
         infos = [{"TimeLimit.truncated": bool(is_timeout)} if is_timeout else {} for is_timeout in timeout]
         self.reset(np.flatnonzero(done))
         return before, after, action, reward, done, infos
+
+
+class CountedTags:
+    """A column of tags that notes how many are read at once."""
+
+    def __init__(self, tag):
+        self.tag, self.read = tag, []
+
+    def __getattr__(self, name):
+        return getattr(self.tag, name)
+
+    def reshape(self, *shape):
+        return self
+
+    def take(self, slots, mode):
+        self.read.append(np.size(slots))
+        return self.tag.reshape(-1).take(slots, mode=mode)
+
+    def __getitem__(self, index):
+        return self.tag[index]

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from bridge import ReplayBuffer
 
-CAPACITY, LANES, KILLS = 200, 3, 50
+CAPACITY, LANES, KILLS = 200, 3, 25
 SPACE = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
 

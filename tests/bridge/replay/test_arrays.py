@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers
 
 from bridge.replay import PrioritizedReplayBuffer, ReplayBuffer
-from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, CountedTags, History
 
 HAS_N_STEP = hasattr(buffers, "NStepReplayBuffer")
 NAMES = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -223,31 +223,22 @@ def test_slices_do_not_go_across_what_was_written():
     np.testing.assert_array_equal(following, np.asarray(ours.next_observations)[slices.indices.numpy(), 0, 0])
 
 
+def test_a_rollout_over_timeouts_that_were_written_without_dones_has_its_own_ends():
+    ours, _, _ = pair(steps=12)
+    ours.timeouts[:], ours.dones[:] = 1, 0
+    rows, ends = np.zeros((12, 1)), np.ones((12, 1), bool)
+    ours.add_rollout(np.zeros((12, 1, 3)), np.zeros((12, 1, 2)), rows, ends, ~ends, np.zeros((12, 1, 3)))
+    assert ours.dones[:].all()
+    assert not ours.timeouts[:].any()
+
+
 def test_reading_some_rows_costs_the_same_whatever_the_capacity():
     ours, _, _ = pair(size=100_000, steps=20)
-    read = []
-    ours.take_ring().tag = Counted(ours.take_ring().tag, read)
+    ours.take_ring().tag = counted = CountedTags(ours.take_ring().tag)
     for name in ("next_observations", "dones", "timeouts", "observations"):
         getattr(ours, name)[3], getattr(ours, name)[[5, 7], 0]
         np.asarray(getattr(ours, name)[2:6])
-    assert max(read) <= 4
-
-
-class Counted:
-    """A column of tags that notes how many are read at once."""
-
-    def __init__(self, tag, read):
-        self.tag, self.read = tag, read
-
-    def __getattr__(self, name):
-        return getattr(self.tag, name)
-
-    def reshape(self, *shape):
-        return self
-
-    def take(self, slots, mode):
-        self.read.append(len(slots))
-        return self.tag.reshape(-1).take(slots, mode=mode)
+    assert max(counted.read) <= 4
 
 
 @pytest.mark.parametrize(

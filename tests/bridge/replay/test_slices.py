@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-import time
 
 import hypothesis.strategies as st
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from scipy import stats
 
 from bridge import ReplayBuffer
-from tests.bridge.replay.histories import ACTION, OBSERVATIONS
+from tests.bridge.replay.histories import ACTION, OBSERVATIONS, CountedTags
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float64)
 
@@ -129,7 +128,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(capacity=st.integers(1, 9), acts=ACTS, strict=st.booleans(), by=st.sampled_from(["window", "trajectory"]))
 def test_slices_are_windows_of_one_episode_and_every_window_is_drawn(capacity, acts, strict, by):
     oracle = Oracle(capacity, 2)
@@ -185,7 +184,7 @@ def test_windows_are_equally_likely(length, strict):
     oracle = filled()
     windows = oracle.windows(length, strict)
     drawn = collections.Counter()
-    samples = oracle.buffer.sample_slices(400 * len(windows), length, strict_length=strict)
+    samples = oracle.buffer.sample_slices(100 * len(windows), length, strict_length=strict)
     drawn.update(check(samples, windows, length))
     assert stats.chisquare([drawn[window] for window in windows]).pvalue > 1e-4
 
@@ -195,8 +194,8 @@ def test_by_trajectory_episodes_are_equally_likely_and_so_are_the_windows_of_one
     oracle = filled()
     windows = oracle.windows(3, strict)
     episodes = collections.Counter(window[0]["episode"] for window in windows.values())
-    drawn = collections.Counter(check(oracle.buffer.sample_slices(20_000, 3, "trajectory", strict), windows, 3))
-    expected = [20_000 / len(episodes) / episodes[window[0]["episode"]] for window in windows.values()]
+    drawn = collections.Counter(check(oracle.buffer.sample_slices(5_000, 3, "trajectory", strict), windows, 3))
+    expected = [5_000 / len(episodes) / episodes[window[0]["episode"]] for window in windows.values()]
     assert stats.chisquare([drawn[window] for window in windows], expected).pvalue > 1e-4
 
 
@@ -204,7 +203,7 @@ def test_without_replacement_windows_are_equally_likely():
     oracle = filled()
     windows = oracle.windows(4)
     drawn = collections.Counter()
-    for _ in range(500):
+    for _ in range(200):
         batch = check(oracle.buffer.sample_slices(10, 4, replace=False), windows, 4)
         assert len(set(batch)) == 10
         drawn.update(batch)
@@ -316,21 +315,16 @@ def test_an_empty_buffer_and_an_extend_of_a_wrong_shape_say_so():
     assert buffer.size() == 0
 
 
-def test_the_time_of_a_draw_does_not_grow_with_what_is_stored():
-    """A factor of a hundred in size, and of no more than five in time, for all that else runs on the machine."""
-    seconds = []
-    for rows in (10_000, 1_000_000):
-        buffer = ReplayBuffer(rows * 2, spaces.Box(0, 1, (1,), np.uint8), ACTION, device="cpu")
-        zeros = np.zeros((rows, 1), np.uint8)
-        ends = (np.arange(rows) % 100 == 99)[:, None]
-        buffer.add_rollout(zeros, np.zeros((rows, 1, 2), np.float32), zeros, ends, ends & False, zeros)
-        times = []
-        for _ in range(30):
-            start = time.perf_counter()
-            buffer.sample_slices(64, 4)
-            times.append(time.perf_counter() - start)
-        seconds.append(min(times))
-    assert seconds[1] < 5 * seconds[0]
+@pytest.mark.parametrize("rows", [1_000, 100_000])
+def test_a_draw_reads_as_few_tags_whatever_is_stored(rows):
+    buffer = ReplayBuffer(rows * 2, NUMBER, ACTION, device="cpu")
+    number = np.zeros((rows, 1))
+    ends = np.arange(rows)[:, None] % 100 == 99
+    buffer.add_rollout(number, np.zeros((rows, 1, 2)), number, ends, ends & False, number)
+    ring = buffer.take_ring()
+    ring.tag = counted = CountedTags(ring.tag)
+    assert buffer.sample_slices(64, 4).mask.all()
+    assert max(counted.read) <= 64 * 4
 
 
 def test_of_more_rows_than_the_buffer_holds_only_what_is_documented_is_read():

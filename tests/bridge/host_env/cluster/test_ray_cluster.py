@@ -9,7 +9,7 @@ import pytest
 from bridge import PPO, RayVecEnv, WorkerDied, make_vec_env
 from tests.bridge.host_env.host_environments import IMAGE, SIGKILL, Counting
 from tests.bridge.host_env.processes.test_worker_faults import NoTransitionCrossesARestart
-from tests.bridge.host_env.test_host_vec_envs import assert_same_as_dummy_vec_env
+from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "jaxenvs[ray]"')
 cluster_utils = pytest.importorskip("ray.cluster_utils")

@@ -1,19 +1,16 @@
 """RayVecEnv over a stand-in for Ray: what it asks of Ray, and ProcessVecEnv's contract over another transport."""
 
 import functools
-import logging
 import sys
-import time
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from bridge import RayVecEnv, WorkerDied, WorkerError, make_vec_env
-from bridge.host_env.cluster import worker_actor
+from bridge import RayVecEnv, WorkerDied, make_vec_env
 from tests.bridge.host_env.cluster import ray_stand_in
-from tests.bridge.host_env.host_environments import HANG, RAISE, SIGKILL, Counting
-from tests.bridge.host_env.test_host_vec_envs import assert_same_as_dummy_vec_env
+from tests.bridge.host_env.host_environments import SIGKILL, Counting
+from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step
 
 
@@ -104,18 +101,6 @@ def test_make_vec_env_makes_one_and_joins_a_cluster_once(ray):
 # --- Faults ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut_down(ray, start, tmp_path):
-    venv = start()
-    venv.set_attr("closed_file", tmp_path / "closed")
-    with pytest.raises(WorkerError, match=r"(?s)Environment 1 raised.*ArithmeticError: the pole broke") as error:
-        venv.step(np.array([0, RAISE, 0]))
-    assert error.value.lanes == [1]
-    assert all(actor.process.poll() is not None for actor in ray.actors)
-    assert (tmp_path / "closed").read_text() == "closed\n" * 3
-    with pytest.raises(RuntimeError, match="This RayVecEnv is closed"):
-        venv.reset()
-
-
 def test_an_actor_that_dies_is_named_with_what_ray_says_and_all_are_shut_down(ray, start):
     venv = start()
     with pytest.raises(
@@ -124,73 +109,6 @@ def test_an_actor_that_dies_is_named_with_what_ray_says_and_all_are_shut_down(ra
         venv.step(np.array([0, SIGKILL, 0]))
     assert (error.value.lanes, error.value.exit_code) == ([0, 1], None)
     assert all(actor.process.poll() is not None for actor in ray.actors)
-
-
-def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_actor_killed(ray, start):
-    venv = start(step_timeout=0.3)
-    venv.step(np.zeros(3, int))
-    with pytest.raises(
-        WorkerDied, match=r"The actor of environment 2 did not finish its step within step_timeout = 0.3 s"
-    ):
-        venv.step(np.array([0, 0, HANG]))
-    assert all(actor.process.poll() is not None for actor in ray.actors)
-
-
-@pytest.mark.parametrize("fault", [SIGKILL, HANG])
-def test_an_actor_that_is_started_again_truncates_its_lanes_and_no_others(ray, start, caplog, fault):
-    venv = start(on_worker_death="restart", step_timeout=1)
-    before = venv.step(np.full(3, 3))[0]
-    with caplog.at_level(logging.WARNING, "bridge"):
-        after, rewards, dones, infos = venv.step(np.array([fault, 3, 3]))
-    assert dones.tolist() == [True, True, False]
-    np.testing.assert_allclose(rewards, [0, 0, 0.3])
-    for lane in (0, 1):
-        assert infos[lane]["TimeLimit.truncated"]
-        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane])
-        assert infos[lane]["episode"]["l"] == 2
-    np.testing.assert_array_equal(after[:, 1], [0, 0, 2])
-    assert (venv.restarts, len(ray.actors)) == (1, 3)
-    assert "The actor of environments 0 to 1 d" in caplog.text
-    assert "restarted with new episodes (restart 1)" in caplog.text
-    later, _, dones, _ = venv.step(np.zeros(3, int))
-    np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
-    assert not dones.any()
-
-
-def test_lanes_of_an_actor_that_died_between_steps_are_truncated_in_the_next(ray, start):
-    venv = start(on_worker_death="restart")
-    before = venv.step(np.ones(3, int))[0]
-    ray.kill(ray.actors[1])
-    assert venv.get_attr("count") == [1, 1, 0]  # it is started again here
-    after, _, dones, infos = venv.step(np.ones(3, int))
-    assert dones.tolist() == [False, False, True]
-    np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
-    np.testing.assert_array_equal(after[:, 1], [2, 2, 0])
-
-
-def test_an_actor_that_finds_no_place_is_told_of(monkeypatch, caplog, ray):
-    def slow():
-        time.sleep(0.5)
-        return Counting()
-
-    monkeypatch.setattr(worker_actor, "SECONDS_UNTIL_TOLD", 0.1)
-    with caplog.at_level(logging.WARNING, "bridge"):
-        ray_stand_in.make([slow], ray=ray)
-    assert "The actor of environment 0 has not started after 0.1 s" in caplog.text
-    assert "no node has the free resources that it needs: {'num_cpus': 1" in caplog.text
-
-
-def test_a_step_wait_that_was_interrupted_can_be_called_again(ray, start, monkeypatch):
-    venv = start()
-    venv.step_async(np.ones(3, int))
-    with monkeypatch.context() as patch:
-        patch.setattr(ray, "get", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            venv.step_wait()
-    np.testing.assert_array_equal(venv.step_wait()[0][:, 1], [1, 1, 1])
-    venv.step_async(np.ones(3, int))  # and one that is never called leaves nothing behind
-    np.testing.assert_array_equal(venv.reset()[:, 1], [0, 0, 0])
-    np.testing.assert_array_equal(venv.step(np.ones(3, int))[0][:, 1], [1, 1, 1])
 
 
 def test_once_ray_has_been_shut_down_closing_starts_nothing(ray, start):

@@ -1,0 +1,70 @@
+"""What host environments are compared with: SB3's DummyVecEnv and Gymnasium's CartPole; and modules of examples."""
+
+import importlib.util
+from pathlib import Path
+
+import chex
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from tests.bridge.host_env.host_environments import Counting
+from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, plain, sample_actions
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def example_at(path):
+    """The module of an example."""
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), EXAMPLES / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def began(venv):
+    """The reset_infos. Where single lanes are reset, Gymnasium says {} for no options."""
+    return [info | {"options": info["options"] or None} if info else info for info in venv.reset_infos]
+
+
+def assert_same_as_dummy_vec_env(ours, parameters, options=({"low": 0}, {}, {"low": 2})):
+    """Step three environments of these parameters through resets and ends of episodes, and SB3's beside them."""
+    reference = DummyVecEnv([lambda: Monitor(Counting(**parameters))] * 3)
+    for venv in (ours, reference):
+        venv.seed(5)
+        venv.set_options(list(options))
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))
+    assert began(ours) == began(reference)
+    for actions in sample_actions(ours, 12):
+        actions = actions % 4 if isinstance(ours.action_space, spaces.Discrete) else actions  # the others are faults
+        assert_same_step(ours.step(actions), reference.step(actions))
+        assert began(ours) == began(reference)
+    chex.assert_trees_all_equal(ours.reset(), plain(reference.reset()))  # unseeded and without options
+    assert began(ours) == began(reference)
+
+
+def assert_steps_are_of_cartpole(venv, num_steps, limit):
+    """Replay every transition in Gymnasium's CartPole; return how many episodes it and the limit ended."""
+    one, ends, length = CartPoleEnv(), {True: 0, False: 0}, np.zeros(venv.num_envs, int)
+    venv.seed(0)
+    before = venv.reset()
+    one.reset()
+    for actions in sample_actions(venv, num_steps):
+        observation, rewards, dones, infos = venv.step(actions)
+        length += 1
+        for lane in range(venv.num_envs):
+            one.state, one.steps_beyond_terminated = before[lane].astype(float), None
+            expected, reward, terminated, _, _ = one.step(actions[lane])
+            after = infos[lane]["terminal_observation"] if dones[lane] else observation[lane]
+            np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-5)
+            assert (rewards[lane], dones[lane]) == (reward, terminated or length[lane] == limit)
+            if dones[lane]:
+                ends[terminated] += 1
+                assert np.abs(observation[lane]).max() <= 0.05
+                assert infos[lane]["TimeLimit.truncated"] == (not terminated)
+                assert (infos[lane]["episode"]["l"], infos[lane]["episode"]["r"]) == (length[lane], length[lane])
+                length[lane] = 0
+        before = observation.copy()
+    return ends[True], ends[False]

@@ -1,0 +1,138 @@
+"""What becomes of environments in workers if one fails, which is the same for processes and for Ray's actors."""
+
+import functools
+import logging
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from bridge import ProcessVecEnv, WorkerDied, WorkerError
+from tests.bridge.host_env.cluster import ray_stand_in
+from tests.bridge.host_env.host_environments import HANG, RAISE, SIGKILL, Counting
+
+ENV_FNS = [functools.partial(Counting, length=50)] * 3
+TIMEOUT = 2.0  # seconds, which steps of workers that do not hang need not even on a busy machine
+
+
+class Processes:
+    kind = "process"
+
+    def make(self, **arguments):
+        return ProcessVecEnv(ENV_FNS, envs_per_process=2, **arguments)
+
+    def started(self, venv):
+        return list(venv.processes)
+
+    def kill(self, venv, worker):
+        os.kill(venv.processes[worker].pid, signal.SIGKILL)
+
+
+class Actors:
+    kind = "actor"
+
+    def __init__(self):
+        self.ray = ray_stand_in.Ray()
+
+    def make(self, **arguments):
+        return ray_stand_in.make(ENV_FNS, ray=self.ray, **arguments)
+
+    def started(self, venv):
+        return [actor.process for actor in self.ray.actors]
+
+    def kill(self, venv, worker):
+        self.ray.kill(self.ray.actors[worker])
+
+
+@pytest.fixture(params=[Processes, Actors], ids=["process", "ray"])
+def workers(request):
+    return request.param()
+
+
+@pytest.fixture
+def start(workers):
+    """Makes a VecEnv of three environments in two workers, with its first episode begun."""
+    made = []
+
+    def start(**arguments):
+        made.append(workers.make(**arguments))
+        made[-1].seed(0)
+        made[-1].reset()
+        return made[-1]
+
+    yield start
+    for venv in made:
+        venv.close()
+
+
+def test_an_environment_that_raises_is_named_with_its_traceback_and_all_are_shut_down(workers, start, tmp_path):
+    venv = start()
+    venv.set_attr("closed_file", tmp_path / "closed")
+    started = workers.started(venv)
+    with pytest.raises(WorkerError, match=r"(?s)Environment 1 raised.*ArithmeticError: the pole broke") as error:
+        venv.step(np.array([0, RAISE, 0]))
+    assert 'raise ArithmeticError("the pole broke")' in str(error.value)
+    assert error.value.lanes == [1]
+    assert all(worker.poll() is not None for worker in started)
+    assert (tmp_path / "closed").read_text() == "closed\n" * 3
+    with pytest.raises(RuntimeError, match=f"This {type(venv).__name__} is closed"):
+        venv.reset()
+
+
+def test_a_step_that_takes_longer_than_step_timeout_is_named_and_its_worker_killed(workers, start):
+    venv = start(step_timeout=TIMEOUT)
+    started = workers.started(venv)
+    venv.step(np.zeros(3, int))
+    said = rf"The {workers.kind} of environment 2 did not finish its step within step_timeout = 2 s"
+    with pytest.raises(WorkerDied, match=said):
+        venv.step(np.array([0, 0, HANG]))
+    assert all(worker.poll() is not None for worker in started)
+
+
+@pytest.mark.parametrize("fault", [SIGKILL, HANG])
+def test_a_worker_that_is_started_again_truncates_its_lanes_and_no_others(workers, start, caplog, fault):
+    venv = start(on_worker_death="restart", step_timeout=TIMEOUT)
+    venv.step(np.full(3, 3))
+    before = venv.step(np.full(3, 3))[0]
+    with caplog.at_level(logging.WARNING, "bridge"):
+        after, rewards, dones, infos = venv.step(np.array([fault, 3, 3]))
+    assert dones.tolist() == [True, True, False]
+    np.testing.assert_allclose(rewards, [0, 0, 0.3])
+    for lane in (0, 1):
+        assert infos[lane]["TimeLimit.truncated"]
+        np.testing.assert_array_equal(infos[lane]["terminal_observation"], before[lane])
+        assert (infos[lane]["episode"]["r"], infos[lane]["episode"]["l"]) == (pytest.approx(0.6), 3)
+    assert infos[2] == {"TimeLimit.truncated": False}
+    np.testing.assert_array_equal(after[:, 1], [0, 0, 3])
+    assert (after[:2, 0] != before[:2, 0]).all()
+    assert venv.restarts == 1
+    assert f"The {workers.kind} of environments 0 to 1 " in caplog.text
+    assert "restarted with new episodes (restart 1)" in caplog.text
+    later, _, dones, _ = venv.step(np.zeros(3, int))
+    np.testing.assert_array_equal(later, np.stack([after[:, 0], after[:, 1] + 1], 1))
+    assert not dones.any()
+
+
+def test_lanes_of_a_worker_that_died_between_steps_are_truncated_in_the_next(workers, start):
+    venv = start(on_worker_death="restart")
+    before = venv.step(np.ones(3, int))[0]
+    workers.kill(venv, 1)
+    assert venv.get_attr("count") == [1, 1, 0]  # it is restarted here
+    after, _, dones, infos = venv.step(np.ones(3, int))
+    assert dones.tolist() == [False, False, True]
+    np.testing.assert_array_equal(infos[2]["terminal_observation"], before[2])
+    np.testing.assert_array_equal(after[:, 1], [2, 2, 0])
+
+
+def test_a_step_wait_that_was_interrupted_can_be_called_again(start, monkeypatch):
+    venv = start()
+    venv.step_async(np.ones(3, int))
+    with monkeypatch.context() as patch:
+        patch.setattr(venv._workers[1], "receive", lambda deadline: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            venv.step_wait()
+    np.testing.assert_array_equal(venv.step_wait()[0][:, 1], [1, 1, 1])
+    venv.step_async(np.ones(3, int))  # and one that is never called leaves nothing behind
+    np.testing.assert_array_equal(venv.reset()[:, 1], [0, 0, 0])
+    np.testing.assert_array_equal(venv.step(np.ones(3, int))[0][:, 1], [1, 1, 1])
