@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -249,31 +249,28 @@ def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
 def tune(
     algorithm: Algorithm = None,
     env_id: EnvId = None,
-    trials: Number = None,
+    trials: Count = 100,
     seeds: Count = 5,
     num_envs: Number = None,
-    total_timesteps: Number = None,
+    total_timesteps: Steps = None,
     seed: Count = 0,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     space: File = None,
-    sampler: Literal["tpe", "random"] = "tpe",
-    pruner: Literal["median", "halving", "none"] = "median",
-    startup_trials: Count = 10,
-    evaluations: Count = 5,
     storage: Name = None,
     study_name: Name = None,
     out: File = None,
-    resume: File = None,
 ) -> None:
     """Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.
 
     For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
 
+    The same command again continues the search, or joins it as another worker.
+
     Args:
       algorithm: A key of ALGORITHMS.
       env_id: As for jaxenvs train.
-      trials: Run until this many trials have ended or were pruned, by all processes on one storage. If not given, 100.
+      trials: Run until this many trials have ended or were pruned, by all processes on one storage.
       seeds: Agents in a trial; its value is the median of their returns.
       num_envs: The number of environments. If not given, as for jaxenvs train.
       total_timesteps: Steps of each agent. If not given, as for jaxenvs train.
@@ -281,38 +278,24 @@ def tune(
       env_kwargs: Parameters of the environment: gravity=5.0
       hyperparameters: Values that all trials have, and that are not searched: n_steps=32 normalize=True
       space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      sampler: The Optuna sampler, which chooses the values of a trial.
-      pruner: The Optuna pruner, which ends bad trials early, by their evaluations.
-      startup_trials: The number of trials drawn at random, before the median pruner prunes any.
-      evaluations: The number of evaluations in a trial, at equal intervals.
       storage: A database, such as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
       study_name: The name of the study in the storage. If not given, ENV_ID-ALGORITHM.
-      out: The folder for best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
-      resume: The folder of a search: continue it, to more trials, if --trials is given.
+      out: The folder for best.json and trials.csv. If not given, runs/tune-ENV_ID-ALGORITHM.
     """
-    from bridge.app.tuning import command  # imported here, because Optuna is a separate extra
+    from bridge.app.tuning.command import run  # imported here, because Optuna is a separate extra
 
-    if resume is not None:
-        if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
-            raise UserError("--resume continues a search with its own settings: only --trials can be given with it.")
-        options, out = command.read_object(resume / command.OPTIONS), resume
-        options |= {} if trials is None else {"n_trials": trials}
-    elif algorithm is None or env_id is None:
-        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1. Or give --resume.")
-    else:
-        name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
-        out = out or Path("runs") / f"tune-{name}"
-        options = {"algorithm": algorithm, "env_id": env_id, "n_trials": 100 if trials is None else trials}
-        options |= {"storage": storage or f"sqlite:///{out}/study.db", "study_name": study_name or name}
-        options |= {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
-        options |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-        options |= {"space": None if space is None else command.read_object(space), "n_evaluations": evaluations}
-        options |= {"sampler": sampler, "pruner": pruner, "startup_trials": startup_trials}
-    for name in ("n_trials", "n_evaluations", "startup_trials"):
-        _check_positive("--" + name.removeprefix("n_").replace("_", "-"), options[name])
+    if algorithm is None or env_id is None:
+        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1.")
+    _check_positive("--trials", trials)
+    name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
+    out = out or Path("runs") / f"tune-{name}"
     check_folder(out)
     reserve_threads()  # must come before JAX runs anything
-    print(command.run(options, out))
+    settings: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed}
+    settings |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters), "num_seeds": seeds}
+    print(
+        run(out, storage or f"sqlite:///{out}/study.db", study_name or name, trials, space, algorithm, env_id, settings)
+    )
 
 
 def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool = False) -> None:
