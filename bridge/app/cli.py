@@ -109,14 +109,12 @@ def train(
       env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant; module:id, where the
         module, also of the current directory, registers the id; or module:Class.
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all environments together, such as 1e6. If not given, the number tuned for the
-        environment, or 100000.
+      total_timesteps: Steps of all environments together, such as 1e6. If not given, the tuned number, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
-      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0,
-        seed-1, ...
+      seeds: Train so many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
-      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's one by one, or
+      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's, one by one or
         each in a process; native, EnvPool, `jaxenvs list envpool`. If not given, jax for JAX environments, or serial.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
@@ -140,28 +138,32 @@ def train(
     given = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
     given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
     given |= {"tensorboard_log": tensorboard_log}
-    given = {name: value for name, value in given.items() if value is not None}
-    saved = _begun(algorithm, env_id, hyperparams, config, out, resume, changes, given)
-    processes = (coordinator, num_processes, process_id)
-    is_distributed = distributed or any(each is not None for each in processes)
-    _train_here(saved, given, changes, config, out, resume, processes if is_distributed else None)
+    processes = (coordinator, num_processes, process_id) if distributed or coordinator or num_processes else None
+    _train_as_asked(algorithm, env_id, given, changes, hyperparams, config, out, resume, processes)
 
 
-def _begun(
+def _train_as_asked(
     algorithm: str | None,
     env_id: str | None,
+    given: dict[str, Any],
+    changes: dict[str, Any],
     hyperparams: Path | None,
     config: Path | None,
     out: Path | None,
     resume: Path | None,
-    changes: dict[str, Any],
-    given: dict[str, Any],
-) -> dict[str, Any]:
-    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
+    processes: tuple[str | None, int | None, int | None] | None,
+) -> None:
+    """Resolve the arguments of `train`, join other processes, and train.
+
+    Args:
+      given: fields of TrainingConfig, or None.
+      changes: values of fields that are dicts.
+      processes: coordinator, number and id, if processes are to be joined; the other arguments are those of `train`.
 
     Raises:
-      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+      UserError: arguments exclude each other, or what they name cannot be read or written.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
@@ -169,11 +171,33 @@ def _begun(
                 "with it."
             )
         config, out = resume / "config.json", resume
-    elif config is None and (algorithm is None or env_id is None):
+    saved = _begun(algorithm, env_id, hyperparams, config, out)
+    _prepare_devices(saved, given, processes is not None, resume)
+    with contextlib.nullcontext() if processes is None else joined(*processes):
+        if processes is not None:
+            given["devices"] = jax.device_count()
+        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
+            saved = forget_fitted(saved)
+        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
+        resolved = TrainingConfig.resolve(**arguments)
+        if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
+            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
+        _train(resolved, out, resume is not None)
+
+
+def _begun(
+    algorithm: str | None, env_id: str | None, hyperparams: Path | None, config: Path | None, out: Path | None
+) -> dict[str, Any]:
+    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
+
+    Raises:
+      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+    """
+    if config is None and (algorithm is None or env_id is None):
         raise UserError(
             "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or --resume."
         )
-    elif config is not None and algorithm is not None:
+    if config is not None and algorithm is not None:
         raise UserError(
             f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
         )
@@ -189,28 +213,15 @@ def _begun(
     return saved
 
 
-def _train_here(
-    saved: dict[str, Any],
-    given: dict[str, Any],
-    changes: dict[str, Any],
-    config: Path | None,
-    out: Path | None,
-    resume: Path | None,
-    processes: tuple[str | None, int | None, int | None] | None,
-) -> None:
-    """Prepare the devices of this process, join other processes, and train.
+def _prepare_devices(saved: dict[str, Any], given: dict[str, Any], is_distributed: bool, resume: Path | None) -> None:
+    """Let JAX have threads and devices before it runs anything.
 
-    Args:
-      saved: the arguments of TrainingConfig to begin with.
-      given, changes: arguments of the command that override them.
-      config, out, resume: paths, as in the command.
-      processes: coordinator, number and id, if processes are to be joined.
+    Raises:
+      UserError: --devices and --distributed cannot be combined with each other, or with the run to resume.
     """
-    if resume is not None:
-        config, out = resume / "config.json", resume
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
-        reserve_threads()  # must come before JAX runs anything
-    is_distributed, devices = processes is not None, given.get("devices")
+        reserve_threads()
+    devices = given.get("devices")
     if is_distributed and devices is not None:
         raise UserError(f"--distributed uses all devices: leave out --devices {devices}.")
     if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
@@ -221,16 +232,6 @@ def _train_here(
     number = given.get("devices", saved.get("devices"))
     if number is not None and not is_distributed:
         offer_cores(number)
-    with contextlib.nullcontext() if processes is None else joined(*processes):
-        if is_distributed:
-            given["devices"] = jax.device_count()
-        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
-            saved = forget_fitted(saved)
-        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
-        resolved = TrainingConfig.resolve(**arguments)
-        if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
-            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
-        _train(resolved, out, resume is not None)
 
 
 def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:

@@ -121,27 +121,20 @@ class TrainingConfig:
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
-        own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
-        defaults = own | _default_arguments(algorithm)
-        new = cls(
-            algorithm,
-            env_id,
-            env_kwargs,
-            tuned_num_envs if num_envs is None else num_envs,
-            tuned_total_timesteps if total_timesteps is None else total_timesteps,
-            seed,
-            {**defaults, **settings, **given},
-            backend=world.backend,
-            **run,
-        )
+        num_envs = tuned_num_envs if num_envs is None else num_envs
+        total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
+        defaults = _default_arguments(algorithm) | {"policy": _policy(algorithm, world.observation_space)}
+        resolved = {**defaults, **settings, **given}
+        run |= {"hyperparameters": resolved, "backend": world.backend}
+        new = cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, **run)
         vars(new)["world"] = world
         new._check_run()
         for name, value in {**settings, **given}.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         if is_off_policy:
-            _check_learns(new.hyperparameters, new.total_timesteps)
+            _check_learns(resolved, total_timesteps)
         else:
-            _fit_rollout(new.hyperparameters, new.num_envs, new.total_timesteps, "batch_size" not in given)
+            _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
         return new
 
     def _check_run(self) -> None:
@@ -314,7 +307,7 @@ def _default_arguments(algorithm: str) -> dict[str, Any]:
     defaults = {
         name: each.default for name, each in parameters.items() if name not in (*NOT_HYPERPARAMETERS, *NOT_JSON)
     }
-    return defaults | (NOISE if "action_noise" in parameters else {})
+    return {"normalize": False, "frame_stack": 1} | defaults | (NOISE if "action_noise" in parameters else {})
 
 
 def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:
