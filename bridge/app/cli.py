@@ -111,7 +111,7 @@ def train(
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
       total_timesteps: Steps of all environments together, such as 1e6. If not given, the tuned number, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
-      seeds: Train so many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
+      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
       backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's, one by one or
@@ -235,8 +235,7 @@ def _prepare_devices(saved: dict[str, Any], given: dict[str, Any], is_distribute
 
 
 def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
-    name = f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
-    out = out or Path("runs") / name.replace("/", "-")
+    out = out or Path("runs") / f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
     is_compiled = config.devices is not None or config.num_seeds > 1
     if not resume and not is_compiled:
         refuse_used(out)

@@ -54,7 +54,8 @@ def evaluate_model(
             return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
         except NotCompilable as reason:
             raise UserError(f"The run cannot be evaluated: {reason}") from reason
-    fresh = ending_env(config, min(n_episodes, ON_HOST), like=env)
+    at_once = config.num_envs if config.backend == "process" else ON_HOST
+    fresh = ending_env(config, min(n_episodes, at_once), like=env)
     try:
         return evaluate(model, fresh, n_episodes, seed=seed)
     finally:

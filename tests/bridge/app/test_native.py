@@ -47,7 +47,7 @@ def test_a_run_is_trained_evaluated_and_kept_without_a_checkpoint(run, capsys):
 @needs_envpool
 def test_it_cannot_be_resumed_and_says_so_in_a_line(run, tmp_path, capsys, monkeypatch):
     said = error_of(capsys, "train", "--resume", str(run), "--total-timesteps", "128")
-    assert "cannot be resumed, because EnvPool does not expose the state of its environments" in said
+    assert "cannot be resumed, because the state of environments that are not JAX environments" in said
 
     class Stopping(Interrupt):
         came = True

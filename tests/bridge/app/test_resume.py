@@ -125,7 +125,9 @@ def test_a_damaged_checkpoint_is_one_line(killed, capsys):
 def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
     long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
     # A checkpoint before every rollout, so that there is one to kill after.
-    always = "from bridge.app.training import callbacks; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
+    always = (
+        "from bridge.app.training import callbacks; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
+    )
     begin = [sys.executable, "-c", f"{always}; from jaxenvs import cli; cli.main()", "train", *long]
     run = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.DEVNULL}
     for name, number, code in (("killed", signal.SIGKILL, -9), ("interrupted", signal.SIGINT, 130)):

@@ -103,7 +103,7 @@ def train(line, further=()):
 
 @needs_zoo
 @pytest.mark.parametrize("name", tiered(COMMANDS, "best model"))
-def test_a_training_of_the_zoo_is_one_of_bridge(name, trained, tmp_path):
+def test_a_training_of_the_zoo_is_one_of_bridge(name, trained, tmp_path, capsys):
     line, further, is_ours, written, module = COMMANDS[name]
     if module is not None:
         pytest.importorskip(module)
@@ -120,6 +120,7 @@ def test_a_training_of_the_zoo_is_one_of_bridge(name, trained, tmp_path):
     assert (folder / written).exists()
     assert (folder / f"{env_id.replace('/', '-')}.zip").exists()
     assert ("-tb" in line) == (tmp_path / "tb").exists()
+    assert ("the JAX ones refuse: " in capsys.readouterr().err) == (name == "wrapper")
 
 
 @needs_zoo
@@ -167,5 +168,8 @@ def test_an_agent_is_enjoyed_recorded_and_plotted(trained, tmp_path, monkeypatch
 def test_what_is_missing_is_one_line(capsys, monkeypatch):
     assert "jaxenvs zoo needs one of train, enjoy, record, plot" in error_of(capsys, "zoo")
     assert "got paint: jaxenvs zoo train --help" in error_of(capsys, "zoo", "paint")
+    if importlib.util.find_spec("rl_zoo3"):
+        said = error_of(capsys, "zoo", "train", "--env", "CartPol-v1")
+        assert "RL-Zoo says: CartPol-v1 not found in gym registry, you maybe meant CartPole-v1?" in said
     monkeypatch.setitem(sys.modules, "rl_zoo3.utils", None)
     assert 'pip install "jaxenvs[zoo]"' in error_of(capsys, "zoo", "train")
