@@ -66,6 +66,7 @@ $(OTHER_VERSIONS): test-%: .venv-%/.installed
 # Every environment of other libraries: docs/environments/other-libraries.md, and EnvPool's: docs/environments/envpool.md.
 # And Ray's cluster: docs/cluster-environments.md.
 WITH_OTHERS := $(addprefix tests/bridge/,host_env/test_envpool.py host_env/test_envpool_atari.py app/test_native.py)
+WITH_OTHERS += $(addprefix tests/bridge/app/,test_zoo.py test_environments.py)
 WITH_OTHERS += tests/docs/test_coming_from.py
 WITH_OTHERS += tests/bridge/host_env/cluster/test_ray_cluster.py
 PAGES := cluster-environments coming-from/brax coming-from/envpool reference/bridge-environments reference/foreign

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -109,14 +109,12 @@ def train(
       env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant; module:id, where the
         module, also of the current directory, registers the id; or module:Class.
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all environments together, such as 1e6. If not given, the number tuned for the
-        environment, or 100000.
+      total_timesteps: Steps of all environments together, such as 1e6. If not given, the tuned number, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
-      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0,
-        seed-1, ...
+      seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
         given, auto.
-      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's one by one, or
+      backend: What steps the environments: jax, one compiled function; serial or process, Gymnasium's, one by one or
         each in a process; native, EnvPool, `jaxenvs list envpool`. If not given, jax for JAX environments, or serial.
       env_kwargs: Parameters of the environment: gravity=5.0 max_episode_steps=200
       hyperparameters: Hyper-parameters as Python literals: n_steps=32 learning_rate=lin_0.001. lin_ decays linearly to
@@ -140,28 +138,32 @@ def train(
     given = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
     given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
     given |= {"tensorboard_log": tensorboard_log}
-    given = {name: value for name, value in given.items() if value is not None}
-    saved = _begun(algorithm, env_id, hyperparams, config, out, resume, changes, given)
-    processes = (coordinator, num_processes, process_id)
-    is_distributed = distributed or any(each is not None for each in processes)
-    _train_here(saved, given, changes, config, out, resume, processes if is_distributed else None)
+    processes = (coordinator, num_processes, process_id) if distributed or coordinator or num_processes else None
+    _train_as_asked(algorithm, env_id, given, changes, hyperparams, config, out, resume, processes)
 
 
-def _begun(
+def _train_as_asked(
     algorithm: str | None,
     env_id: str | None,
+    given: dict[str, Any],
+    changes: dict[str, Any],
     hyperparams: Path | None,
     config: Path | None,
     out: Path | None,
     resume: Path | None,
-    changes: dict[str, Any],
-    given: dict[str, Any],
-) -> dict[str, Any]:
-    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
+    processes: tuple[str | None, int | None, int | None] | None,
+) -> None:
+    """Resolve the arguments of `train`, join other processes, and train.
+
+    Args:
+      given: fields of TrainingConfig, or None.
+      changes: values of fields that are dicts.
+      processes: coordinator, number and id, if processes are to be joined; the other arguments are those of `train`.
 
     Raises:
-      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+      UserError: arguments exclude each other, or what they name cannot be read or written.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         if any([algorithm, config, out, *changes.values(), given.keys() - {"total_timesteps", "devices"}]):
             raise UserError(
@@ -169,11 +171,33 @@ def _begun(
                 "with it."
             )
         config, out = resume / "config.json", resume
-    elif config is None and (algorithm is None or env_id is None):
+    saved = _begun(algorithm, env_id, hyperparams, config, out)
+    _prepare_devices(saved, given, processes is not None, resume)
+    with contextlib.nullcontext() if processes is None else joined(*processes):
+        if processes is not None:
+            given["devices"] = jax.device_count()
+        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
+            saved = forget_fitted(saved)
+        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
+        resolved = TrainingConfig.resolve(**arguments)
+        if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
+            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
+        _train(resolved, out, resume is not None)
+
+
+def _begun(
+    algorithm: str | None, env_id: str | None, hyperparams: Path | None, config: Path | None, out: Path | None
+) -> dict[str, Any]:
+    """Return the arguments of TrainingConfig to begin with: those of a saved run, or only what to train.
+
+    Raises:
+      UserError: arguments of the command exclude each other, or what they name cannot be read or written.
+    """
+    if config is None and (algorithm is None or env_id is None):
         raise UserError(
             "An algorithm and an environment are missing: jaxenvs train ppo CartPole-v1. Or give --config or --resume."
         )
-    elif config is not None and algorithm is not None:
+    if config is not None and algorithm is not None:
         raise UserError(
             f"Give either an algorithm and an environment or --config, not both, got {algorithm} and --config."
         )
@@ -189,28 +213,15 @@ def _begun(
     return saved
 
 
-def _train_here(
-    saved: dict[str, Any],
-    given: dict[str, Any],
-    changes: dict[str, Any],
-    config: Path | None,
-    out: Path | None,
-    resume: Path | None,
-    processes: tuple[str | None, int | None, int | None] | None,
-) -> None:
-    """Prepare the devices of this process, join other processes, and train.
+def _prepare_devices(saved: dict[str, Any], given: dict[str, Any], is_distributed: bool, resume: Path | None) -> None:
+    """Let JAX have threads and devices before it runs anything.
 
-    Args:
-      saved: the arguments of TrainingConfig to begin with.
-      given, changes: arguments of the command that override them.
-      config, out, resume: paths, as in the command.
-      processes: coordinator, number and id, if processes are to be joined.
+    Raises:
+      UserError: --devices and --distributed cannot be combined with each other, or with the run to resume.
     """
-    if resume is not None:
-        config, out = resume / "config.json", resume
     if saved.get("num_seeds", 1) != 1 or given.get("num_seeds", 1) != 1:
-        reserve_threads()  # must come before JAX runs anything
-    is_distributed, devices = processes is not None, given.get("devices")
+        reserve_threads()
+    devices = given.get("devices")
     if is_distributed and devices is not None:
         raise UserError(f"--distributed uses all devices: leave out --devices {devices}.")
     if resume is not None and saved["devices"] is None and (is_distributed or devices is not None):
@@ -221,21 +232,10 @@ def _train_here(
     number = given.get("devices", saved.get("devices"))
     if number is not None and not is_distributed:
         offer_cores(number)
-    with contextlib.nullcontext() if processes is None else joined(*processes):
-        if is_distributed:
-            given["devices"] = jax.device_count()
-        if config is not None and ("num_envs" in given or "n_steps" in changes["hyperparameters"]):
-            saved = forget_fitted(saved)
-        arguments = saved | given | {name: saved[name] | change for name, change in changes.items()}
-        resolved = TrainingConfig.resolve(**arguments)
-        if resume is not None and resolved.total_timesteps < saved["total_timesteps"]:
-            raise UserError(f"--total-timesteps must be at least {saved['total_timesteps']}, the number in {config}.")
-        _train(resolved, out, resume is not None)
 
 
 def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
-    name = f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
-    out = out or Path("runs") / name.replace("/", "-")
+    out = out or Path("runs") / f"{config.env_id.rpartition(':')[2]}-{config.algorithm}-{config.seed}"
     is_compiled = config.devices is not None or config.num_seeds > 1
     if not resume and not is_compiled:
         refuse_used(out)
@@ -249,31 +249,28 @@ def _train(config: TrainingConfig, out: Path | None, resume: bool) -> None:
 def tune(
     algorithm: Algorithm = None,
     env_id: EnvId = None,
-    trials: Number = None,
+    trials: Count = 100,
     seeds: Count = 5,
     num_envs: Number = None,
-    total_timesteps: Number = None,
+    total_timesteps: Steps = None,
     seed: Count = 0,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),
     space: File = None,
-    sampler: Literal["tpe", "random"] = "tpe",
-    pruner: Literal["median", "halving", "none"] = "median",
-    startup_trials: Count = 10,
-    evaluations: Count = 5,
     storage: Name = None,
     study_name: Name = None,
     out: File = None,
-    resume: File = None,
 ) -> None:
     """Search hyper-parameters with Optuna; one compiled function trains all seeds of a trial.
 
     For example: jaxenvs tune ppo CartPole-v1 --trials 200 --storage sqlite:///study.db
 
+    The same command again continues the search, or joins it as another worker.
+
     Args:
       algorithm: A key of ALGORITHMS.
       env_id: As for jaxenvs train.
-      trials: Run until this many trials have ended or were pruned, by all processes on one storage. If not given, 100.
+      trials: Run until this many trials have ended or were pruned, by all processes on one storage.
       seeds: Agents in a trial; its value is the median of their returns.
       num_envs: The number of environments. If not given, as for jaxenvs train.
       total_timesteps: Steps of each agent. If not given, as for jaxenvs train.
@@ -281,38 +278,24 @@ def tune(
       env_kwargs: Parameters of the environment: gravity=5.0
       hyperparameters: Values that all trials have, and that are not searched: n_steps=32 normalize=True
       space: A JSON file of where to search. If not given, RL Baselines3 Zoo's ranges: docs/tuning.md.
-      sampler: The Optuna sampler, which chooses the values of a trial.
-      pruner: The Optuna pruner, which ends bad trials early, by their evaluations.
-      startup_trials: The number of trials drawn at random, before the median pruner prunes any.
-      evaluations: The number of evaluations in a trial, at equal intervals.
       storage: A database, such as sqlite:///study.db, or the path of a journal. If not given, sqlite:///OUT/study.db.
       study_name: The name of the study in the storage. If not given, ENV_ID-ALGORITHM.
-      out: The folder for best.json, trials.csv and plots. If not given, runs/tune-ENV_ID-ALGORITHM.
-      resume: The folder of a search: continue it, to more trials, if --trials is given.
+      out: The folder for best.json and trials.csv. If not given, runs/tune-ENV_ID-ALGORITHM.
     """
-    from bridge.app.tuning import command  # imported here, because Optuna is a separate extra
+    from bridge.app.tuning.command import run  # imported here, because Optuna is a separate extra
 
-    if resume is not None:
-        if any([algorithm, out, storage, study_name, space, env_kwargs, hyperparameters]):
-            raise UserError("--resume continues a search with its own settings: only --trials can be given with it.")
-        options, out = command.read_object(resume / command.OPTIONS), resume
-        options |= {} if trials is None else {"n_trials": trials}
-    elif algorithm is None or env_id is None:
-        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1. Or give --resume.")
-    else:
-        name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
-        out = out or Path("runs") / f"tune-{name}"
-        options = {"algorithm": algorithm, "env_id": env_id, "n_trials": 100 if trials is None else trials}
-        options |= {"storage": storage or f"sqlite:///{out}/study.db", "study_name": study_name or name}
-        options |= {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
-        options |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-        options |= {"space": None if space is None else command.read_object(space), "n_evaluations": evaluations}
-        options |= {"sampler": sampler, "pruner": pruner, "startup_trials": startup_trials}
-    for name in ("n_trials", "n_evaluations", "startup_trials"):
-        _check_positive("--" + name.removeprefix("n_").replace("_", "-"), options[name])
+    if algorithm is None or env_id is None:
+        raise UserError("An algorithm and an environment are missing: jaxenvs tune ppo CartPole-v1.")
+    _check_positive("--trials", trials)
+    name = f"{env_id.rpartition(':')[2]}-{algorithm}".replace("/", "-")
+    out = out or Path("runs") / f"tune-{name}"
     check_folder(out)
     reserve_threads()  # must come before JAX runs anything
-    print(command.run(options, out))
+    settings: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed}
+    settings |= {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters), "num_seeds": seeds}
+    print(
+        run(out, storage or f"sqlite:///{out}/study.db", study_name or name, trials, space, algorithm, env_id, settings)
+    )
 
 
 def evaluate(run: Run, episodes: Number = None, seed: Number = None, best: bool = False) -> None:

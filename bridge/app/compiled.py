@@ -12,31 +12,14 @@ from stable_baselines3.common.vec_env import VecEnv
 import jaxenvs
 from bridge import SerialVecEnv, make_vec_env
 from bridge.algorithms.specs import ALGORITHMS, AlgorithmSpec
-from bridge.app.config import TrainingConfig
-from bridge.app.runs import make_model
 from bridge.engine.plan import Mode
-from jaxenvs.cli import UserError
 
 ENVIRONMENTS = {"Discrete": "CartPole-v1", "Box": "Pendulum-v1"}
-
-
-def _programs(env_id: str, num_envs: int) -> VecEnv:
-    return make_vec_env(env_id, num_envs, seed=0)
-
-
-def _pictures(env_id: str, num_envs: int) -> VecEnv:
-    return make_vec_env(jaxenvs.Pixels(jaxenvs.make(env_id)), num_envs, seed=0)
-
-
-def _on_the_host(env_id: str, num_envs: int) -> VecEnv:
-    return SerialVecEnv([lambda: gymnasium.make(env_id)] * num_envs)
-
-
-# Kinds of environments, the function that makes them, and the kind of policy.
-KINDS: dict[str, tuple[Callable[[str, int], VecEnv], str]] = {
-    "JAX": (_programs, "Mlp"),
-    "JAX, images": (_pictures, "Cnn"),
-    "Gymnasium": (_on_the_host, "Mlp"),
+# Kinds of environments, the function that makes one, and the kind of policy.
+KINDS: dict[str, tuple[Callable[[str], VecEnv], str]] = {
+    "JAX": (make_vec_env, "Mlp"),
+    "JAX, images": (lambda env_id: make_vec_env(jaxenvs.Pixels(jaxenvs.make(env_id))), "Cnn"),
+    "Gymnasium": (lambda env_id: SerialVecEnv([lambda: gymnasium.make(env_id)]), "Mlp"),
 }
 
 
@@ -53,16 +36,15 @@ def compiled_parts() -> list[tuple[str, ...]]:
     return [("", *KINDS), *rows]
 
 
-def _parts(algorithm: AlgorithmSpec, make: Callable[[str, int], VecEnv], network: str) -> str:
+def _parts(algorithm: AlgorithmSpec, make: Callable[[str], VecEnv], network: str) -> str:
     """Return the compiled parts of a training, in a few words."""
     if not algorithm.is_installed:
         return "needs sb3-contrib"
-    env_id = ENVIRONMENTS[algorithm.actions or "Discrete"]
-    policy = f"{network}{algorithm.policy_kind}Policy"
+    env_id, policy = ENVIRONMENTS[algorithm.actions or "Discrete"], f"{network}{algorithm.policy_kind}Policy"
+    small = {"buffer_size": 100} if algorithm.is_off_policy else {"n_steps": 64}
     try:
-        config = TrainingConfig.resolve(algorithm.command, env_id, hyperparameters={"policy": policy})
-        plan = make_model(config, make(env_id, config.num_envs)).plan  # type: ignore[attr-defined]
-    except UserError:
+        plan = algorithm.cls(policy, make(env_id), **small).plan  # type: ignore[attr-defined]
+    except ValueError:
         return "-"  # the algorithm has no such policy
     if plan.collects and plan.updates:
         return "all"

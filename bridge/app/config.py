@@ -121,64 +121,21 @@ class TrainingConfig:
         is_off_policy = ALGORITHMS[algorithm].is_off_policy
         tuned_num_envs = settings.pop("n_envs", DEFAULT_NUM_ENVS_OFF_POLICY if is_off_policy else DEFAULT_NUM_ENVS)
         tuned_total_timesteps = settings.pop("n_timesteps", DEFAULT_TOTAL_TIMESTEPS)
-        own = {"policy": _policy(algorithm, world.observation_space), "normalize": False, "frame_stack": 1}
-        defaults = own | _default_arguments(algorithm)
-        new = cls(
-            algorithm,
-            env_id,
-            env_kwargs,
-            tuned_num_envs if num_envs is None else num_envs,
-            tuned_total_timesteps if total_timesteps is None else total_timesteps,
-            seed,
-            {**defaults, **settings, **given},
-            backend=world.backend,
-            **run,
-        )
+        num_envs = tuned_num_envs if num_envs is None else num_envs
+        total_timesteps = tuned_total_timesteps if total_timesteps is None else total_timesteps
+        defaults = _default_arguments(algorithm) | {"policy": _policy(algorithm, world.observation_space)}
+        resolved = {**defaults, **settings, **given}
+        run |= {"hyperparameters": resolved, "backend": world.backend}
+        new = cls(algorithm, env_id, env_kwargs, num_envs, total_timesteps, seed, **run)
         vars(new)["world"] = world
-        new._check_run()
+        _check_run(new)
         for name, value in {**settings, **given}.items():
             _check_hyperparameter(algorithm, name, value, defaults)
         if is_off_policy:
-            _check_learns(new.hyperparameters, new.total_timesteps)
+            _check_learns(resolved, total_timesteps)
         else:
-            _fit_rollout(new.hyperparameters, new.num_envs, new.total_timesteps, "batch_size" not in given)
+            _fit_rollout(resolved, num_envs, total_timesteps, adjust_batch_size="batch_size" not in given)
         return new
-
-    def _check_run(self) -> None:
-        """Raise unless the fields besides the hyperparameters have values that fit together.
-
-        Raises:
-          UserError: they do not.
-        """
-        if self.engine not in ENGINES:
-            raise UserError(
-                f"--engine must be one of {', '.join(ENGINES)}, got {self.engine}. JAX uses a GPU by itself if there "
-                "is one."
-            )
-        numbers = {"--num-envs": self.num_envs, "--total-timesteps": self.total_timesteps, "--seeds": self.num_seeds}
-        numbers |= {} if self.devices is None else {"--devices": self.devices}
-        for flag, number in numbers.items():
-            if type(number) is not int or number < 1:
-                raise UserError(f"{flag} must be an int of at least 1, got {number!r}.")
-        last = LAST_SEED + 1 - self.num_seeds
-        if type(self.seed) is not int or not 0 <= self.seed <= last:
-            raise UserError(f"--seed must be an int between 0 and {last}, got {self.seed!r}.")
-        if type(self.eval_freq) is not int or self.eval_freq < 0:
-            raise UserError(f"--eval-freq must be an int of at least 0, got {self.eval_freq!r}.")
-        reasons = {
-            "--engine torch": (self.engine == "torch", "compiles nothing"),
-            f"--backend {self.backend}": (self.backend != "jax", "steps environments that cannot be compiled"),
-            "--eval-freq": (self.eval_freq > 0, "evaluates one agent between its rollouts"),
-            "--tensorboard-log": (self.tensorboard_log is not None, "is for one agent that is not divided"),
-            "--seeds": (self.num_seeds > 1 and self.devices is not None, "trains one agent for each seed"),
-        }
-        for flag, is_given in {"--devices": self.devices is not None, "--seeds": self.num_seeds > 1}.items():
-            for other, (is_other, why) in reasons.items():
-                if is_given and is_other and flag != other:
-                    raise UserError(
-                        f"{flag} compiles a whole training, so it cannot be combined with {other}, which {why}: leave "
-                        "out one of them."
-                    )
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a config.json has them."""
@@ -209,6 +166,43 @@ class TrainingConfig:
         """Write the config as JSON, with the versions of the packages."""
         with replacing(path) as unfinished:
             unfinished.write_text(json.dumps({**dataclasses.asdict(self), "versions": versions()}, indent=2) + "\n")
+
+
+def _check_run(config: TrainingConfig) -> None:
+    """Raise unless the fields besides the hyperparameters have values that fit together.
+
+    Raises:
+      UserError: they do not.
+    """
+    if config.engine not in ENGINES:
+        raise UserError(
+            f"--engine must be one of {', '.join(ENGINES)}, got {config.engine}. JAX uses a GPU by itself if there "
+            "is one."
+        )
+    numbers = {"--num-envs": config.num_envs, "--total-timesteps": config.total_timesteps, "--seeds": config.num_seeds}
+    numbers |= {} if config.devices is None else {"--devices": config.devices}
+    for flag, number in numbers.items():
+        if type(number) is not int or number < 1:
+            raise UserError(f"{flag} must be an int of at least 1, got {number!r}.")
+    last = LAST_SEED + 1 - config.num_seeds
+    if type(config.seed) is not int or not 0 <= config.seed <= last:
+        raise UserError(f"--seed must be an int between 0 and {last}, got {config.seed!r}.")
+    if type(config.eval_freq) is not int or config.eval_freq < 0:
+        raise UserError(f"--eval-freq must be an int of at least 0, got {config.eval_freq!r}.")
+    reasons = {
+        "--engine torch": (config.engine == "torch", "compiles nothing"),
+        f"--backend {config.backend}": (config.backend != "jax", "steps environments that cannot be compiled"),
+        "--eval-freq": (config.eval_freq > 0, "evaluates one agent between its rollouts"),
+        "--tensorboard-log": (config.tensorboard_log is not None, "is for one agent that is not divided"),
+        "--seeds": (config.num_seeds > 1 and config.devices is not None, "trains one agent for each seed"),
+    }
+    for flag, is_given in {"--devices": config.devices is not None, "--seeds": config.num_seeds > 1}.items():
+        for other, (is_other, why) in reasons.items():
+            if is_given and is_other and flag != other:
+                raise UserError(
+                    f"{flag} compiles a whole training, so it cannot be combined with {other}, which {why}: leave "
+                    "out one of them."
+                )
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
@@ -314,7 +308,7 @@ def _default_arguments(algorithm: str) -> dict[str, Any]:
     defaults = {
         name: each.default for name, each in parameters.items() if name not in (*NOT_HYPERPARAMETERS, *NOT_JSON)
     }
-    return defaults | (NOISE if "action_noise" in parameters else {})
+    return {"normalize": False, "frame_stack": 1} | defaults | (NOISE if "action_noise" in parameters else {})
 
 
 def _check_actions(algorithm: str, env_id: str, space: gymnasium.Space[Any]) -> None:

@@ -37,7 +37,6 @@ class World:
       is_game: True for Atari games, which share settings in RL Baselines3 Zoo.
       make: a function from the number of environments and a seed to a VecEnv; further keyword arguments are parameters
         of Gymnasium's and EnvPool's environments, except for `wrapper`, a function that wraps each environment.
-      env: the JAX environment, or None.
     """
 
     backend: str
@@ -47,7 +46,6 @@ class World:
     reward_threshold: float | None
     is_game: bool
     make: Callable[..., VecEnv]
-    env: Environment[Any] | None = None
 
 
 def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
@@ -69,7 +67,9 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
         raise _unknown(env_id, error) from error
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
-        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}") from error
+        is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        hint = " Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
+        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}.{hint}") from error
     if isinstance(made, Environment):
         if backend not in ("auto", "jax"):
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")
@@ -80,7 +80,6 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
             lambda num_envs, seed, wrapper=None: make_vec_env(
                 in_jax if wrapper is None else wrapper(in_jax), num_envs, seed=seed, backend="jax"
             ),
-            made,
         )
     if backend == "jax":
         raise UserError(f"--backend jax needs an environment of jaxenvs, but {env_id} is one of Gymnasium.")

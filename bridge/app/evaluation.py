@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from bridge import Evaluation, NotCompilable, evaluate
@@ -53,7 +54,8 @@ def evaluate_model(
             return evaluate(model, env, n_episodes, seed=seed, max_steps=limit)
         except NotCompilable as reason:
             raise UserError(f"The run cannot be evaluated: {reason}") from reason
-    fresh = ending_env(config, min(n_episodes, ON_HOST), like=env)
+    at_once = config.num_envs if config.backend == "process" else ON_HOST
+    fresh = ending_env(config, min(n_episodes, at_once), like=env)
     try:
         return evaluate(model, fresh, n_episodes, seed=seed)
     finally:
@@ -62,8 +64,11 @@ def evaluate_model(
 
 def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv) -> VecEnv:
     """Make environments whose episodes end, if need be after MOST_STEPS, with the statistics of other environments."""
-    limit: Any = TimeLimit if config.backend == "jax" else gymnasium.wrappers.TimeLimit
-    wrapper = None if config.world.has_time_limit else lambda env: limit(env, MOST_STEPS)
+    wrapper: Any = None
+    if not config.world.has_time_limit and config.backend == "jax":
+        wrapper = functools.partial(TimeLimit, max_steps=MOST_STEPS)
+    elif not config.world.has_time_limit:  # in a Monitor, which must see where the limit ends episodes
+        wrapper = lambda env: Monitor(gymnasium.wrappers.TimeLimit(env, MOST_STEPS))  # noqa: E731
     return make_env(dataclasses.replace(config, seed=first_seed(config)), num_envs, like=like, wrapper=wrapper)
 
 
@@ -93,7 +98,7 @@ def evaluate_run(folder: Path, n_episodes: int | None, seed: int | None, best: b
 def describe(evaluation: Evaluation) -> str:
     """Return an evaluation as a line of text."""
     returns = f"Return of {len(evaluation.returns)} episodes: {evaluation.mean:.2f} ± {evaluation.std:.2f}"
-    cut = int((evaluation.lengths >= MOST_STEPS).sum())
+    cut = int((evaluation.lengths == MOST_STEPS).sum())
     return f"{returns} ({cut} of them cut after {MOST_STEPS} steps)" if cut else returns
 
 

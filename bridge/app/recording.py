@@ -8,16 +8,16 @@ from pathlib import Path
 
 from bridge import record
 from bridge.app.config import TrainingConfig
-from bridge.app.evaluation import first_seed, fresh_env
+from bridge.app.evaluation import first_seed
 from bridge.app.files import make_folder, writing
-from bridge.app.runs import folders_of_models, load_model, read_run
+from bridge.app.runs import folders_of_models, load_model, make_env, read_run
 from jaxenvs.cli import UserError
 
 MOST_STEPS = 2000  # of all episodes together
 NATIVE_FPS = 50  # of EnvPool, which does not report how long a step is
 
 
-def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> str:
+def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path, best: bool = False) -> str:
     """Film deterministic episodes of a run's agent, the same with which `jaxenvs evaluate` begins.
 
     If the run has several agents, it films the first one.
@@ -26,6 +26,7 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
       n_episodes: the number of episodes.
       seed: of the first episode; None for the first seed of an evaluation.
       out: a file that ends with .gif or .mp4.
+      best: as in `load_model`.
 
     Returns:
       The episodes' returns, as a line of text.
@@ -36,14 +37,14 @@ def record_run(folder: Path, n_episodes: int, seed: int | None, out: Path) -> st
     if out.suffix not in (".gif", ".mp4"):
         raise UserError(f"--out must end with .gif or .mp4, got {out}.")
     folder, config = folders_of_models(folder, read_run(folder))[0]
-    is_native = config.backend == "native"
-    if is_native:
+    is_jax = config.backend == "jax"
+    if not is_jax:
         _require_pictures(config)
-    model, env = load_model(folder, config)
-    if is_native:
-        env = fresh_env(config, env, 1, render_mode="rgb_array")
+    model, env = load_model(folder, config, best)
+    if not is_jax:
+        env = make_env(config, 1, like=env, render_mode="rgb_array")
     make_folder(out.parent)
-    seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if is_native else None
+    seed, fps = first_seed(config) if seed is None else seed, NATIVE_FPS if config.backend == "native" else None
     try:
         with writing(out):
             episodes = record(model, out, env, n_episodes, seed=seed, fps=fps, max_steps=MOST_STEPS)
@@ -58,15 +59,15 @@ def _require_pictures(config: TrainingConfig) -> None:
     """Try to draw in a separate process first, because MuJoCo ends the process if there is no OpenGL.
 
     Raises:
-      UserError: EnvPool cannot draw the environment here.
+      UserError: the environment cannot be drawn here.
     """
     code = f"""
 from bridge.app.environments import find
-env = find("native", {config.env_id!r}, {config.env_kwargs!r}).make(1, 0, render_mode="rgb_array")
+env = find({config.backend!r}, {config.env_id!r}, {config.env_kwargs!r}).make(1, 0, render_mode="rgb_array")
 env.reset()
-assert env.get_images()[0] is not None
+assert env.get_images()[0] is not None, "it has no picture"
 """
     tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if tried.returncode:
         said = (tried.stderr or tried.stdout).strip().rpartition("\n")[2]
-        raise UserError(f"EnvPool cannot draw {config.env_id} here (MuJoCo needs OpenGL, libEGL, to draw): {said}")
+        raise UserError(f"{config.env_id} cannot be drawn here (MuJoCo needs OpenGL, libEGL, to draw): {said}")

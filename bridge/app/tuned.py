@@ -10,8 +10,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxenvs.cli import UserError
 
 # Algorithm -> environment -> settings.
@@ -87,6 +85,10 @@ def read_yaml(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
       UserError: the file cannot be read, or has another format.
     """
+    try:
+        import yaml  # imported here, because only these files need it
+    except ImportError as error:
+        raise UserError(f"{path} needs PyYAML, which is not installed: pip install pyyaml.") from error
     try:
         rows = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:

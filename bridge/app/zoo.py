@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import runpy
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def run(argv: list[str]) -> None:
       argv: the name of a script, and its arguments.
 
     Raises:
-      UserError: RL-Zoo is not installed, or has no such script.
+      UserError: RL-Zoo is not installed, has no such script, or refuses an argument.
     """
     if not argv or argv[0] not in SCRIPTS:
         got = f", got {argv[0]}" if argv else ""
@@ -44,12 +44,16 @@ def run(argv: list[str]) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # a package imports its scripts
             runpy.run_module(f"rl_zoo3.{SCRIPTS[argv[0]]}", run_name="__main__")
+    except (AssertionError, ValueError) as error:
+        if "rl_zoo3" in traceback.extract_tb(error.__traceback__)[-1].filename:  # a mistake that RL-Zoo names
+            raise UserError(f"RL-Zoo says: {error}") from error
+        raise
     finally:
         sys.argv = typed
 
 
 def _use_bridge() -> None:
-    """Put bridge's algorithms and environments in the place of SB3's.
+    """Let RL-Zoo use bridge's algorithms and environments instead of SB3's.
 
     Raises:
       UserError: RL-Zoo is not installed.
@@ -79,7 +83,10 @@ def _make_vec_env(make_env: Callable[..., Any], n_envs: int = 1, **arguments: An
         ours = {name: value for name, value in arguments.items() if name not in ("vec_env_cls", "vec_env_kwargs")}
         # SB3 puts every environment in a Monitor, and warns where those of training and evaluation are not alike.
         ours["monitor_kwargs"] = {"info_keywords": ()} | (ours.get("monitor_kwargs") or {})
-        with contextlib.suppress(TypeError, ValueError):  # a window, or a wrapper of Gymnasium's environments
+        try:
             return make_vec_env(env_id, n_envs, **ours, backend="jax")
+        except (TypeError, ValueError) as error:  # a window, or a wrapper of Gymnasium's environments
+            why = str(error).partition(". ")[0].rstrip(".")
+            print(f"These are Gymnasium's environments, because the JAX ones refuse: {why}.", file=sys.stderr)
     made: VecEnv = env_util.make_vec_env(make_env, n_envs, **arguments)
     return made

@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_closed_streams_are_no_error(monkeypatch):
     cli.main(["--version"])
 
 
-@pytest.mark.parametrize("name", [None, *cli.OF_BRIDGE, *cli.OWN])
+@pytest.mark.parametrize("name", [None, *of_bridge.COMMANDS, *cli.OWN])
 def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, monkeypatch):
     text = cli.DESCRIPTION if name is None else (cli.OWN | of_bridge.COMMANDS)[name].__doc__
     (example,) = re.findall(r"^ *(For example: jaxenvs .*)$", text, re.MULTILINE)
@@ -71,6 +72,21 @@ def test_the_help_of_a_command_has_an_example_that_can_be_typed(name, capsys, mo
             monkeypatch.setitem(commands, each, stand_in)
     cli.main(example.split()[3:])
     assert typed == [name or "train"]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
+)
+def test_the_commands_of_a_page_can_be_typed(page, monkeypatch):
+    lines = re.findall(r"^(?:srun )?jaxenvs ((?:train|tune|evaluate|record) .*)$", page.read_text(), re.MULTILINE)
+    typed = [line.partition("#")[0] for line in lines if not line.endswith("\\")]
+    started = []
+    for name, function in of_bridge.COMMANDS.items():
+        stand_in = functools.wraps(function)(lambda *_, _name=name, **__: started.append(_name))
+        monkeypatch.setitem(of_bridge.COMMANDS, name, stand_in)
+    for line in typed:
+        cli.main(shlex.split(line))
+    assert started == [line.split()[0] for line in typed]
 
 
 def test_list_shows_the_ids_of_another_library(capsys, monkeypatch):
@@ -167,7 +183,7 @@ main(["--help"])
 
 def test_what_the_commands_of_bridge_do_is_said_in_the_same_words():
     firsts = {name: command.__doc__.partition("\n")[0] for name, command in of_bridge.COMMANDS.items()}
-    assert firsts == cli.OF_BRIDGE
+    assert firsts == {name: said for name, said in cli.OF_BRIDGE.items() if name != "zoo"}
 
 
 def test_doctor_lists_the_extras_that_are_there_alone(monkeypatch):

@@ -33,7 +33,7 @@ from bridge.app.training.callbacks import (
 from bridge.app.training.learning_curve import draw_learning_curve
 from jaxenvs.cli import UserError
 
-NOT_JAX = ("Gymnasium's environments", "EnvPool's environments")
+NO_STATE = "the state of environments that are not JAX environments cannot be saved"
 EVALUATED_AT_ONCE = 5  # episodes of an evaluation with --eval-freq, each in its own environment
 
 
@@ -67,9 +67,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
     """
     can_resume = config.backend == "jax"
     if resume and not can_resume:
-        raise UserError(
-            f"{out} cannot be resumed, because the state of {NOT_JAX[config.backend == 'native']} cannot be saved."
-        )
+        raise UserError(f"{out} cannot be resumed, because {NO_STATE}.")
     resumes = resume and (out / CHECKPOINT).exists()
     if resumes:
         config.require_begun_as(config_of_checkpoint(out), out / CONFIG)
@@ -85,10 +83,7 @@ def train(config: TrainingConfig, out: Path, resume: bool = False) -> str:
         with Interrupt() as interrupt:
             announce(config, out, model.num_timesteps)
             if not can_resume:
-                print(
-                    "This run writes no checkpoints and cannot be resumed, because the state of "
-                    f"{NOT_JAX[config.backend == 'native']} cannot be saved."
-                )
+                print(f"This run writes no checkpoints and cannot be resumed, because {NO_STATE}.")
             checkpoints = Checkpoints(config, out, episodes, interrupt)
             _learn(model, config, out, episodes, checkpoints)
             save_model(model, out)

@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 
-from bridge.app.files import make_folder, replacing
-from bridge.app.tuning.study import join, work
-from bridge.app.tuning.trials import Objective
+from bridge.app.files import make_folder
+from bridge.app.tuning.study import tune
 from jaxenvs.cli import UserError
 
-OPTIONS = "tuning.json"
 # Seconds between two heartbeats of a worker, and after which a worker without one counts as dead: longer than tracing
 # a function takes, which holds Python's lock.
 HEARTBEAT_INTERVAL, GRACE_PERIOD = 10, 60
@@ -31,64 +27,52 @@ MAX_RETRY = 3
 ATTEMPTS = 6
 
 
-def run(options: dict[str, Any], out: Path) -> str:
+def run(
+    out: Path,
+    storage: str,
+    study_name: str,
+    n_trials: int,
+    space: Path | None,
+    algorithm: str,
+    env_id: str,
+    settings: dict[str, Any],
+) -> str:
     """Work on a study until it has enough trials.
 
     Args:
-      options: `storage`, `study_name`, `n_trials`, `sampler`, `pruner`, `startup_trials`; the rest are arguments of
-        `Objective`.
-      out: the folder for tuning.json, which `--resume` reads, and for the files of `tune`.
+      out: the folder for best.json and trials.csv.
+      storage, study_name, n_trials: of the study.
+      space: a JSON file of where to search.
+      algorithm, env_id, settings: further arguments of `tune`.
 
     Returns:
       The command that trains the best.
 
     Raises:
-      UserError: an option is unknown or does not fit the others, or something cannot be opened or written.
+      UserError: an option does not fit the others or the study, or something cannot be opened or written.
       KeyboardInterrupt: Ctrl-C, after the files were written.
     """
-    of_study = ("storage", "study_name", "n_trials", "sampler", "pruner", "startup_trials")
-    storage, name, n_trials, sampler, pruner, startup_trials = (options[each] for each in of_study)
-    before = read_object(out / OPTIONS) if (out / OPTIONS).exists() else options
-    if (before["storage"], before["study_name"]) != (storage, name):
-        raise UserError(
-            f"{out} belongs to the study {before['study_name']} in {before['storage']}: give another --out."
-        )
     make_folder(out)
     logging.getLogger("optuna.study._optimize").addFilter(lambda record: not record.exc_info)  # Ctrl-C, reported below
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # heartbeats
-    samplers = {
-        "random": RandomSampler(),
-        # With constant_liar, workers do not try what another worker is trying.
-        "tpe": TPESampler(n_startup_trials=startup_trials, constant_liar=True),
-    }
-    pruners = {
-        # RL Baselines3 Zoo's settings: the median prunes nothing in the first third of a trial.
-        "median": MedianPruner(startup_trials, options["n_evaluations"] // 3),
-        "halving": SuccessiveHalvingPruner(min_resource=1, reduction_factor=4),
-        "none": NopPruner(),
-    }
+    searched = None if space is None else _read_object(space)
     try:
         study = optuna.create_study(
             storage=open_storage(storage),
-            sampler=samplers[sampler],
-            pruner=pruners[pruner],
-            study_name=name,
+            # With constant_liar, workers do not try what another worker is trying.
+            sampler=optuna.samplers.TPESampler(constant_liar=True),
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=10, n_warmup_steps=1),  # as in RL Baselines3 Zoo
+            study_name=study_name,
             direction="maximize",
             load_if_exists=True,
         )
-        objective = Objective(**{each: value for each, value in options.items() if each not in of_study})
-        join(study, objective)
-        with replacing(out / OPTIONS) as unfinished:
-            unfinished.write_text(json.dumps(options, indent=2) + "\n")
-        print(
-            f"Tuning {options['algorithm']} on {options['env_id']}: study {name} of {storage}, into {out}", flush=True
-        )
-        work(study, objective, n_trials, out)
+        print(f"Tuning {algorithm} on {env_id}: study {study_name} of {storage}, into {out}", flush=True)
+        tune(algorithm, env_id, study, n_trials=n_trials, space=searched, out=out, **settings)
     except KeyboardInterrupt:
-        print(f"\nInterrupted. To resume: jaxenvs tune --resume {out}", file=sys.stderr)
+        print("\nInterrupted. To resume, run the same command again.", file=sys.stderr)
         raise
     except optuna.exceptions.OptunaError as error:
-        raise UserError(f"{storage}: {error} To resume: jaxenvs tune --resume {out}") from error
+        raise UserError(f"{storage}: {error} To resume, run the same command again.") from error
     best = out / "best.json"
     return (
         f"To train with the best hyper-parameters: jaxenvs train --config {best}"
@@ -124,7 +108,7 @@ def open_storage(storage: str) -> BaseStorage:
     raise AssertionError("unreachable")
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:

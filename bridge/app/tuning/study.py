@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
@@ -52,7 +49,7 @@ def tune(
     Args:
       algorithm, env_id: as for `jaxenvs train`: "ppo", "CartPole-v1".
       study: a study that maximizes, with the sampler, pruner and storage to use. If not given, a study in memory with
-        Optuna's TPE sampler and median pruner.
+        Optuna's default sampler (TPE) and pruner (the median).
       n_trials: stop when this many trials have ended or were pruned, including those of other processes.
       num_seeds: the number of agents in a trial.
       seed: the seed of the first agent; the others have seed + 1, ...
@@ -63,7 +60,7 @@ def tune(
       n_evaluations: the number of evaluations of a trial, at equal intervals; after each but the last, it may be
         pruned.
       n_eval_episodes: the number of episodes of each agent in each evaluation.
-      out: a folder for trials.csv, best.json, which `jaxenvs train --config` takes, and plots; or None.
+      out: a folder for trials.csv and best.json, which `jaxenvs train --config` takes; or None.
 
     Returns:
       The study. `user_attrs["returns"]` of a trial that was not pruned holds the mean return of each seed.
@@ -75,17 +72,22 @@ def tune(
     """
     arguments.positive_int("n_trials", n_trials)
     if study is None:
-        study = optuna.create_study(direction="maximize", pruner=optuna.pruners.MedianPruner())
+        study = optuna.create_study(direction="maximize")
     arguments.instance("study", study, optuna.Study, "an optuna.Study")
     run: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed}
     run |= {"num_seeds": num_seeds, "env_kwargs": dict(env_kwargs or {})}
     objective = Objective(algorithm, env_id, hyperparameters, space, n_evaluations, n_eval_episodes, **run)
-    join(study, objective)
-    work(study, objective, n_trials, None if out is None else Path(out))
+    _join(study, objective)
+    try:
+        while len(study.get_trials(deepcopy=False, states=ENDED)) < n_trials:
+            study.optimize(objective, n_trials=1)
+    finally:
+        if out is not None:
+            write(study, objective, Path(out))
     return study
 
 
-def join(study: optuna.Study, objective: Objective) -> None:
+def _join(study: optuna.Study, objective: Objective) -> None:
     """Keep the settings of the objective with a new study.
 
     Raises:
@@ -105,18 +107,8 @@ def join(study: optuna.Study, objective: Objective) -> None:
         raise UserError(f"{study.study_name} has trials with other settings: {'; '.join(changes)}. Use another study.")
 
 
-def work(study: optuna.Study, objective: Objective, n_trials: int, out: Path | None) -> None:
-    """Run trials until the study has enough, and write what it found."""
-    try:
-        while len(study.get_trials(deepcopy=False, states=ENDED)) < n_trials:
-            study.optimize(objective, n_trials=1)
-    finally:
-        if out is not None:
-            write(study, objective, out)
-
-
 def write(study: optuna.Study, objective: Objective, folder: Path) -> None:
-    """Write trials.csv; if a trial has a value, best.json and history.png; if two have one, importance.png.
+    """Write trials.csv and, if a trial has a value, best.json.
 
     Raises:
       UserError: the folder or a file cannot be written.
@@ -124,20 +116,5 @@ def write(study: optuna.Study, objective: Objective, folder: Path) -> None:
     make_folder(folder)
     with replacing(folder / "trials.csv") as unfinished:
         study.trials_dataframe(("number", "state", "value", "duration", "params")).to_csv(unfinished, index=False)
-    num_values = len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
-    if not num_values:
-        return
-    dataclasses.replace(objective.config_of(study.best_params), num_seeds=1).save(folder / "best.json")
-    from matplotlib import pyplot  # imported here, because it takes long
-    from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
-
-    plots: dict[str, Callable[[optuna.Study], Any]] = {"history.png": plot_optimization_history}
-    if num_values > 1:  # Optuna 4 refuses importances of one trial, and its default evaluator needs scikit-learn
-        evaluator = PedAnovaImportanceEvaluator()
-        plots["importance.png"] = functools.partial(plot_param_importances, evaluator=evaluator)
-    for name, plot in plots.items():
-        with warnings.catch_warnings(), pyplot.rc_context(), replacing(folder / name) as unfinished:
-            warnings.simplefilter("ignore")  # plots are experimental, importances of few trials uncertain
-            figure = plot(study).figure
-            figure.savefig(unfinished, format="png", bbox_inches="tight")
-            pyplot.close(figure)
+    if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        dataclasses.replace(objective.config_of(study.best_params), num_seeds=1).save(folder / "best.json")

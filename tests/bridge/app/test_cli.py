@@ -15,6 +15,7 @@ from bridge.app.tuned import TUNED
 from jaxenvs import cli, registered
 from jaxenvs.cli import UserError
 from tests.bridge.app.short_runs import TINY, error_of, same, weights
+from tests.tiers import tiered
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -64,7 +65,7 @@ def test_a2c_trains(tmp_path):
     assert (tmp_path / "a2c" / "model.zip").exists()
 
 
-@pytest.mark.parametrize("engine", ["auto", "xla", "torch"])
+@pytest.mark.parametrize("engine", tiered(["auto", "xla", "torch"], "torch"))
 def test_the_engine_is_chosen_and_kept(engine, tmp_path):
     cli.main(
         [

@@ -86,11 +86,6 @@ def test_without_sb3_contrib_the_command_says_what_to_install(monkeypatch, capsy
     assert 'pip install "jaxenvs[contrib]"' in message
 
 
-def test_config_repeats_the_run_to_the_same_weights(run, tmp_path):
-    cli.main(["train", "--config", str(run / "config.json"), "--out", str(tmp_path / "again")])
-    assert same(weights(run), weights(tmp_path / "again"))
-
-
 def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, capsys):
     step, out = callbacks.Episodes._on_step, tmp_path / "killed"
 
@@ -110,11 +105,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch, 
     assert re.search("from 8[3-9] on", capsys.readouterr().out)
     assert same(weights(run), weights(out))
     assert (run / "episodes.csv").read_text() == (out / "episodes.csv").read_text()
-
-
-def test_a_film_is_made(run, tmp_path, capsys):
-    cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])
-    assert "return" in capsys.readouterr().out
 
 
 @pytest.mark.thorough  # of DQN the next test, and of PPO test_seeds.py

@@ -10,6 +10,7 @@ from bridge.app import recording
 from bridge.results import video
 from jaxenvs import cli
 from tests.bridge.app.short_runs import error_of
+from tests.tiers import tiered
 
 
 def test_a_film_shows_the_first_episode_of_the_evaluation(run, tmp_path, capsys):
@@ -61,3 +62,22 @@ def test_a_film_has_an_end(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(recording, "MOST_STEPS", 4)
     cli.main(["record", str(run), "--out", str(tmp_path / "film.gif")])
     assert "cut after 4 steps" in capsys.readouterr().out
+
+
+SMALL = ["--num-envs", "2", "--total-timesteps", "64", "--hyperparameters", "n_steps=16", "n_epochs=1"]
+RUNS = {
+    "recurrent_ppo": ("CartPole-v1", "policy_kwargs={'lstm_hidden_size':8}"),
+    "maskable_ppo": ("Taxi-v4", "policy_kwargs={'net_arch':[8]}"),
+}
+
+
+@pytest.mark.parametrize("algorithm", tiered(RUNS, "maskable_ppo"))
+def test_what_is_legal_and_remembered_is_so_in_a_film(algorithm, tmp_path, capsys):
+    env_id, policy_kwargs = RUNS[algorithm]
+    run, film = tmp_path / "run", tmp_path / "film.gif"
+    cli.main(["train", algorithm, env_id, *SMALL, policy_kwargs, "--out", str(run)])
+    capsys.readouterr()
+    cli.main(["evaluate", str(run), "--episodes", "1"])
+    gained = capsys.readouterr().out.split(": ")[1].split(" ")[0]
+    cli.main(["record", str(run), "--out", str(film)])
+    assert capsys.readouterr().out == f"Wrote {film}: return {gained}\n"

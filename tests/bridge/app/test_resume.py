@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 def train(out, *arguments, engine="auto", steps=STEPS):
-    budget = ["--total-timesteps", str(steps), "--engine", engine]
+    budget = ["--total-timesteps", str(steps), "--engine", engine, "--eval-freq", "64"]
     cli.main(["train", "ppo", "CartPole-v1", *SETTINGS, *budget, *arguments, "--out", str(out)])
 
 
@@ -73,6 +73,9 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(engine, killed, tmp_path, ca
     np.testing.assert_array_equal(statistics(out).mean, statistics(tmp_path / "whole").mean)
     for file in ("episodes.csv", "config.json"):
         assert (out / file).read_text() == (tmp_path / "whole" / file).read_text()
+    with np.load(out / "evaluations.npz") as went_on, np.load(tmp_path / "whole/evaluations.npz") as expected:
+        assert went_on["timesteps"].tolist() == expected["timesteps"].tolist() == [64, 128, 192, 256]
+        assert (went_on["results"][:2] == expected["results"][:2]).all()
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +125,9 @@ def test_a_damaged_checkpoint_is_one_line(killed, capsys):
 def test_after_kill_9_and_after_ctrl_c_the_run_ends_with_the_same_weights(tmp_path):
     long = ["ppo", "CartPole-v1", *SETTINGS, "--total-timesteps", "20000", "--out"]
     # A checkpoint before every rollout, so that there is one to kill after.
-    always = "from bridge.app import callbacks; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
+    always = (
+        "from bridge.app.training import callbacks; callbacks.CHECKPOINT_SECONDS = 0; callbacks.CHECKPOINT_SHARE = 1e9"
+    )
     begin = [sys.executable, "-c", f"{always}; from jaxenvs import cli; cli.main()", "train", *long]
     run = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stderr": subprocess.DEVNULL}
     for name, number, code in (("killed", signal.SIGKILL, -9), ("interrupted", signal.SIGINT, 130)):

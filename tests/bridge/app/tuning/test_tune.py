@@ -149,16 +149,17 @@ def test_a_trial_of_a_dead_worker_is_run_again(tmp_path):
     assert study.trials[0].params == study.trials[1].params
 
 
-def test_plots_are_drawn_whatever_the_values(tmp_path):
+def test_there_is_no_best_before_a_trial_has_a_value(tmp_path):
     objective = Objective("ppo", "CartPole-v1", FIXED, SPACE, 1, 1)
-    study, among = create(), distributions(SPACE)
-    written = [{"trials.csv"}, {"best.json", "history.png"}, {"importance.png"}]
-    for number, value in enumerate([None, 9.0, 9.0]):
-        state = TrialState.COMPLETE if value else TrialState.PRUNED
+    study = create()
+    for value, written in ((None, {"trials.csv"}), (9.0, {"trials.csv", "best.json"})):
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
         params = {"learning_rate": 1e-3, "gamma": 0.9}
-        study.add_trial(optuna.create_trial(state=state, value=value, params=params, distributions=among))
+        study.add_trial(
+            optuna.create_trial(state=state, value=value, params=params, distributions=distributions(SPACE))
+        )
         write(study, objective, tmp_path)
-        assert {path.name for path in tmp_path.iterdir()} == set().union(*written[: number + 1])
+        assert {path.name for path in tmp_path.iterdir()} == written
 
 
 @pytest.mark.parametrize(
