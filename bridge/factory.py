@@ -27,7 +27,9 @@ from bridge.environment_ids import (
     spec_of_jax_id,
 )
 from bridge.host_env import envpool
+from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
+from bridge.host_env.gym_vec_env import GymVecEnv
 from bridge.host_env.makers import env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
@@ -35,12 +37,15 @@ from bridge.host_env.vectorized import make_vectorized
 from bridge.self_play.games import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.jax_vec_env import JaxVecEnv
-from jaxenvs import Environment
+from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
 from jaxenvs.parameters import numeric_parameter
+from jaxenvs.wrappers import Agents
+from jaxenvs.wrappers.multi_agent.agents import num_agents_of
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
+PARALLEL = "parallel"  # PettingZoo's environments, for which "auto" is the only name
 
 # The number of Box2D environments from which on ours take less time for a step on a CPU than Gymnasium's: "What was
 # measured once" in docs/decisions.md.
@@ -76,9 +81,10 @@ def make_vec_env(
     """Make a monitored VecEnv of JAX or Gymnasium environments, with the arguments of SB3's `make_vec_env`.
 
     Args:
-      env_id: an id of `jaxenvs.registered()` or of Gymnasium; a jaxenvs Environment; or a class or function that makes
-        a jaxenvs or Gymnasium environment.
-      n_envs: the number of environments.
+      env_id: an id of `jaxenvs.registered()` or of Gymnasium; a jaxenvs Environment; a class or function that makes a
+        jaxenvs or Gymnasium environment; or a parallel environment of PettingZoo, or a function that makes one.
+      n_envs: the number of environments. If several agents act at once in each of them, the VecEnv has as many
+        sub-environments as there are agents in all of them together: see `jaxenvs.wrappers.Agents`.
       seed: environment i starts from `seed + start_index + i`.
       start_index: added to the seed, so that several VecEnvs can share one.
       monitor_dir: a folder for logs of episodes: one log of SB3's Monitor for each Gymnasium environment, which "ray"
@@ -131,6 +137,8 @@ def make_vec_env(
         asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
         _hint(env_id, n_envs)
+    if backend == PARALLEL:
+        return _parallel(asked, monitor_dir, monitor_kwargs)
     if backend in ("jax", "native"):
         return _batched(asked, backend, monitor_dir, monitor_kwargs)
     return _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
@@ -187,7 +195,9 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
     monitor_kwargs = _of_vec_monitor(monitor_kwargs)
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
-        jax_vec_env = JaxVecEnv(env, asked.n_envs, asked.seed, **vec_env_kwargs)
+        num_agents = num_agents_of(env)
+        lanes = VectorEnv(env, asked.n_envs) if num_agents is None else Agents(env, asked.n_envs * num_agents)
+        jax_vec_env = JaxVecEnv(lanes, seed=asked.seed, **vec_env_kwargs)
         if isinstance(asked.opponent, str) and asked.opponent == SELF:
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
@@ -199,6 +209,18 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
         )
     vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
     return _monitored(vec_env, monitor_dir, monitor_kwargs)
+
+
+def _parallel(asked: _Asked, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
+    """Make PettingZoo's parallel environments, with every agent as a sub-environment."""
+    if asked.wrapper_class is not None or asked.vec_env_kwargs:
+        raise TypeError(
+            "PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: return the wrapped environment "
+            "from the function that makes it."
+        )
+    vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
+    vec_env.seed(asked.seed)
+    return _monitored(vec_env, monitor_dir, _of_vec_monitor(monitor_kwargs))
 
 
 def _one_by_one(
@@ -238,7 +260,11 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any]:
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
         backend = "serial"
     elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
-        env = env_id(**asked.env_kwargs) if callable(env_id) else None
+        env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
+        if is_parallel(env):
+            backend, source = PARALLEL, _parallel_maker(asked, env)
+            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
+            return backend, source
         if not isinstance(env, Environment | gymnasium.Env):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
@@ -299,6 +325,17 @@ def _refusal_of_gymnasium(asked: _Asked, monitor_kwargs: dict[str, Any]) -> Exce
     except Exception as error:  # of any kind, as above
         return error
     return None
+
+
+def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
+    """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
+    if callable(asked.env_id):
+        return functools.partial(_Made(asked.env_id, env), **asked.env_kwargs)
+    if asked.n_envs > 1:
+        raise ValueError(
+            f"env_id must be a function that makes the environment, for n_envs = {asked.n_envs}, got {shown(env)}."
+        )
+    return lambda: env
 
 
 class _Made:

@@ -77,6 +77,7 @@ LIBRARIES: dict[str, int | None] = {
     "brax": 1000,
     "craftax": None,
     "gymnax": None,
+    "jaxmarl": None,
     "jumanji": None,
     "navix": None,
     "pgx": None,

@@ -33,4 +33,4 @@ def with_opponent(env: Environment[Any], opponent: Any) -> Environment[Any]:
         raise ValueError(f"opponent must be None for an environment of one player, got {opponent!r}.")
     if isinstance(opponent, str) and opponent in (SELF, RANDOM):
         return SelfPlay(env, Opponents.random())
-    return SelfPlay(env, opponents_of(opponent, env))
+    return SelfPlay(env, opponents_of(opponent))

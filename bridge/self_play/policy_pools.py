@@ -126,15 +126,14 @@ def pool_of(policy: PolicyLogits, members: Sequence[dict[str, np.ndarray] | None
     return Opponents.of(policy, given, weights, [each is None for each in members])
 
 
-def opponents_of(opponent: Any, game: Environment[Any]) -> Opponents:
+def opponents_of(opponent: Any) -> Opponents:
     """Return the pool that the argument `opponent` of `make_vec_env` means.
 
     Args:
       opponent: "random"; an Opponents; the path of a zip, a model or a policy; or a list of these, with "random".
-      game: which they play.
 
     Raises:
-      ValueError: policies have different architectures, or do not fit the game.
+      ValueError: policies have different architectures.
     """
     if isinstance(opponent, Opponents):
         return opponent
@@ -147,25 +146,7 @@ def opponents_of(opponent: Any, game: Environment[Any]) -> Opponents:
             f"opponent must be policies of one architecture, because all are one stacked network, got {len(pools)} "
             "architectures."
         )
-    require_fit("opponent", pools[0], game)
     return pools[0]
-
-
-def require_fit(name: str, pool: Opponents, game: Environment[Any]) -> None:
-    """Raise unless the policies of a pool take the observations of a game and choose among its actions.
-
-    Raises:
-      ValueError: they do not.
-    """
-    _, timestep = jax.eval_shape(game.reset, jax.eval_shape(lambda: jax.random.key(0)))
-    expected = timestep.info["action_mask"].shape
-    one = jax.eval_shape(lambda parameters: jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], parameters), pool.parameters)
-    try:
-        shape = jax.eval_shape(pool.policy, one, timestep.observation).shape
-    except Exception as error:  # of any kind, as JAX raises it
-        raise ValueError(f"{name} does not take observations of {game.observation_space}: {error}") from error
-    if shape not in (expected, ()):
-        raise ValueError(f"{name} must have {expected[0]} actions, as the game has, got logits of shape {shape}.")
 
 
 @functools.cache
@@ -224,4 +205,3 @@ def _alone(pool: Opponents, member: jax.Array) -> Opponents:
     parameters = jax.tree.map(lambda leaf: jnp.asarray(leaf)[member][None], pool.parameters)
     at_random = jnp.asarray(pool.at_random)[member][None]
     return Opponents(parameters, jnp.ones(1), at_random, pool.policy)
-

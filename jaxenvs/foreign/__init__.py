@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxenvs.foreign.brax import from_brax
     from jaxenvs.foreign.craftax import from_craftax
     from jaxenvs.foreign.gymnax import from_gymnax
+    from jaxenvs.foreign.jaxmarl import from_jaxmarl
     from jaxenvs.foreign.jumanji import from_jumanji
     from jaxenvs.foreign.navix import from_navix
     from jaxenvs.foreign.pgx import from_pgx
@@ -27,6 +28,7 @@ __all__ = [
     "from_brax",
     "from_craftax",
     "from_gymnax",
+    "from_jaxmarl",
     "from_jumanji",
     "from_navix",
     "from_pgx",

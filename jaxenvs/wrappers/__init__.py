@@ -5,6 +5,7 @@ from jaxenvs.wrappers.action_repeat import ActionRepeat
 from jaxenvs.wrappers.clip_action import ClipAction
 from jaxenvs.wrappers.flatten_observation import FlattenObservation
 from jaxenvs.wrappers.frame_stack import FrameStack, FrameStackState
+from jaxenvs.wrappers.multi_agent.agents import Agents, AgentState
 from jaxenvs.wrappers.multi_agent.self_play import Opponents, SelfPlay, SelfPlayState
 from jaxenvs.wrappers.pixels import Pixels
 from jaxenvs.wrappers.randomized_parameters import RandomizedParameters, RandomizedParametersState
@@ -18,6 +19,8 @@ __all__ = [
     "ActionMasker",
     "ActionMaskerState",
     "ActionRepeat",
+    "AgentState",
+    "Agents",
     "ClipAction",
     "FlattenObservation",
     "FrameStack",

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_pgx
 from tests.foreign.episodes import Shown, all_ids, assert_same_episodes, keys_of
 
 pgx = pytest.importorskip("pgx")
@@ -64,11 +63,6 @@ def test_a_game_that_ended_gives_nothing_more(game) -> None:
     end = int(timesteps.terminated.argmax())
     assert timesteps.terminated[end:].all()
     assert not timesteps.reward[end + 1 :].any()
-
-
-def test_games_of_several_players_are_refused() -> None:
-    with pytest.raises(ValueError, match="one player, got chess, which has 2"):
-        from_pgx(pgx.make("chess"))
 
 
 def test_the_probability_of_sticky_actions_is_a_parameter() -> None:

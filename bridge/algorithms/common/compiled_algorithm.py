@@ -136,7 +136,10 @@ class CompiledAlgorithm(BaseAlgorithm):
         default = getattr(getattr(self.env, "unwrapped", None), "default_callback", None)
         if default is not None and not _has_callback(callback, default):
             others = callback if isinstance(callback, list) else [] if callback is None else [callback]
-            callback = [default(), *(each if isinstance(each, BaseCallback) else ConvertCallback(each) for each in others)]
+            callback = [
+                default(),
+                *(each if isinstance(each, BaseCallback) else ConvertCallback(each) for each in others),
+            ]
         return super()._init_callback(callback, progress_bar)
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:

@@ -11,9 +11,12 @@ import numpy as np
 
 from jaxenvs.arguments import function, shown
 from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, static, struct
+from jaxenvs.jax_names import is_traced
 
 # Entries of the info of a game, besides `action_mask`.
 PLAYER, REWARDS = "current_player", "rewards"
+# Structures and shapes of SelfPlay environments that were checked.
+_CHECKED: set[Any] = set()
 
 
 def _no_policy(parameters: Any, observation: Any) -> jax.Array:
@@ -89,6 +92,28 @@ class Opponents:
         stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *parameters)
         return cls(stacked, weights, at_random, policy)
 
+    def require_fit(self, name: str, timestep: TimeStep) -> None:
+        """Raise unless the policy takes the observations of a game and has a logit for each of its actions.
+
+        Args:
+          name: of the argument that holds the pool.
+          timestep: `jax.ShapeDtypeStruct`s of the game's.
+
+        Raises:
+          ValueError: it does not.
+        """
+        expected = timestep.info["action_mask"].shape
+
+        def logits_of_first(parameters: Any, observation: Any) -> jax.Array:
+            return self.policy(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], parameters), observation)
+
+        try:
+            shape = jax.eval_shape(logits_of_first, self.parameters, timestep.observation).shape
+        except Exception as error:  # of any kind, as user code raises it
+            raise ValueError(f"{name} does not take the observations of the game: {error}") from error
+        if shape not in (expected, ()):
+            raise ValueError(f"{name} must return logits of shape {expected}, one for each action, got {shape}.")
+
     def draw(self, key: jax.Array, count: int) -> jax.Array:
         """Draw members by their weights: int32 (count,)."""
         sums = jnp.cumsum(jnp.asarray(self.weights))
@@ -150,13 +175,19 @@ class SelfPlay(Wrapper[SelfPlayState]):
     """
 
     env: Environment[Any]
-    opponent: Opponents = Opponents.random()  # noqa: RUF009
+    opponent: Opponents = Opponents.random()
 
     def __check_init__(self) -> None:
-        super().__check_init__()
-        require_game("env", self.env)
         if not isinstance(self.opponent, Opponents):
             raise TypeError(f"opponent must be an Opponents, got {shown(self.opponent)}.")
+        super().__check_init__()
+        leaves, structure = jax.tree.flatten(self)
+        kind = structure, tuple(map(np.shape, leaves))
+        if kind in _CHECKED or any(map(is_traced, leaves)):
+            return  # a new pool of the same shapes, which should take no time
+        timestep = require_game("env", self.env)
+        self.opponent.require_fit("opponent", timestep)
+        _CHECKED.add(kind)
 
     @property
     def num_players(self) -> int:
@@ -211,8 +242,8 @@ def num_players_of(env: Environment[Any]) -> int:
         return 1
 
 
-def require_game(name: str, game: Environment[Any]) -> int:
-    """Return the number of players of a game of two or more, or raise.
+def require_game(name: str, game: Environment[Any]) -> TimeStep:
+    """Raise unless an environment is a game of two or more players. Return `jax.ShapeDtypeStruct`s of its TimeStep.
 
     Raises:
       TypeError, ValueError: it is not a game as SelfPlay takes it; the message says what is missing.
@@ -220,7 +251,7 @@ def require_game(name: str, game: Environment[Any]) -> int:
     num_players = num_players_of(game)
     if num_players < 2:
         raise ValueError(f"{name} must be a game with num_players of at least 2, got {type(game).__name__}.")
-    _, timestep = jax.eval_shape(game.reset, jax.eval_shape(lambda: jax.random.key(0)))
+    timestep: TimeStep = jax.eval_shape(game.reset, jax.eval_shape(lambda: jax.random.key(0)))[1]
     expected = {"action_mask": 1, PLAYER: 0, REWARDS: 1}
     found = {key: getattr(leaf, "ndim", None) for key, leaf in timestep.info.items() if key in expected}
     if found != expected or timestep.info[REWARDS].shape != (num_players,):
@@ -228,4 +259,4 @@ def require_game(name: str, game: Environment[Any]) -> int:
             f"{name} must report action_mask (num_actions,), {PLAYER} () and {REWARDS} ({num_players},) in its info, "
             f"got {shown(dict(timestep.info))}."
         )
-    return num_players
+    return timestep

@@ -1,0 +1,122 @@
+"""ParallelVectorEnv: PettingZoo's parallel environments as a gymnasium.vector.VectorEnv of all their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from jaxenvs.arguments import shown
+
+
+def is_parallel(env: Any) -> bool:
+    """Return whether an object is a parallel environment of PettingZoo, which need not be installed."""
+    names = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    return all(hasattr(env, name) for name in names) and not hasattr(env, "agent_iter")
+
+
+class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Vector environment whose sub-environments are the agents of PettingZoo's parallel environments.
+
+    One policy controls all agents. Sub-environment `n * i + j` is agent j of environment i, where n is the number of
+    agents. An agent whose episode ends before the others' waits: it observes zeros, and its rewards are 0. When the
+    episodes of all agents have ended, the environment is reset in the same step.
+
+    Args:
+      make_envs: functions that make one environment each.
+
+    Raises:
+      TypeError: one of them makes something else.
+      ValueError: agents have different spaces, so that they cannot share one policy.
+    """
+
+    def __init__(self, make_envs: list[Callable[[], Any]]) -> None:
+        self.envs = [make() for make in make_envs]
+        for env in self.envs:
+            if not is_parallel(env):
+                raise TypeError(f"env_id must make a parallel environment of PettingZoo, got {shown(env)}.")
+        first = self.envs[0]
+        self.agents = list(first.possible_agents)
+        self.single_observation_space, self.single_action_space = _shared_spaces(first, self.agents)
+        self.num_envs = len(self.envs) * len(self.agents)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.render_mode = getattr(first, "render_mode", None)
+        self.metadata = {**getattr(first, "metadata", {}), "autoreset_mode": AutoresetMode.SAME_STEP}
+        self._nothing = create_empty_array(self.single_observation_space, n=None, fn=np.zeros)
+        self._is_out = np.zeros((len(self.envs), len(self.agents)), bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all environments: environment i, with the first of its agents' seeds."""
+        self._is_out[:] = False
+        rows: list[Any] = []
+        for number, env in enumerate(self.envs):
+            own_seed = None if seed is None else seed + number * len(self.agents)
+            rows.extend(self._first(env, seed=own_seed, options=options))
+        return self._batch(rows), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Take one step in every environment, with the actions of all agents."""
+        each_action = list(iterate(self.action_space, actions))
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        rows: list[Any] = []
+        finals: list[Any] = [None] * self.num_envs
+        for number, env in enumerate(self.envs):
+            first, is_out = number * len(self.agents), self._is_out[number]
+            acting = [at for at, agent in enumerate(self.agents) if agent in env.agents and not is_out[at]]
+            given = env.step({self.agents[at]: each_action[first + at] for at in acting})
+            seen = [self._nothing] * len(self.agents)
+            for at in acting:
+                agent, lane = self.agents[at], first + at
+                observation, rewards[lane], terminated[lane], truncated[lane] = (part[agent] for part in given[:4])
+                is_out[at] = terminated[lane] or truncated[lane]
+                if is_out[at]:
+                    finals[lane] = observation
+                else:
+                    seen[at] = observation
+            if is_out.all() or not env.agents:
+                is_out[:] = False
+                seen = self._first(env)
+            rows.extend(seen)
+        has_ended = np.array([final is not None for final in finals])
+        if not has_ended.any():
+            return self._batch(rows), rewards, terminated, truncated, {}
+        final_rows = np.empty(self.num_envs, object)
+        final_rows[:] = finals
+        info = {"final_obs": final_rows, "_final_obs": has_ended}
+        return self._batch(rows), rewards, terminated, truncated, info
+
+    def render(self) -> tuple[Any, ...]:
+        """Return the picture of each agent's environment."""
+        return tuple(picture for env in self.envs for picture in [env.render()] * len(self.agents))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close all environments."""
+        for env in self.envs:
+            env.close()
+
+    def _first(self, env: Any, **arguments: Any) -> list[Any]:
+        observations, _ = env.reset(**arguments)
+        return [observations.get(agent, self._nothing) for agent in self.agents]
+
+    def _batch(self, rows: list[Any]) -> Any:
+        out = create_empty_array(self.single_observation_space, n=self.num_envs)
+        return concatenate(self.single_observation_space, rows, out)
+
+
+def _shared_spaces(env: Any, agents: list[str]) -> tuple[Any, Any]:
+    found = []
+    for kind in ("observation_space", "action_space"):
+        each = {agent: getattr(env, kind)(agent) for agent in agents}
+        if different := [agent for agent in agents if each[agent] != each[agents[0]]]:
+            raise ValueError(
+                f"All agents must have one {kind} to share a policy, but {agents[0]} has {each[agents[0]]} and "
+                f"{different[0]} has {each[different[0]]}."
+            )
+        found.append(each[agents[0]])
+    return found[0], found[1]

@@ -1,0 +1,201 @@
+"""Agents: environments whose agents act at once, with each agent as one sub-environment of a VectorEnv."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from gymnasium.vector import AutoresetMode
+
+from jaxenvs.arguments import integer, positive_int, shown
+from jaxenvs.checks import action_struct
+from jaxenvs.environment import Environment, TimeStep, Wrapper, environment, require_environment, struct
+from jaxenvs.vector import VectorEnv, VectorState, VectorTimeStep, batch_of_actions, replace_lanes
+
+
+@struct
+class AgentState:
+    """State of one agent.
+
+    Attributes:
+      inner: the state of the environment, the same for all of its agents.
+      is_out: bool (), the agent's episode has ended, and the others' have not.
+      action_mask: bool (n,), the agent's legal actions; None if the environment reports none.
+    """
+
+    inner: Any
+    is_out: jax.Array
+    action_mask: jax.Array | None
+
+
+@environment
+class AgentView(Wrapper[AgentState]):
+    """Environment of several agents as each of them shows it: its spaces and its picture."""
+
+    env: Environment[Any]
+
+    def __check_init__(self) -> None:
+        require_environment("env", self.env)
+
+
+@environment
+class MaskedAgentView(AgentView):
+    """The same for an environment that reports legal actions."""
+
+    def action_masks(self, state: AgentState) -> jax.Array:
+        """Return which actions are legal for one agent: bool (n,)."""
+        assert state.action_mask is not None
+        return state.action_mask
+
+
+@struct
+class Agents(VectorEnv):
+    """VectorEnv whose sub-environments are the agents of environments in which all agents act at once.
+
+    One policy controls all agents: parameter sharing. With `num_envs = 12` and three agents there are four
+    environments; sub-environment 3 * i + j is agent j of environment i. Each agent has its own rewards and ends. An
+    agent whose episode ends before the others' waits for them: it observes zeros, its rewards are 0, and its waiting
+    steps count in no episode. When the episodes of all agents have ended, the environment starts again.
+
+    An environment of several agents has an attribute `num_agents`, and spaces of one agent. Every leaf of its TimeSteps
+    has the leading axis `num_agents`, and so has the action that its `step` takes. If `info` has `action_mask`, it
+    marks the legal actions. `jaxenvs.make("jaxmarl/MPE_simple_spread_v3")` is one.
+
+    Attributes:
+      env: the environment.
+      num_envs: the number of agents of all environments together, a multiple of `num_agents`.
+    """
+
+    def __check_init__(self) -> None:
+        object.__setattr__(self, "num_envs", positive_int("num_envs", self.num_envs))
+        require_environment("env", self.env)
+        num_agents = num_agents_of(self.env)
+        if num_agents is None:
+            raise ValueError(f"env must have several agents, got {type(self.env).__name__}, without num_agents.")
+        if self.num_envs % num_agents:
+            raise ValueError(f"num_envs must be a multiple of num_agents = {num_agents}, got {self.num_envs}.")
+        if self.autoreset is not AutoresetMode.SAME_STEP or self.env_axis is not None:
+            raise ValueError(
+                f"Agents must have auto-reset SAME_STEP and one environment's parameters, got {self.autoreset} and "
+                f"env_axis={self.env_axis}."
+            )
+        if not isinstance(self.env, AgentView):
+            timestep = _require_agents(self.env, num_agents)
+            view = MaskedAgentView if "action_mask" in timestep.info else AgentView
+            object.__setattr__(self, "env", view(self.env))
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents of one environment."""
+        return num_agents_of(self.env) or 1
+
+    def step(self, state: VectorState, action: Any) -> tuple[VectorState, VectorTimeStep]:
+        """Take one step in every environment with the actions of all agents, as VectorEnv does."""
+        self._require_state(state)
+        action = batch_of_actions(action_struct(self.env, self.env_axis), action, self.num_envs)
+        was_out = state.lanes.is_out
+        inner = jax.tree.map(lambda leaf: leaf[:: self.num_agents], state.lanes.inner)
+        stepped = jax.vmap(self._inner.step)(inner, self._apart(action))
+        inner, timestep = self._by_agent(*stepped)
+        timestep = timestep.replace(
+            reward=jnp.where(was_out, 0, timestep.reward),
+            terminated=timestep.terminated & ~was_out,
+            truncated=timestep.truncated & ~was_out,
+        )
+        returns = state.episode_return + timestep.reward
+        lengths = state.episode_length + ~was_out
+        is_out = was_out | timestep.done
+        is_over = jnp.all(self._apart(is_out), axis=1)
+        waiting = jax.tree.map(lambda leaf: jnp.where(_like(is_out, leaf), jnp.zeros_like(leaf), leaf), timestep.observation)
+        mask = timestep.info.get("action_mask")
+        if mask is not None:
+            mask = mask | is_out[:, None]  # of an agent that waits, so that a distribution exists
+        episode = state.episode + jnp.repeat(is_over, self.num_agents)
+        now = AgentState(inner, is_out, mask), waiting, timestep.info
+        lanes, observation, info = self._restarted(is_over, now, state.lane_key, episode)
+        has_ended = timestep.done
+        next_state = state.replace(
+            lanes=lanes,
+            episode=episode,
+            episode_return=jnp.where(has_ended, 0, returns),
+            episode_length=jnp.where(has_ended, 0, lengths),
+        )
+        return next_state, VectorTimeStep(
+            observation=observation,
+            reward=timestep.reward,
+            terminated=timestep.terminated,
+            truncated=timestep.truncated,
+            info=info,
+            final_observation=timestep.observation,
+            final_info=timestep.info,
+            episode_return=returns,
+            episode_length=lengths,
+        )
+
+    def restart(
+        self, state: VectorState, timestep: VectorTimeStep, mask: jax.Array
+    ) -> tuple[VectorState, VectorTimeStep]:
+        """Raise NotImplementedError: agents of one environment start together, when all of them have ended."""
+        raise NotImplementedError("Agents start their next episodes by themselves: restart is for other VectorEnvs.")
+
+    @property
+    def _inner(self) -> Environment[Any]:
+        inner: Environment[Any] = self.env.env  # type: ignore[attr-defined]
+        return inner
+
+    def _start(self, env: Environment[Any], lane_key: jax.Array, episode: jax.Array) -> tuple[Any, TimeStep]:
+        """Start the given episodes, with the keys of the first agents."""
+        key = jax.vmap(jax.random.fold_in)(lane_key[:: self.num_agents], episode[:: self.num_agents])
+        inner, timestep = self._by_agent(*jax.vmap(self._inner.reset)(key))
+        none_is_out = jnp.zeros(timestep.reward.shape, bool)
+        return AgentState(inner, none_is_out, timestep.info.get("action_mask")), timestep
+
+    def _restarted(self, is_over: jax.Array, now: Any, lane_key: jax.Array, episode: jax.Array) -> Any:
+        """Return states, observations and infos of the agents, those of environments that are over started again."""
+
+        def start(_: Any, of_environments: Any) -> Any:
+            keys, episodes = (leaf.reshape(-1) for leaf in of_environments)
+            lanes, timestep = self._start(self.env, keys, episodes)
+            return self._apart((lanes, timestep.observation, timestep.info))
+
+        given = self._apart(now), self.env, self._apart((lane_key, episode))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), replace_lanes(start, is_over, *given))
+
+    def _apart(self, tree: Any) -> Any:
+        """Split the axis of agents: (num_envs, ...) to (environments, num_agents, ...)."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, self.num_agents, *leaf.shape[1:]), tree)
+
+    def _by_agent(self, inner: Any, timestep: TimeStep) -> tuple[Any, TimeStep]:
+        """Give every agent its environment's state, and its own part of the TimeStep."""
+        inner = jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_agents, axis=0), inner)
+        flat: TimeStep = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), timestep)
+        return inner, flat
+
+
+def num_agents_of(env: Environment[Any]) -> int | None:
+    """Return how many agents act at once in an environment, its attribute `num_agents`; None for one agent."""
+    try:
+        return integer("env.num_agents", env.parameter("num_agents"), 1)
+    except AttributeError:
+        return None
+
+
+def _like(mask: jax.Array, leaf: jax.Array) -> jax.Array:
+    return mask.reshape(mask.shape + (1,) * (leaf.ndim - 1))
+
+
+def _require_agents(env: Environment[Any], num_agents: int) -> TimeStep:
+    """Return `jax.ShapeDtypeStruct`s of the TimeSteps of an environment of several agents, or raise.
+
+    Raises:
+      ValueError: a leaf lacks the axis of the agents.
+    """
+    timestep: TimeStep = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.key(0)))[1]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(timestep):
+        if leaf.shape[:1] != (num_agents,):
+            raise ValueError(
+                f"The timestep{jax.tree_util.keystr(path)} of {type(env).__name__} must have the leading axis "
+                f"num_agents = {num_agents}, got {shown(leaf)}."
+            )
+    return timestep
