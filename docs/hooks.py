@@ -20,11 +20,9 @@ PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
 # What the search shows later, and not at all: guides and the pages of environments come first.
 LATER = ("reference/", "examples/", "changelog", "contributing", "decisions", "environments/minatar.md")
-SEARCH = {"benchmarks/tables.md": {"exclude": True}} | dict.fromkeys(LATER, {"boost": 0.5})
-# Pages that answer frequent questions.
-SEARCH |= dict.fromkeys(
-    ("own-environment", "environments.md", "many-seeds", "gpu", "videos", "save-and-load"), {"boost": 2}
-)
+ANSWERS = ("own-environment", "environments.md", "many-seeds", "gpu", "videos", "save-and-load")
+SEARCH: dict[str, dict] = {"benchmarks/tables.md": {"exclude": True}}
+SEARCH |= {start: {"boost": 0.5} for start in LATER} | {start: {"boost": 2} for start in ANSWERS}
 LANGUAGES = {".py": "python", ".c": "c"}
 FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")

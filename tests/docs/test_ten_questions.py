@@ -1,4 +1,4 @@
-"""The ten questions of a new user are answered two clicks from the start page, and by the first results of the search."""
+"""Ten questions of a new user are answered two clicks from the start page, and by the first results of the search."""
 
 import html.parser
 import json
@@ -55,11 +55,9 @@ class Links(html.parser.HTMLParser):
         if tag in ("article", "li", "ul"):
             is_section = "md-nav__item--section" in classes
             self._inside.append((tag, classes, is_section and "md-nav__item--active" not in classes))
-        elif tag == "a" and any(
-            tag == "article" or "md-tabs__list" in classes or "md-nav__item--active" in classes
-            for tag, classes, _ in self._inside
-        ):
-            if not any(is_hidden for *_, is_hidden in self._inside):
+        elif tag == "a" and not any(is_hidden for *_, is_hidden in self._inside):
+            shown = {"md-tabs__list", "md-nav__item--active"}
+            if any(tag == "article" or shown & {*classes} for tag, classes, _ in self._inside):
                 self.found.add(attributes.get("href", ""))
 
     def handle_endtag(self, tag):
