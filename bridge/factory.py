@@ -123,6 +123,7 @@ def make_vec_env(
     monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
+    instead_of_jax = ""
     if "filename" in monitor_kwargs:
         raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs, opponent)
@@ -133,7 +134,8 @@ def make_vec_env(
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
     if backend == "auto":
-        backend, made = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
+        chosen = ("jax", env_id, "") if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
+        backend, made, instead_of_jax = chosen
         asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
         _hint(env_id, n_envs)
@@ -141,7 +143,9 @@ def make_vec_env(
         return _parallel(asked, monitor_dir, monitor_kwargs)
     if backend in ("jax", "native"):
         return _batched(asked, backend, monitor_dir, monitor_kwargs)
-    return _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
+    vec_env = _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
+    vec_env.instead_of_jax = instead_of_jax  # type: ignore[attr-defined]  # for `print(model.plan)`
+    return vec_env
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -246,8 +250,8 @@ def _one_by_one(
     return host_vec_env
 
 
-def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any]:
-    """Return "jax" or "serial", and what makes the environment: `env_id`, or if that had to be called, its result."""
+def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, str]:
+    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why a JAX one is not taken, or ""."""
     env_id, level, reason = asked.env_id, logging.INFO, ""
     backend, source = "jax", env_id
     if isinstance(env_id, str) and not is_jax_id(env_id):
@@ -275,7 +279,7 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any]:
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
     if backend == "serial" and not reason:
         _hint(source, asked.n_envs)
-    return backend, source
+    return backend, source, reason.removeprefix(" with ")
 
 
 def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, str]:

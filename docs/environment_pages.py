@@ -95,7 +95,7 @@ def _page(env: Environment, tuned: dict[str, Any], videos: dict[str, Any]) -> st
     return "\n\n".join(
         [
             # Variants of an environment share most of their text.
-            f"---\ntitle: {env.id}\nsearch:\n  boost: {2 if _is_first(env) else 1}\n---",
+            f"---\ntitle: {env.id}\nsearch:\n  boost: {4 if _is_first(env) else 2}\n---",
             f"# {env.id}",
             *([video] if video else []),
             _table(env),
@@ -163,7 +163,7 @@ def _minatar(env: Environment) -> str:
 
 
 def _use(env: Environment) -> str:
-    return f"""## Create, train, record a video
+    return f"""## Create, train and record
 
 ```python
 import jaxenvs

@@ -18,6 +18,11 @@ from docs import environment_pages  # noqa: E402
 
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 SPELT = {"c": "C", "envpool": "EnvPool", "gymnasium": "Gymnasium", "jax": "JAX", "ppo": "PPO", "sb3": "SB3"}
+# What the search shows later, and not at all: guides and the pages of environments come first.
+LATER = ("reference/", "examples/", "changelog", "contributing", "decisions", "environments/minatar.md")
+ANSWERS = ("own-environment", "environments.md", "many-seeds", "gpu", "videos", "save-and-load")
+SEARCH: dict[str, dict] = {"benchmarks/tables.md": {"exclude": True}}
+SEARCH |= {start: {"boost": 0.5} for start in LATER} | {start: {"boost": 2} for start in ANSWERS}
 LANGUAGES = {".py": "python", ".c": "c"}
 FENCED = re.compile(r"^(````?)\w[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -44,6 +49,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links out of docs/ to pages of the site or to the repository. Otherwise remove the link."""
     uri = page.file.src_uri
+    for start, search in SEARCH.items():
+        if uri.startswith(start):
+            page.meta.setdefault("search", search)
     source = {made: source for source, made in PAGES.items()}.get(uri, f"docs/{uri}")
 
     def link(match: re.Match[str]) -> str:

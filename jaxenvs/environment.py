@@ -244,7 +244,7 @@ class Environment(Generic[State]):
 
     @property
     def render_size(self) -> tuple[int, int]:
-        """Height and width of the picture that `render` returns [pixels]. Default: its canvas's aspect, in 400 x 600."""
+        """Height and width of the picture that `render` returns [pixels]. Default: the canvas's aspect in 400 x 600."""
         return picture_size(self)
 
     def draw(self, state: State, height: int, width: int) -> jax.Array:

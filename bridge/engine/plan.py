@@ -70,6 +70,7 @@ class Plan:
       learner: what updates change; None if updates are SB3's.
       others: names of the user's code that training calls (neither bridge's nor SB3's). With any, weights are read from
         PyTorch before each update and written there after it.
+      instead_of_jax: why `make_vec_env` chose Gymnasium's environment although there is a JAX one; "" if it did not.
       environments: why code of the environments may reach the model; None if it cannot. With a reason, weights are read
         and written as with `others`.
       reasons: why not everything is compiled, a sentence each.
@@ -82,6 +83,7 @@ class Plan:
     mesh: Mesh | None = None
     learner: Learner | None = None
     others: tuple[str, ...] = ()
+    instead_of_jax: str = ""
     environments: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
 
@@ -123,6 +125,7 @@ class Plan:
             f"collecting: {self.mode.value}",
             f"updating: {'compiled' if self.updates else Mode.SB3.value}",
             *([] if self.mesh is None else [self._on_devices(self.mesh)]),
+            *([f"environments: {self.instead_of_jax}"] if self.instead_of_jax else []),
             *(f"not compiled: {reason}" for reason in self.reasons),
         ]
         if self.others:
@@ -173,7 +176,7 @@ def make_plan(algorithm: Algorithm, env: VecEnv | None) -> Plan:
     Raises:
       NotCompilable: with engine "xla", if not everything can be compiled.
     """
-    plan = Plan(others=of_others(algorithm, env))
+    plan = Plan(others=of_others(algorithm, env), instead_of_jax=getattr(env, "instead_of_jax", ""))
     if algorithm.engine == "torch":
         plan.reasons.append('The model has engine="torch".')
     elif in_sb3 := replaced_in_sb3(algorithm):
@@ -368,11 +371,9 @@ def _inputs_of(algorithm: Algorithm, env: VecEnv | None) -> tuple[object, ...]:
 
 
 def is_slower_compiled(policy: torch.nn.Module) -> bool:
-    """Return whether a policy acts and learns more slowly in XLA than in PyTorch: with convolutions on a CPU, and no
-    others.
+    """Return whether a policy acts and learns more slowly in XLA than in PyTorch: with convolutions, on a CPU.
 
-    This holds for both acting and gradient steps on Atari's images. The cells with CnnPolicy of
-    benchmarks/never_slower.py check it.
+    The cells with CnnPolicy of benchmarks/never_slower.py check it, on Atari's images.
     """
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in policy.modules())
     return convolves and jax.default_backend() == "cpu"

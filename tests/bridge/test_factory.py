@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common import env_util
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 import bridge.factory
 import jaxenvs
@@ -78,10 +78,23 @@ def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ou
         "make_vec_env(LunarLander-v3): backend='serial' with Gymnasium's environment, which steps faster with "
         f"n_envs={few} on a CPU. To train with jaxenvs.sb3's algorithms, pass backend='jax', which trains faster."
     ]
+    model = bridge.PPO("MlpPolicy", VecNormalize(make_vec_env("LunarLander-v3", few)), n_steps=8, batch_size=8)
+    assert f"environments: Gymnasium's environment, which steps faster with n_envs={few} on a CPU" in str(model.plan)
     for ours_alone in ({"main_engine_power": 20.0}, {"gravity": 5.0}):
         assert type(make_vec_env("LunarLander-v3", few, env_kwargs=ours_alone)) is JaxVecEnv
     assert type(make_vec_env("LunarLander-v3", enough)) is JaxVecEnv
     assert type(bridge.PPO("MlpPolicy", "LunarLander-v3", n_steps=8, batch_size=8).env) is JaxVecEnv
+
+
+@pytest.mark.parametrize(("keyword", "line"), [("human", "environments: Gymnasium's environment, because"), (None, "")])
+def test_the_plan_says_why_gymnasiums_environment_was_taken(keyword, line, monkeypatch):
+    pytest.importorskip("pygame", reason="Gymnasium's CartPole draws with pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    model = bridge.PPO("MlpPolicy", make_vec_env("CartPole-v1", 2, env_kwargs={"render_mode": keyword}), n_steps=8)
+    assert line in str(model.plan)
+    assert ("environments:" in str(model.plan)) == bool(line)
+    assert "\n" not in model.plan.instead_of_jax
+    model.env.close()
 
 
 def test_of_each_of_box2ds_worlds_it_is_known_how_many_are_enough():

@@ -18,7 +18,10 @@ CHECKOUT = Path(__file__).parent.parent.parent
 
 def built(site, **changes):
     """The site without the reference's docstrings, which take most of the time to read."""
-    config = load_config(str(CHECKOUT / "mkdocs.yml"), site_dir=str(site), plugins=["search"], strict=True, **changes)
+    path = str(CHECKOUT / "mkdocs.yml")
+    search = next(plugin for name, plugin in load_config(path).plugins.items() if name.endswith("search"))
+    plugins = [{"search": {"separator": search.config.separator}}]
+    config = load_config(path, site_dir=str(site), plugins=plugins, strict=True, **changes)
     build(config)
     return site
 

@@ -66,7 +66,8 @@ def test_without_sb3_contrib_bridge_works_but_for_its_algorithms_which_say_what_
     assert said, result.stderr
     for line in said:
         assert re.fullmatch(
-            r'jaxenvs\.sb3\.\w+ needs sb3-contrib, but sb3_contrib is not installed: pip install "jaxenvs\[contrib\]"\.',
+            r"jaxenvs\.sb3\.\w+ needs sb3-contrib, but sb3_contrib is not installed: "
+            r'pip install "jaxenvs\[contrib\]"\.',
             line,
         )
 
