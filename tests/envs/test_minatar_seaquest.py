@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from jaxenvs.envs.minatar.game import FIRE, NONE
+from jaxenvs.envs.minatar.game import FIRE, LEFT, NONE, RIGHT
 from jaxenvs.envs.minatar.seaquest import NOWHERE, Seaquest, SeaquestDraws
 
 SEAQUEST = Seaquest(minimal_actions=False)
@@ -39,10 +40,15 @@ def put(state: Any, **changes: Any) -> Any:
     return state
 
 
-def test_a_bullet_takes_a_fish_before_a_submarine_and_the_oldest_of_them() -> None:
+@pytest.fixture(scope="module")
+def started() -> Any:
+    return jax.jit(SEAQUEST.reset)(jax.random.key(0))[0]
+
+
+def test_a_bullet_takes_a_fish_before_a_submarine_and_the_oldest_of_them(started: Any) -> None:
     slots = {31: (False, 4), 0: (True, 0), 1: (False, 3), 30: (True, 1), 2: (False, 2)}  # submarine?, move timer
     state = put(
-        jax.jit(SEAQUEST.reset)(jax.random.key(0))[0],
+        started,
         y=4,
         x=2,
         faces_right=True,
@@ -85,3 +91,10 @@ def test_the_slot_of_the_next_enemy_is_empty() -> None:
         empty, enemies = walk(keys, jnp.int32(spawn_speed))
         assert empty
         assert enemies >= most
+
+
+def test_right_and_left_face_the_submarine_also_at_the_wall(started: Any) -> None:
+    back = SEAQUEST.channels.index("sub_back")
+    for x, faces_right, action, behind in ((9, False, RIGHT, 8), (0, True, LEFT, 1)):
+        _, timestep = step_with(put(started, x=x, y=3, faces_right=faces_right), jnp.int32(action), DRAWS)
+        assert np.argwhere(timestep.observation[:, :, back]).tolist() == [[3, behind]]
