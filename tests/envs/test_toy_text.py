@@ -12,12 +12,8 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.envs import toy_text
 from jaxenvs.envs.toy_text.draws import UniformStream
 from jaxenvs.envs.toy_text.frozen_lake import generate_random_map
-
-IDS = [spec.id for spec in toy_text.ENVIRONMENTS]
-all_ids = pytest.mark.parametrize("id", IDS)
 
 VARIANTS = {
     "FrozenLake": jaxenvs.FrozenLake(desc=("SFS", "FHG"), is_slippery=False),
@@ -34,11 +30,6 @@ def walk(env: Any, key: jax.Array, actions: jax.Array) -> Any:
     return start, jax.lax.scan(env.step, start[0], actions)
 
 
-@all_ids
-def test_keeps_the_contract_in_float32(id: str) -> None:
-    jaxenvs.check_env(jaxenvs.make(id))
-
-
 @all_variants
 def test_variants_keep_the_contract_in_float64(name: str, x64: None) -> None:
     jaxenvs.check_env(VARIANTS[name])
@@ -47,19 +38,6 @@ def test_variants_keep_the_contract_in_float64(name: str, x64: None) -> None:
 @pytest.mark.parametrize("name", ["FrozenLake", "Taxi"])
 def test_variants_keep_the_contract_in_float32(name: str) -> None:
     jaxenvs.check_env(VARIANTS[name])
-
-
-@all_ids
-def test_spaces_speed_and_what_solves_it_equal_the_reference(id: str) -> None:
-    if id not in gymnasium.registry:
-        pytest.skip("an older Gymnasium has another version of it")
-    ours, theirs = jaxenvs.make(id), gymnasium.make(id)
-    assert ours.observation_space == theirs.observation_space
-    assert ours.action_space == theirs.action_space
-    assert ours.render_fps == theirs.metadata["render_fps"]
-    known, theirs_known = jaxenvs.spec(id), gymnasium.spec(id)
-    assert known.max_episode_steps == theirs_known.max_episode_steps
-    assert known.reward_threshold == theirs_known.reward_threshold
 
 
 @pytest.mark.parametrize("id", ["FrozenLake-v1", "Blackjack-v1"])
@@ -149,18 +127,6 @@ def test_generated_maps_depend_on_the_seed() -> None:
 
 
 # Pictures.
-
-
-@all_ids
-def test_picture_shows_the_state(id: str) -> None:
-    env = jaxenvs.make(id)
-    action = 0 if id.startswith("Cliff") else 1  # away from the cliff; down, north, another card
-    start, (end, _) = walk(env, jax.random.key(0), jnp.full(3, action))
-    first, last = env.render(start[0]), env.render(end)
-    assert first.dtype == np.uint8
-    assert first.shape == (*env.render_size, 3)
-    assert 0 < (first != last).mean() < 0.5
-    assert (first == env.render(start[0])).all()
 
 
 def test_walker_stands_where_he_is_and_is_not_seen_in_a_hole() -> None:

@@ -79,11 +79,6 @@ def test_environments_of_an_id_share_programs():
     assert jax.tree.structure(one) == jax.tree.structure(other)
 
 
-def test_an_unknown_id_is_answered_with_the_nearest():
-    with pytest.raises(jaxenvs.UnknownEnvironment, match="Did you mean gymnax/Asterix-MinAtar"):
-        jaxenvs.make("gymnax/Asterix")
-
-
 def test_an_object_can_be_adapted_with_params_of_its_own():
     env, params = gymnax.make("CartPole-v1")
     assert from_gymnax(env, params.replace(gravity=1.0)).parameter("gravity") == 1.0

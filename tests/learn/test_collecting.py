@@ -46,37 +46,30 @@ def test_advantages_are_those_of_sb3s_buffer():
     np.testing.assert_allclose(ours, buffer.advantages, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("large_observation", [0, 1024], ids=["values in the loop", "values after it"])
-def test_a_truncated_step_is_worth_its_last_observation_and_a_terminated_one_is_not(monkeypatch, large_observation):
+@pytest.mark.parametrize(
+    ("large_observation", "most_rows"),
+    [(0, 16384), (1024, 16384), (1024, 64)],
+    ids=["values in the loop", "values after it", "values in chunks"],
+)
+def test_a_rollout_holds_what_the_network_thought_of_what_it_did(monkeypatch, large_observation, most_rows):
     # 12 steps are too few for all poles to fall, and enough for some.
     venv = jaxenvs.make_vec("CartPole-v1", 16, max_episode_steps=12)
     monkeypatch.setattr(collecting, "LARGE_OBSERVATION", large_observation)
+    monkeypatch.setattr(collecting, "MOST_ROWS", most_rows)
     network = ActorCritic.of(venv.env)
-    params, _, _, got, timestep = collected(venv, network, n_steps=40)
+    params, before, after, got, timestep = collected(venv, network, n_steps=40)
+    distribution, value = network.apply(params, got.observation[4])
+    np.testing.assert_allclose(got.log_prob[4], distribution.log_prob(got.action[4]), rtol=1e-5)
+    np.testing.assert_allclose(got.value[4], value, rtol=1e-5)
+    np.testing.assert_array_equal(got.observation[0], before.observation)
+    assert not np.array_equal(got.observation[0], after.observation)
+    # A truncated step is also worth its last observation, and a terminated one is not.
     truncated = timestep.truncated & ~timestep.terminated
     assert truncated.any()
     assert timestep.terminated.any()
     _, value = jax.vmap(network.apply, in_axes=(None, 0))(params, timestep.final_observation)
     expected = timestep.reward + 0.9 * jnp.where(truncated, value, 0)
     np.testing.assert_allclose(got.reward, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("large_observation", "most_rows"),
-    [(0, 16384), (1024, 16384), (1024, 6)],
-    ids=["values in the loop", "values after it", "values in chunks"],
-)
-def test_a_rollout_holds_what_the_network_thought_of_what_it_did(monkeypatch, large_observation, most_rows):
-    venv = jaxenvs.make_vec("Pendulum-v1", 3)
-    monkeypatch.setattr(collecting, "LARGE_OBSERVATION", large_observation)
-    monkeypatch.setattr(collecting, "MOST_ROWS", most_rows)
-    network = ActorCritic.of(venv.env)
-    params, before, after, got, _ = collected(venv, network, n_steps=6)
-    distribution, value = network.apply(params, got.observation[4])
-    np.testing.assert_allclose(got.log_prob[4], distribution.log_prob(got.action[4]), rtol=1e-5)
-    np.testing.assert_allclose(got.value[4], value, rtol=1e-5)
-    np.testing.assert_array_equal(got.observation[0], before.observation)
-    assert not np.array_equal(got.observation[0], after.observation)
 
 
 def test_environments_get_actions_in_the_dtype_of_their_space():

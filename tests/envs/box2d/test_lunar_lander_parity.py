@@ -118,7 +118,8 @@ def run(kind: str, episodes: list[Episode]) -> tuple[np.ndarray, np.ndarray, np.
     env = ours(kind)
     full = [episodes[i % len(episodes)] for i in range(LANES)]
     wind = jnp.asarray(np.stack([episode.wind for episode in full]), jnp.int32)
-    state, timestep = start(env, np.stack([e.heights for e in full]), np.stack([e.force for e in full]), wind)
+    heights, force = (jnp.asarray(np.stack(each), jnp.float32) for each in zip(*((e.heights, e.force) for e in full)))
+    state, timestep = start(env, heights, force, wind)
     first = np.asarray(timestep.observation)
     longest = max(len(episode.actions) for episode in full)
     returns, lengths, going = np.zeros(LANES), np.zeros(LANES, int), np.ones(LANES, bool)
@@ -142,9 +143,9 @@ def run(kind: str, episodes: list[Episode]) -> tuple[np.ndarray, np.ndarray, np.
     return lengths[:many], returns[:many], first[:many]
 
 
-def start(env: LunarLander, heights: np.ndarray, force: np.ndarray, wind: Any) -> Any:
-    begin = functools.partial(env._start, key=jnp.uint32(0))
-    return jax.vmap(begin)(jnp.asarray(heights, jnp.float32), jnp.asarray(force, jnp.float32), wind)
+@jax.jit
+def start(env: LunarLander, heights: jax.Array, force: jax.Array, wind: jax.Array) -> Any:
+    return jax.vmap(functools.partial(env._start, key=jnp.uint32(0)))(heights, force, wind)
 
 
 def _padded(rows: np.ndarray, length: int) -> np.ndarray:

@@ -202,7 +202,7 @@ def test_vmap_sweeps_seeds_settings_and_physics_in_one_program():
 
 def test_a_training_copies_nothing_of_its_store():
     capacity = 54_321
-    training = TRAININGS["DQN"].replace(buffer_size=capacity * NUM_ENVS)
+    training = TRAININGS["DQN"].replace(buffer_size=capacity * NUM_ENVS, n_steps=2)
     start = jax.eval_shape(training.init, jax.random.key(0))
     program = jax.jit(lambda state: advance(training, state, 10), donate_argnums=0, compiler_options=compiler_options())
     text = program.lower(start).compile().as_text()
@@ -210,12 +210,14 @@ def test_a_training_copies_nothing_of_its_store():
     assert not [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
 
 
-@pytest.mark.parametrize("name", tiered(TRAININGS, "DQN", "SAC"))
-def test_a_training_runs_with_debug_nans(name):
+@pytest.mark.parametrize("name", tiered(TRAININGS, "SAC"))
+def test_with_debug_nans_a_training_runs_and_there_is_0_where_no_episode_ended(name):
     start = trained(name)[0]
     with jax.debug_nans(True):
         # Compiled anew, because metrics of no episode are NaN in what was compiled without.
-        jax.jit(lambda state: advance(TRAININGS[name], state, 10), compiler_options=compiler_options())(start)
+        run = jax.jit(lambda state: advance(TRAININGS[name], state, 10), compiler_options=compiler_options())
+        _, metrics = run(start)
+    assert metrics["episode_return"][0] == metrics["iteration_episode_return"][0] == 0
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,6 @@ def test_what_hindsight_cannot_go_with_is_refused():
         learn.Training(jaxenvs.VectorEnv(env, 2), policy, learn.DQN(hindsight=learn.Hindsight()), 100).init(key)
 
 
-def test_of_a_ring_without_a_whole_episode_nothing_is_learned():
-    begun = training(12, hindsight=learn.Hindsight(), learning_starts=0)
-    state = jax.jit(learn.Training.init)(begun, jax.random.key(0))
-    after, _ = jax.jit(learn.advance, static_argnums=2)(begun, state, 20)
-    assert int(after.learner.num_updates) == 20 - 11  # of episodes of 12 steps each
-
-
 @pytest.mark.thorough  # sweeps: tests/learn/test_sweep.py; of hindsight, by train_seeds, tests/bridge/algorithms
 def test_a_sweep_of_seeds_is_each_of_their_trainings():
     begun = training(4, hindsight=learn.Hindsight(), learning_starts=20).replace(total_timesteps=200)
@@ -59,21 +52,25 @@ def test_a_sweep_of_seeds_is_each_of_their_trainings():
 
 
 def success(**settings):
-    """Of BitFlipping with more states than a short training sees, in the last fifth."""
-    result = jax.jit(learn.train)(jax.random.key(0), training(10, **settings).replace(total_timesteps=24_000))
+    """Of BitFlipping with more states than a short training sees, in the last fifth; and the number of updates."""
+    begun = training(10, learning_starts=0, **settings).replace(total_timesteps=24_000)
+    result = jax.jit(learn.train)(jax.random.key(0), begun)
     metrics = jax.tree.map(np.asarray, result.metrics)
     late = slice(-len(metrics["episodes"]) // 5, None)
     ended = metrics["episodes"][late].sum()
-    return 1 - ((metrics["iteration_episode_return"] <= -10) * metrics["episodes"])[late].sum() / ended
+    failures = ((metrics["iteration_episode_return"] <= -10) * metrics["episodes"])[late].sum()
+    return 1 - failures / ended, int(result.state.learner.num_updates)
 
 
-def test_it_learns():
-    assert success(hindsight=learn.Hindsight()) > 0.8
+def test_it_learns_as_soon_as_there_is_a_whole_episode():
+    successes, num_updates = success(hindsight=learn.Hindsight())
+    assert successes > 0.8
+    assert num_updates == 6000 - 9  # the first episodes end with their tenth steps
 
 
 @pytest.mark.thorough  # that the test before is one
 def test_without_it_chance_shows_too_little():
-    assert success() < 0.3
+    assert success()[0] < 0.3
 
 
 def test_a_step_written_and_a_batch_drawn_copy_nothing_of_the_store():

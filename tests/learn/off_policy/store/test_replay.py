@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxenvs.compilation import compiler_options
 from jaxenvs.learn import Replay
 
 CAPACITY, NUM_ENVS, NUM_ENDS, GAMMA = 7, 2, 4, 0.5
@@ -97,25 +96,6 @@ def test_slots_are_drawn_uniformly_from_those_that_are_stored():
     for step in list(history(np.random.default_rng(0), 2, 0.0)):
         short = add(short, step)
     assert set(np.asarray(short.draw(jax.random.bits(jax.random.key(0), (99,)))[0])) == {0, 1}
-
-
-def test_a_step_written_in_a_loop_copies_nothing_of_the_store():
-    capacity = 123_457
-    replay = Replay.create(capacity, jnp.zeros((1, 3)), jnp.zeros((1, 1)))
-    no = jnp.zeros(1, bool)
-
-    def step(replay, bits):
-        observation = replay.last_observation + 1
-        replay = replay.add(observation, observation[:, :1], observation[:, 0], no, ~no, observation, observation)
-        return replay, replay.transitions(*replay.draw(bits), 0.99, 2)
-
-    def run(replay, bits):
-        return jax.lax.scan(step, replay, bits)
-
-    program = jax.jit(run, donate_argnums=0, compiler_options=compiler_options())
-    text = program.lower(replay, jnp.zeros((9, 4), jnp.uint32)).compile().as_text()
-    copies = [line for line in text.splitlines() if " copy(" in line and f"[{capacity}" in line.partition("copy(")[0]]
-    assert not copies
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ CASES = {"DQN": (DQN, DQNPolicy), "SAC": (SAC, SACPolicy), "TD3": (TD3, TD3Polic
 CRITIC = {"DQN": "q_net", "SAC": "critic", "TD3": "critic"}
 
 
+@functools.cache
 def case(name):
-    """Settings, a policy, optimisers, a state, batches (NUM, BATCH, ...) and noise."""
+    """A compiled update of one batch, one of several, a state, batches (NUM, BATCH, ...) and noise."""
     settings, policy = CASES[name]
     settings = settings(learning_rate=0.1, batch_size=BATCH)
     if name == "DQN":
@@ -35,7 +36,10 @@ def case(name):
         lambda leaf: jnp.asarray(leaf, jnp.float32 if leaf.dtype.kind == "f" else jnp.int32), batches
     )
     noise = settings.noise(policy, params, first(batches), jax.random.key(1), NUM)
-    return settings, policy, optimizers, settings.create(params, optimizers), batches, noise
+    one, several = (
+        jax.jit(functools.partial(function, policy, optimizers)) for function in (settings.update, settings.updates)
+    )
+    return one, several, settings.create(params, optimizers), batches, noise
 
 
 def first(tree):
@@ -49,13 +53,11 @@ def assert_close(tree, other):
 @pytest.mark.parametrize("name", tiered(CASES, "DQN", "TD3"))
 def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
     """With all the weight on one of four, as from this one alone."""
-    settings, policy, optimizers, state, batches, noise = case(name)
+    update, _, state, batches, noise = case(name)
     batch, noise = first(batches), first(noise)
-    weighed = dataclasses.replace(batch, weight=jnp.array([0, 0, BATCH, 0.0]))
-    update = jax.jit(functools.partial(settings.update, policy, optimizers))
-    after, metrics = update(state, weighed, noise)
+    after, metrics = update(state, dataclasses.replace(batch, weight=jnp.array([0, 0, BATCH, 0.0])), noise, 0)
     one, one_noise = jax.tree.map(lambda leaf: leaf[2:3], (batch, noise))
-    alone, metrics_alone = update(state, one, one_noise)
+    alone, metrics_alone = update(state, dataclasses.replace(one, weight=jnp.ones(1)), one_noise, 0)
     assert_close(after.params[CRITIC[name]], alone.params[CRITIC[name]])
     loss = "loss" if name == "DQN" else "critic_loss"
     assert_close(metrics[loss], metrics_alone[loss])
@@ -63,17 +65,15 @@ def test_critics_learn_from_a_transition_as_much_as_it_counts(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_those_before_the_update_of_each_transition(name):
-    settings, policy, optimizers, state, batches, noise = case(name)
+    update, _, state, batches, noise = case(name)
     batch, noise = first(batches), first(noise)
-    weighed = dataclasses.replace(batch, weight=jnp.ones(BATCH))
-    update = jax.jit(functools.partial(settings.update, policy, optimizers))
-    after, metrics = update(state, weighed, noise)
+    after, metrics = update(state, dataclasses.replace(batch, weight=jnp.ones(BATCH)), noise, 0)
     errors = metrics.pop("td_errors")
     assert errors.shape == (BATCH,)
     # The squared ones are the loss, which is said of each transition alone.
     for index in range(BATCH):
         one, one_noise = jax.tree.map(lambda leaf, i=index: leaf[i : i + 1], (batch, noise))
-        _, alone = update(state, dataclasses.replace(one, weight=jnp.ones(1)), one_noise)
+        _, alone = update(state, dataclasses.replace(one, weight=jnp.ones(1)), one_noise, 0)
         assert_close(errors[index], alone["td_errors"][0])
         if name == "DQN":
             error = float(errors[index])
@@ -81,7 +81,7 @@ def test_errors_are_those_before_the_update_of_each_transition(name):
         else:
             squares = float(alone["critic_loss"]) * (2 if name == "SAC" else 1)  # of both critics, added up
             assert squares / 2 >= error_squared(errors[index]) - 1e-5
-    unweighed, plain = update(state, batch, noise)
+    unweighed, plain = update(state, batch, noise, 0)
     assert "td_errors" not in plain
     assert_close(after, unweighed)
     assert_close(metrics, plain)
@@ -94,12 +94,11 @@ def error_squared(error):
 
 @pytest.mark.parametrize("name", CASES)
 def test_updates_one_after_the_other_give_the_errors_of_each(name):
-    settings, policy, optimizers, state, batches, noise = case(name)
+    update, updates, state, batches, noise = case(name)
     batches = dataclasses.replace(
         batches, weight=jnp.asarray(np.random.default_rng(1).random((NUM, BATCH)), jnp.float32)
     )
-    update = jax.jit(functools.partial(settings.update, policy, optimizers))
-    together, metrics = jax.jit(functools.partial(settings.updates, policy, optimizers))(state, batches, noise)
+    together, metrics = updates(state, batches, noise)
     errors = []
     for index in range(NUM):
         batch, drawn = jax.tree.map(lambda leaf, i=index: leaf[i], (batches, noise))
