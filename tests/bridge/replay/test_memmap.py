@@ -46,21 +46,6 @@ def test_a_buffer_opened_again_holds_what_it_held_and_goes_on(tmp_path, steps, s
         np.testing.assert_array_equal(buffer.timeouts, reference.timeouts)
 
 
-def test_without_a_flush_the_last_one_is_there(tmp_path):
-    history = History(3, OBSERVATIONS["vector"], 0)
-    buffer = open_buffer(tmp_path, "vector", size=300)
-    fill([buffer], history, 30)
-    buffer.flush()
-    expected = buffer.next_observations[:30].copy(), buffer.dones[:30].copy()
-    history.reset([0, 1])  # the newest row, flushed already, is to end two episodes
-    fill([buffer], history, 9)
-    del buffer
-    buffer = open_buffer(tmp_path, "vector", size=300)
-    assert buffer.size() == 30
-    np.testing.assert_array_equal(buffer.next_observations[:30], expected[0])
-    np.testing.assert_array_equal(buffer.dones[:30], expected[1])
-
-
 def test_a_flush_that_does_not_come_to_its_end_leaves_the_last_one(tmp_path, monkeypatch):
     history = History(3, OBSERVATIONS["vector"], 0, end_probability=0)
     buffer = open_buffer(tmp_path, "vector", size=300)
@@ -119,13 +104,6 @@ def test_a_folder_of_another_buffer_is_refused_and_left_alone(tmp_path):
     with pytest.raises(ValueError, match="path must be the folder of a replay buffer like this one"):
         open_buffer(tmp_path, "vector")
     assert open_buffer(tmp_path).size() == 5
-
-
-def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("all of it")
-    with pytest.raises(ValueError, match=r"which also holds thesis\.tex"):
-        open_buffer(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

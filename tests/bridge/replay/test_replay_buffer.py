@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import stable_baselines3
 from gymnasium import spaces
-from stable_baselines3.common import buffers, type_aliases
+from stable_baselines3.common import buffers
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import ReplayBuffer
 from bridge.host_env.step_infos import StepInfos
-from bridge.replay.store.ring import Ring
 from bridge.vec_env.infos import QuietInfos
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
@@ -117,17 +116,6 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
     assert_same_samples(ours, theirs, env=env)
 
 
-def test_what_callbacks_look_at_is_as_sb3s():
-    ours, theirs = make(), make(cls=buffers.ReplayBuffer)
-    history = History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(17):
-        transition = history.next()
-        ours.add(*transition)
-        theirs.add(*transition)
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
-
-
 def test_infos_are_read_where_an_episode_ended_alone():
     class Infos:
         def __getitem__(self, lane):
@@ -198,23 +186,6 @@ def test_a_dict_without_a_key_is_named_and_changes_nothing():
     with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got ndarray"):
         buffer.add(observation["image"], *rest)
     assert buffer.size() == 0
-
-
-def test_arrays_of_the_ring_may_come_from_outside():
-    """As an engine may own them, which lets go of the rows whose ends the side ring has overwritten."""
-    buffer, history = make(size=60), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(33):
-        buffer.add(*history.next())
-    arrays = {name: value for name, value in vars(buffer.take_ring()).items() if name != "storage"}
-    other = make(size=60)
-    other._ring = Ring(**{**arrays, "size": 11})
-    kept = np.roll(buffer.observations, -buffer.take_ring().position, axis=0)[-11:]
-    drawn = other.sample(500).observations.numpy()
-    assert {tuple(row) for row in drawn} == {tuple(row) for row in kept.reshape(-1, 3)}
-    assert other.sample_slices(50, 3).mask.all()
-    for _ in range(33):
-        other.add(*history.next())
-    assert other.full
 
 
 @pytest.mark.skipif(HAS_N_STEP, reason="this version of Stable-Baselines3 has n-step returns")
@@ -294,24 +265,6 @@ def test_stock_algorithms_save_and_load_it():
     other.load_replay_buffer(file)
     assert_same_samples(other.replay_buffer, model.replay_buffer)
     other.learn(60)
-
-
-def test_stock_algorithms_learn_on_dict_observations():
-    class Env(gymnasium.Env):
-        observation_space, action_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32)}), spaces.Discrete(2)
-
-        def reset(self, seed=None, options=None):
-            super().reset(seed=seed)
-            return self.observation_space.sample(), {}
-
-        def step(self, action):
-            return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
-
-    model = stable_baselines3.DQN(
-        "MultiInputPolicy", Env(), device="cpu", buffer_size=64, learning_starts=20, replay_buffer_class=ReplayBuffer
-    )
-    model.learn(100)
-    assert isinstance(model.replay_buffer.sample(3), type_aliases.DictReplayBufferSamples)
 
 
 def test_an_unknown_storage_is_named():
