@@ -85,6 +85,8 @@ class GymVecEnv(HostVecEnv):
           ValueError: it cannot reset single environments.
         """
         self.vector_env = vector_env
+        self._send: Callable[[Any], Any]
+        self._receive: Callable[[], Any]
         self._reset_lanes: LaneReset | None = None
         calls = envpool.PoolCalls.of(vector_env) if self._is_trusted else None
         if calls is not None:
