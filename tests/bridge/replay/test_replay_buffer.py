@@ -80,8 +80,7 @@ def test_n_step_samples_are_those_of_sb3(num_envs):
 def test_n_step_samples_of_dict_observations_stop_at_the_end_of_an_episode():
     buffer = make("dict", num_envs=1, n_steps=4, gamma=0.5)
     history = History(1, OBSERVATIONS["dict"], 2)
-    for _ in range(30):
-        buffer.add(*history.next())
+    history.fill(30, buffer)
     samples = buffer.sample(200)
     first, last = (
         part["which"].numpy()[:, 0].astype(int) for part in (samples.observations, samples.next_observations)
@@ -109,10 +108,7 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
     cls = buffers.DictReplayBuffer if space == "dict" else buffers.ReplayBuffer
     theirs = cls(10, observation_space, ACTION, device="cpu")
     history = History(1, observation_space, 0)
-    for _ in range(13):
-        transition = history.next()
-        ours.add(*transition)
-        theirs.add(*transition)
+    history.fill(13, ours, theirs)
     assert_same_samples(ours, theirs, env=env)
 
 
@@ -168,8 +164,7 @@ def test_nan_in_observations_does_not_end_an_episode():
 )
 def test_an_add_of_a_wrong_shape_raises_and_changes_nothing(wrong, value):
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(5):
-        buffer.add(*history.next())
+    history.fill(5, buffer)
     before = pickle.dumps(buffer)
     transition = list(history.next())
     transition[wrong] = value
@@ -213,13 +208,9 @@ def test_an_empty_buffer_says_so():
 
 def test_a_pickled_buffer_goes_on_where_it_was():
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(15):
-        buffer.add(*history.next())
+    history.fill(15, buffer)
     loaded = pickle.loads(pickle.dumps(buffer))
-    for _ in range(3):
-        transition = history.next()
-        buffer.add(*transition)
-        loaded.add(*transition)
+    history.fill(3, buffer, loaded)
     assert_same_samples(loaded, buffer)
 
 
@@ -290,8 +281,7 @@ def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
 def test_what_a_buffer_holds_extends_another_as_sb3s():
     """Where a timeout of its arrays, in an info, is an array of one number."""
     given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
-    for _ in range(given.buffer_size):
-        given.add(*history.next())
+    history.fill(given.buffer_size, given)
     assert given.timeouts.any()
     arrays = (given.observations, given.next_observations, given.actions, given.rewards, given.dones)
     infos = [[{"TimeLimit.truncated": timeout}] for timeout in given.timeouts]
