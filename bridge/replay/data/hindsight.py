@@ -328,6 +328,13 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         row = np.arange(self.buffer_size)[:, None]
         return _read_only((row - np.maximum(self._episodes.extent, 0)) % self.buffer_size)
 
+    @property
+    def _current_ep_start(self) -> np.ndarray:
+        """Row in which each environment's running episode begins, (n_envs,), as user code reads it. Not a copy."""
+        self.take_ring()
+        begin: np.ndarray = self._episodes.begin
+        return begin
+
 
 def _read_only(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False

@@ -94,6 +94,7 @@ def test_samples_are_those_of_sb3s_from_the_same_seed(strategy, settings, n_envs
         theirs.add(*added)
         ours.add(*added)
         np.testing.assert_array_equal(ours.ep_length, theirs.ep_length)
+        np.testing.assert_array_equal(ours._current_ep_start, theirs._current_ep_start)
         sampled.append(assert_same_samples(ours, theirs, step))
     assert True in sampled
     assert False in sampled
