@@ -305,7 +305,9 @@ def test_episodes_on_the_host_are_those_of_evaluate_policy(wrap):
 
 def test_on_the_host_the_statistics_of_the_training_normalise_and_stay():
     env = VecNormalize(sb3_make_vec_env("CartPole-v1", 2, seed=0))
-    model = bridge.PPO("MlpPolicy", env, n_steps=8, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(16)
+    model = stable_baselines3.PPO("MlpPolicy", env, n_steps=8, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(
+        16
+    )
     mean = env.obs_rms.mean.copy()
     plain, normalized = sb3_make_vec_env("CartPole-v1", 1), VecNormalize(sb3_make_vec_env("CartPole-v1", 1))
     normalized.obs_rms = env.obs_rms
