@@ -329,7 +329,7 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         return _read_only((row - np.maximum(self._episodes.extent, 0)) % self.buffer_size)
 
     @property
-    def _current_ep_start(self) -> np.ndarray:
+    def _current_ep_start(self) -> np.ndarray:  # type: ignore[override]
         """Row in which each environment's running episode begins, (n_envs,), as user code reads it. Not a copy."""
         self.take_ring()
         begin: np.ndarray = self._episodes.begin
