@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,3 +56,36 @@ def write_rows(batch: Any, lanes: np.ndarray, source: Any, at: Any) -> None:
         part[lanes] = np.asarray(other)[at]
 
     map_parts(write, batch, source)
+
+
+def references_are_counted() -> bool:
+    """Return whether `sys.getrefcount` counts references reliably, which it does not in free-threaded Python."""
+    is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
+    return is_gil_enabled is None or is_gil_enabled()
+
+
+def is_unshared(array: np.ndarray) -> bool:
+    """Return whether an array owns its memory, and nothing but the caller's caller holds a reference to it."""
+    return array.flags.owndata and _count(array) == ALONE and references_are_counted()
+
+
+def _count(array: np.ndarray) -> int:
+    return sys.getrefcount(array)
+
+
+def _alone() -> int:
+    array = np.zeros(1)
+    return _of_an_argument(array)
+
+
+def _of_an_argument(array: np.ndarray) -> int:
+    return _of_its_argument(array)
+
+
+def _of_its_argument(array: np.ndarray) -> int:
+    return _count(array)
+
+
+# How many references there are if nothing else holds one. How many the interpreter itself holds on the way depends on
+# its version: so they are counted once, through as many calls.
+ALONE = _alone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from bridge.host_env import envpool
-from bridge.host_env.batches import new_batch, rows, stack, take, write_rows
+from bridge.host_env.batches import is_unshared, new_batch, rows, stack, take, write_rows
 from bridge.host_env.host_vec_env import HostVecEnv
 from bridge.host_env.lane_resets import LaneReset, autoreset_mode_of, lane_reset_of, require_all_lanes
 from bridge.host_env.step_infos import StepInfos
@@ -35,10 +36,10 @@ class GymVecEnv(HostVecEnv):
     environments whose episode ended are reset by `reset(options={"reset_mask": mask})`, which also cancels the reset
     that NEXT_STEP would bring.
 
-    Observations are copied, except from EnvPool, and never overwritten. Infos are as in JaxVecEnv:
-    `TimeLimit.truncated`, the environment's own info, and at an episode's end `terminal_observation` and `episode`. If
-    all environments are wrapped in a Monitor, `episode` is Monitor's. For Atari games in EnvPool with lives as episodes
-    or clipped rewards, `episode` covers the whole game, unclipped.
+    Observations are never overwritten: an array is returned without a copy only if no other reference to it exists.
+    Infos are as in JaxVecEnv: `TimeLimit.truncated`, the environment's own info, and at an episode's end
+    `terminal_observation` and `episode`. If all environments are wrapped in a Monitor, `episode` is Monitor's. For
+    Atari games in EnvPool with lives as episodes or clipped rewards, `episode` covers the whole game, unclipped.
 
     A reset after `seed` makes an EnvPool anew, because EnvPool accepts seeds only when it is made.
 
@@ -70,6 +71,7 @@ class GymVecEnv(HostVecEnv):
             observation_space, action_space = envpool.aligned(observation_space, action_space)
         self._dtypes = new_batch(observation_space, lambda shape, dtype: dtype)
         self._step_by(vector_env)
+        self._resets_tell = False  # while False, reset_infos stay empty and need not be cleared
         super().__init__(core, vector_env.num_envs, observation_space, action_space, self._are_monitored())
         fps = vector_env.metadata.get("render_fps")
         self.metadata = {**self.metadata, **({} if fps is None else {"render_fps": fps})}
@@ -83,6 +85,8 @@ class GymVecEnv(HostVecEnv):
           ValueError: it cannot reset single environments.
         """
         self.vector_env = vector_env
+        self._send: Callable[[Any], Any]
+        self._receive: Callable[[], Any]
         self._reset_lanes: LaneReset | None = None
         calls = envpool.PoolCalls.of(vector_env) if self._is_trusted else None
         if calls is not None:
@@ -118,6 +122,7 @@ class GymVecEnv(HostVecEnv):
                     f"vector_env must return observations with the leading axis num_envs = {self.num_envs}, got shape "
                     f"{array.shape}."
                 )
+        self._resets_tell = bool(info)
         return observation, lane_infos(info, np.arange(self.num_envs), self.num_envs)
 
     def _begin_step(self, actions: np.ndarray) -> None:
@@ -129,7 +134,8 @@ class GymVecEnv(HostVecEnv):
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)  # they may be JAX arrays
         dones, ended = self._episodes.count(info["reward"] if self._counts_games else rewards, terminated, truncated)
         rewards = (np.asarray if self._is_trusted else np.array)(rewards, np.float32)  # copied, as SB3 writes into them
-        told, continuing = self._kept(info), (~dones).nonzero()[0]
+        told = self._kept(info)
+        continuing = (~dones).nonzero()[0] if told else ended[:0]
         if ended.size:
             # Before the rest, because EnvPool resets environments in its own threads meanwhile.
             first = None if self._reset_lanes is None else self._reset_lanes(ended)
@@ -174,9 +180,13 @@ class GymVecEnv(HostVecEnv):
         return final_observation, told
 
     def _owned(self, observation: Any) -> Any:
-        """Return observations in the space's dtypes, in memory that nothing else writes to."""
-        # EnvPool does not write again to the memory that it returned.
-        convert = np.asarray if self._is_trusted else np.array
+        """Return writable observations in the space's dtypes; a copy, if other code may write into their memory again.
+
+        Such code must hold a reference to it. Call this with the observations in a single local variable.
+        """
+        # A separate statement, because an expression that contains the observations would hold a reference too.
+        is_ours = self._is_trusted or (isinstance(observation, np.ndarray) and is_unshared(observation))
+        convert = functools.partial(np.require, requirements="W") if is_ours else np.array
         return map_parts(lambda dtype, part: convert(part, dtype), self._dtypes, observation)
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
@@ -184,8 +194,10 @@ class GymVecEnv(HostVecEnv):
         return info if self._is_trusted or not info else kept(info)
 
     def _update_reset_infos(self, lanes: np.ndarray, told: dict[str, Any], at: np.ndarray, num_rows: int) -> None:
-        for lane, info in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
-            self.reset_infos[lane] = info
+        if told or self._resets_tell:
+            self._resets_tell = True
+            for lane, info in zip(lanes.tolist(), lane_infos(told, at, num_rows)):
+                self.reset_infos[lane] = info
 
     def close(self) -> None:
         """Close the vector environment."""

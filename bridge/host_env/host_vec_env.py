@@ -45,11 +45,6 @@ class HostVecEnv(AllLanesVecEnv):
         self._is_reset = self._is_stepping = False
         super().__init__(num_envs, observation_space, action_space)
 
-    @property
-    def t_start(self) -> float:
-        """The time from which `episode["t"]` counts, as in VecMonitor."""
-        return self._episodes.t_start
-
     def reset(self, *args: Any, **kwargs: Any) -> VecEnvObs:
         """Start an episode in every environment. If a step is under way, wait for it and discard its result.
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 import numpy as np
 
-from bridge.host_env.batches import new_batch
+from bridge.host_env.batches import new_batch, references_are_counted
 from bridge.observations import map_parts
 
 # The alignment that XLA requires of memory to use it without a copy.
@@ -113,12 +113,6 @@ class _Block:
 
     def _holders(self) -> int:
         return sys.getrefcount(self._memory)
-
-
-def references_are_counted() -> bool:
-    """Return whether `sys.getrefcount` counts references reliably, which it does not in free-threaded Python."""
-    is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
-    return is_gil_enabled is None or is_gil_enabled()
 
 
 def _allocate(num_envs: int, space: gymnasium.Space[Any]) -> Buffers:

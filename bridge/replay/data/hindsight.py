@@ -12,20 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.sharding import Mesh
-from stable_baselines3.common.type_aliases import DictReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.goal_selection_strategy import KEY_TO_GOAL_STRATEGY, GoalSelectionStrategy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as SB3sHerReplayBuffer
 
 from bridge.replay.data.offline import settings_of
 from bridge.replay.store import columns, transitions
-from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.replay_buffer import RingReplayBuffer
 from bridge.replay.store.ring import Ring
 from bridge.sb3 import Space
 from jaxenvs.learn import Hindsight, Replay
 from jaxenvs.learn.interfaces import Arrays
-from jaxenvs.learn.off_policy.store import replay_tags
 from jaxenvs.learn.off_policy.store.hindsight import Episodes, require_goal_space
 
 
@@ -206,14 +203,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
             reward[-num:] = self.env.env_method(
                 "compute_reward", following["achieved_goal"][-num:], goal, infos, indices=[0]
             )[0]
-        tensor = self._tensor
-        return DictReplayBufferSamples(
-            observations=map_leaves(tensor, self._normalize_obs(observation, env)),
-            actions=tensor(columns.take(ring.action, slots)),
-            next_observations=map_leaves(tensor, self._normalize_obs(following, env)),
-            dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
-            rewards=tensor(self._normalize_reward(reward.reshape(-1, 1), env)),
-        )
+        reward = self._normalize_reward(reward.reshape(-1, 1), env)
+        return self._samples(slots, tag, observation, following, reward, env)
 
     def _draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Sample rows and environments uniformly from the slots of complete episodes, numbered row by row as in SB3."""
@@ -297,7 +288,8 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
     @classmethod
     def from_sb3(cls, buffer: SB3sHerReplayBuffer) -> Self:
         """Return a buffer with the content of SB3's HerReplayBuffer, row by row."""
-        made = cls(env=buffer.env, **settings_of(buffer, "n_sampled_goal", "goal_selection_strategy"))
+        settings = settings_of(buffer, "n_sampled_goal", "goal_selection_strategy")
+        made = cls(env=buffer.env, **settings)  # type: ignore[arg-type]
         ring, rows = made.take_ring(), np.arange(buffer.size())
         if buffer.full:
             ring.position, rows = buffer.pos, (rows + buffer.pos) % buffer.buffer_size
@@ -335,6 +327,13 @@ class HerReplayBuffer(RingReplayBuffer, SB3sHerReplayBuffer):
         self.take_ring()
         row = np.arange(self.buffer_size)[:, None]
         return _read_only((row - np.maximum(self._episodes.extent, 0)) % self.buffer_size)
+
+    @property
+    def _current_ep_start(self) -> np.ndarray:  # type: ignore[override]
+        """Row in which each environment's running episode begins, (n_envs,), as user code reads it. Not a copy."""
+        self.take_ring()
+        begin: np.ndarray = self._episodes.begin
+        return begin
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -216,8 +216,8 @@ class OfflineData(RingReplayBuffer):
 
 def settings_of(buffer: buffers.ReplayBuffer, *more: str) -> dict[str, Any]:
     """Return the arguments with which a buffer like one of SB3's is made; attributes `more` only if it has them."""
-    names = ("observation_space", "action_space", "device", "n_envs", "optimize_memory_usage")
-    names += ("handle_timeout_termination", *(name for name in more if hasattr(buffer, name)))
+    names = ["observation_space", "action_space", "device", "n_envs", "optimize_memory_usage"]
+    names += ["handle_timeout_termination", *(name for name in more if hasattr(buffer, name))]
     return {name: getattr(buffer, name) for name in names} | {"buffer_size": buffer.buffer_size * buffer.n_envs}
 
 

@@ -17,7 +17,6 @@ from bridge.replay.data.priorities import Priorities, importance_weights
 from bridge.replay.data.slices import SliceSamples
 from bridge.replay.data.storage import Closed, make_ring, open_ring
 from bridge.replay.store import columns
-from bridge.replay.store.columns import map_leaves
 from bridge.replay.store.ring import Ring
 from bridge.replay.store.samples import PrioritizedSamples
 from jaxenvs import arguments
@@ -114,8 +113,8 @@ class ReplayBuffer(OfflineData):
             drawn,
             slice_len,
             burn_in,
-            lambda taken: taken if env is None else self._normalize_obs(map_leaves(columns.to_host, taken), env),
-            lambda taken: taken if env is None else self._normalize_reward(columns.to_host(taken), env),
+            lambda taken: self._normalize_obs(taken, env),
+            lambda taken: self._normalize_reward(taken, env),
             self.device,
         )
         return samples._replace(weights=weights)

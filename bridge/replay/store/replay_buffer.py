@@ -239,23 +239,24 @@ class RingReplayBuffer(SB3Attributes):
         tag = transitions.tags(ring, last)
         observation = transitions.observations(ring, slots)
         following_observation = transitions.next_observations(ring, last, tag)
-        if env is not None:
-            observation = self._normalize_obs(map_leaves(columns.to_host, observation), env)
-            following_observation = self._normalize_obs(map_leaves(columns.to_host, following_observation), env)
-        tensor = self._tensor
-        return (DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples)(
-            observations=map_leaves(tensor, observation),
-            actions=tensor(columns.take(ring.action, slots)),
-            next_observations=map_leaves(tensor, following_observation),
-            dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
-            rewards=tensor(reward),
-            **discounts,
-        )
+        return self._samples(slots, tag, observation, following_observation, reward, env, **discounts)
 
     def _rewards(self, slots: np.ndarray, env: VecNormalize | None) -> Any:
-        reward = columns.take(self.take_ring().reward, slots)
-        # n-step sums are computed by NumPy, and VecNormalize takes NumPy arrays.
-        return reward if env is None and self.n_steps == 1 else self._normalize_reward(columns.to_host(reward), env)
+        return self._normalize_reward(columns.take(self.take_ring().reward, slots), env)
+
+    def _samples(
+        self, slots: np.ndarray, tag: np.ndarray, observation: Any, following: Any, reward: Any, env: Any, **more: Any
+    ) -> Any:
+        """Return SB3's samples, with normalized observations; rewards are normalized already."""
+        tensor = self._tensor
+        return (DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples)(
+            observations=map_leaves(tensor, self._normalize_obs(observation, env)),
+            actions=tensor(columns.take(self.take_ring().action, slots)),
+            next_observations=map_leaves(tensor, self._normalize_obs(following, env)),
+            dones=tensor(replay_tags.terminated(tag).astype(np.float32).reshape(-1, 1)),
+            rewards=tensor(reward),
+            **more,
+        )
 
     @property
     def _tensor(self) -> Callable[[Any], Any]:

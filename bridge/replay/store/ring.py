@@ -173,7 +173,7 @@ class Ring:
         """
         rows, ended = len(terminated), terminated | truncated
         self.position %= self.capacity
-        broken = self._broken_lanes(map_leaves(lambda leaf: columns.to_host(leaf[0]), observation))
+        broken = self._broken_lanes(columns.at(observation, 0))
         # Of more rows than there is room for, the last ones are stored.
         skipped = max(rows - self.capacity, 0)
         step, lane = np.nonzero(ended[skipped:])
@@ -200,7 +200,7 @@ class Ring:
             where = skipped + step, lane
             self.write_ends(slots, columns.at(final, where), terminated[where], truncated[where])
         for last, values in pairs(self.last_observation, final):
-            last[...] = columns.to_host(values[-1])
+            last[...] = values[-1]
         self.position = (begin + rows - skipped) % self.capacity
         self.size += rows - skipped
 

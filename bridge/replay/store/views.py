@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -123,8 +122,8 @@ class SlotView(View):
 
     def _block(self, index: Any) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
         """Return slots, their values, and the index that selects from these what `index` selects."""
-        where = locate(index, *self._outline.shape[:2])
-        return where.slots, self._read_slots(where.slots).reshape(*where.lead, *self._outline.shape[2:]), where.index
+        slots, lead, index = locate(index, *self._outline.shape[:2])
+        return slots, self._read_slots(slots).reshape(*lead, *self._outline.shape[2:]), index
 
     def _read(self, index: Any) -> Any:
         _, block, index = self._block(index)
@@ -149,7 +148,8 @@ class ColumnView(View):
         return self._column()[index]
 
     def __setitem__(self, index: Any, values: Any) -> None:
-        self._before(locate(index, *self._outline.shape[:2]).slots)
+        slots, _, _ = locate(index, *self._outline.shape[:2])
+        self._before(slots)
         self._column()[index] = values
 
 
@@ -177,28 +177,18 @@ def replace(name: str, array: Any, values: Any) -> None:
     array[...] = values
 
 
-@dataclasses.dataclass(frozen=True)
-class Where:
-    """The slots that an index of (capacity, num_envs, *shape) reads or writes, and possibly more.
+def locate(index: Any, capacity: int, num_envs: int) -> tuple[np.ndarray, tuple[int, ...], tuple[Any, ...]]:
+    """Find the slots that an index of (capacity, num_envs, *shape) selects, and possibly more.
 
-    Attributes:
-      slots: (num,), row * num_envs + environment, each once.
-      lead: the leading axes of an array of these slots alone, instead of (capacity, num_envs).
-      index: the index of that array that selects the same.
+    Returns:
+      slots, (num,), row * num_envs + environment, each once; the leading axes of an array of these slots alone, instead
+        of (capacity, num_envs); and the index of that array that selects the same.
     """
-
-    slots: np.ndarray
-    lead: tuple[int, ...]
-    index: tuple[Any, ...]
-
-
-def locate(index: Any, capacity: int, num_envs: int) -> Where:
-    """Find the slots that an index selects, without reading others."""
     keys = index if isinstance(index, tuple) else (index,)
     first, second = (*keys, None, None)[:2]
     if _is_integers(first) and _is_integers(second):
         slots, one = _unique(_within(first, capacity, 0) * num_envs + _within(second, num_envs, 1))
-        return Where(slots, (len(slots),), (one, *keys[2:]))
+        return slots, (len(slots),), (one, *keys[2:])
     rest = keys[1:]
     if _is_integers(first):
         rows, first = _unique(_within(first, capacity, 0))
@@ -207,7 +197,7 @@ def locate(index: Any, capacity: int, num_envs: int) -> Where:
     else:
         rows, first, rest = np.arange(capacity), first, keys[1:]
     slots = (rows[:, None] * num_envs + np.arange(num_envs)).reshape(-1)
-    return Where(slots, (len(rows), num_envs), (first, *rest) if keys else ())
+    return slots, (len(rows), num_envs), (first, *rest) if keys else ()
 
 
 def _unique(numbers: np.ndarray) -> tuple[np.ndarray, Any]:

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 
 import chex
 import gymnasium
@@ -20,6 +21,7 @@ from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env, assert_steps_are_of_cartpole
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step, sample_actions
 from tests.environments import Counter
+from tests.tiers import tiered
 
 MODES = list(AutoresetMode)
 OPTIONS = [{"low": 2}] * 3  # which Gymnasium has for all lanes alike
@@ -104,7 +106,7 @@ def test_it_does_the_same_with_environments_in_other_processes(mode):
         ours.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", tiered(MODES, AutoresetMode.NEXT_STEP))
 def test_over_jaxenvs_own_vector_environment_it_is_a_jax_vec_env(mode):
     env = TimeLimit(Counter(observation_kind="dict"), 4)
     ours, reference = GymVecEnv(GymnasiumVectorEnv(VectorEnv(env, 3, mode))), JaxVecEnv(env, 3)
@@ -172,23 +174,58 @@ def test_observations_of_a_source_that_reuses_its_memory_are_copied(mode, kind):
         chex.assert_trees_all_equal(mine, copy)
 
 
+HELD = []
+
+
+def hold(observation):
+    HELD[:] = [observation.copy()]
+    return HELD[0]
+
+
 HAND_OUTS = {
-    "the same array": lambda memory: memory,
-    "memory that no array owns": lambda memory: np.frombuffer(memory.data, np.float32).reshape(-1, 1),
-    "of another dtype": lambda memory: memory.astype(np.float64),
-    "read-only": lambda memory: np.frombuffer(memory.tobytes(), np.float32).reshape(-1, 1),
+    "fresh": (np.copy, True),
+    "fresh, transposed": (lambda memory: np.ascontiguousarray(memory.T).T.astype(np.float32), True),
+    "the same array": (lambda memory: memory, False),
+    "a new view": (lambda memory: memory[:], False),
+    "memory that no array owns": (lambda memory: np.frombuffer(memory.data, np.float32).reshape(-1, 1), False),
+    "a new array that it keeps": (hold, False),
+    "of another dtype": (lambda memory: memory.astype(np.float64), False),
+    "read-only": (lambda memory: np.frombuffer(memory.tobytes(), np.float32).reshape(-1, 1), False),
 }
 
 
-@pytest.mark.parametrize("hand_out", HAND_OUTS.values(), ids=HAND_OUTS)
-def test_observations_are_writable_copies_in_the_dtype_of_the_space(hand_out):
-    venv = GymVecEnv(Own(hand_out=hand_out))
+@pytest.mark.parametrize(("hand_out", "is_handed_on"), HAND_OUTS.values(), ids=HAND_OUTS)
+def test_observations_are_handed_on_where_nobody_else_has_them(hand_out, is_handed_on):
+    addresses = []
+
+    def noted(memory):
+        handed = hand_out(memory)
+        addresses.append(handed.ctypes.data)
+        return handed
+
+    venv = GymVecEnv(Own(hand_out=noted))
     venv.reset()
+    addresses.clear()
     observation = venv.step(np.zeros(3, int))[0]
+    assert (observation.ctypes.data == addresses[-1]) == is_handed_on
     assert (observation.flags.writeable, observation.dtype) == (True, np.float32)
     kept = observation.copy()
     venv.step(np.zeros(3, int))
     np.testing.assert_array_equal(observation, kept)
+
+
+def test_where_references_are_not_counted_observations_are_copied(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    addresses = []
+
+    def noted(memory):
+        handed = memory.copy()
+        addresses.append(handed.ctypes.data)
+        return handed
+
+    venv = GymVecEnv(Own(hand_out=noted))
+    venv.reset()
+    assert venv.step(np.zeros(3, int))[0].ctypes.data != addresses[-1]
 
 
 def test_infos_tell_of_their_step_however_late_they_are_read():

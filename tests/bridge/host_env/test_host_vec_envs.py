@@ -10,7 +10,7 @@ import pytest
 from stable_baselines3.common.monitor import Monitor
 
 from bridge import ProcessVecEnv, SerialVecEnv
-from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, Counting
+from tests.bridge.host_env.host_environments import OBSERVATION_SPACES, RAISE, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 
 BACKENDS = {"serial": SerialVecEnv, "process": functools.partial(ProcessVecEnv, envs_per_process=2)}
@@ -168,6 +168,14 @@ def test_actions_of_another_shape_or_kind_are_refused(processes, actions, error,
     with pytest.raises(error, match=message):
         processes.step(actions)
     np.testing.assert_array_equal(processes.step(np.zeros(3, int))[0][:, 1], [1, 1, 1])
+
+
+def test_in_this_process_an_environment_that_raises_is_named():
+    venv = SerialVecEnv([Counting] * 3)
+    venv.reset()
+    with pytest.raises(ArithmeticError, match="the pole broke") as error:
+        venv.step(np.array([0, RAISE, 0]))
+    assert error.value.__notes__ == ["Environment 1 raised this error."]
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -1,5 +1,7 @@
 """Random histories of environments whose observations say where they are, for tests of replay buffers."""
 
+import copy
+
 import numpy as np
 from gymnasium import spaces
 
@@ -39,6 +41,13 @@ class History:
         count = len(self.episode[lanes])
         self.episode[lanes] = self.episodes + np.arange(count)
         self.step[lanes], self.episodes = 0, self.episodes + count
+
+    def fill(self, steps, *buffers):
+        """Add so many steps to each buffer."""
+        for _ in range(steps):
+            transition = self.next()
+            for buffer in buffers:
+                buffer.add(*copy.deepcopy(transition))
 
     def next(self):
         """The arguments of an `add`."""

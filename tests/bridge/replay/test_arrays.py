@@ -27,10 +27,7 @@ def pair(kind="vector", n_envs=1, sb3s=buffers.ReplayBuffer, steps=0, size=12, o
     theirs = sb3s(size * n_envs, space, ACTION, n_envs=n_envs, device="cpu", **settings)
     mine = ours(size * n_envs, space, ACTION, n_envs=n_envs, device="cpu", **settings)
     history = History(n_envs, space, 0)
-    for _ in range(steps):
-        transition = history.next()
-        theirs.add(*copy.deepcopy(transition))
-        mine.add(*transition)
+    history.fill(steps, theirs, mine)
     return mine, theirs, history
 
 

@@ -94,6 +94,7 @@ def test_samples_are_those_of_sb3s_from_the_same_seed(strategy, settings, n_envs
         theirs.add(*added)
         ours.add(*added)
         np.testing.assert_array_equal(ours.ep_length, theirs.ep_length)
+        np.testing.assert_array_equal(ours._current_ep_start, theirs._current_ep_start)
         sampled.append(assert_same_samples(ours, theirs, step))
     assert True in sampled
     assert False in sampled
@@ -113,6 +114,20 @@ def test_what_sb3s_holds_goes_on_here_at_any_time():
                 ours.add(*more)
                 moved += assert_same_samples(ours, again, number)
     assert moved > 50
+
+
+def test_a_rollout_is_stored_as_by_adds():
+    one, many, steps = make(n_envs=2), make(n_envs=2), list(history(2, 33))
+    for step in steps:
+        one.add(*step)
+    before, after, actions, rewards, done, infos = zip(*steps)
+    timeouts = np.array([[info["TimeLimit.truncated"] for info in step] for step in infos])
+    before, after = ({name: np.stack([each[name] for each in steps]) for name in NAMES} for steps in (before, after))
+    many.add_rollout(before, np.stack(actions), np.stack(rewards), np.array(done) & ~timeouts, timeouts, after)
+    np.testing.assert_array_equal(many.ep_length, one.ep_length)
+    assert assert_same_samples(many, one, 0)
+    with pytest.raises(ValueError, match="needs copy_info_dict=False"):
+        make(n_envs=2, copy_info_dict=True).add_rollout(before, actions, rewards, done, timeouts, after)
 
 
 def test_what_goes_on_here_leaves_the_infos_of_sb3s_alone():

@@ -82,13 +82,6 @@ def test_numbers_of_a_discrete_space_are_stored_as_the_environments_gave_them(na
         np.testing.assert_array_equal(buffer.dones[:size, 0], np.arange(size) % 5 == 4)
 
 
-@pytest.mark.thorough  # numbers of a discrete space: the test before
-def test_a_table_of_discrete_states_trains():
-    model = make(env="FrozenLake-v1").learn(40)
-    assert in_one_program(model)
-    assert model.replay_buffer.size() == 40
-
-
 # --- The order of keys ----------------------------------------------------------------------------------------------
 
 

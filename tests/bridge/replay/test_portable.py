@@ -123,7 +123,7 @@ def _assert_equal(one, other, name):
 def test_one_that_sb3_has_gone_on_with_is_read_as_sb3s(tmp_path):
     env = bridge.make_vec_env("CartPole-v1", 2, seed=0)
     settings = {"seed": 0, "buffer_size": 60, "learning_starts": 1000, "device": "cpu"}
-    model = bridge.DQN("MlpPolicy", env, engine="torch", **settings).learn(40)
+    model = bridge.DQN("MlpPolicy", env, **settings).learn(40)
     model.save_replay_buffer(tmp_path / "ours")
     stock = stable_baselines3.DQN("MlpPolicy", env, **settings)
     stock.load_replay_buffer(tmp_path / "ours")

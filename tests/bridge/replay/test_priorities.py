@@ -5,13 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from stable_baselines3.common.env_util import make_vec_env
 
 from bridge import ReplayBuffer
 from bridge.replay.data.priorities import WIDTH, SumTree
@@ -171,35 +169,10 @@ def test_a_reset_and_a_pickle_keep_priorities_in_step(tmp_path):
     assert set(filed.sample(500).indices.tolist()) == set(range(12))
 
 
-def test_a_prioritised_dqn_learns_by_weights_and_errors():
-    """As a user writes it: SB3's DQN with another loss."""
-
-    class PrioritisedDQN(stable_baselines3.DQN):
-        def train(self, gradient_steps, batch_size=100):
-            for _ in range(gradient_steps):
-                data = self.replay_buffer.sample(batch_size)
-                with torch.no_grad():
-                    best = self.q_net_target(data.next_observations).max(dim=1, keepdim=True)[0]
-                    target = data.rewards + (1 - data.dones) * self.gamma * best
-                error = self.q_net(data.observations).gather(1, data.actions.long()) - target
-                self.policy.optimizer.zero_grad()
-                (data.weights * error[:, 0] ** 2).mean().backward()
-                self.policy.optimizer.step()
-                self.replay_buffer.update_priorities(data.indices, error[:, 0].detach().abs() + 1e-6)
-
-    env = make_vec_env("CartPole-v1", 2, seed=0)
-    settings = {"replay_buffer_class": ReplayBuffer, "replay_buffer_kwargs": {"alpha": 0.6}}
-    model = PrioritisedDQN("MlpPolicy", env, device="cpu", buffer_size=100, learning_starts=20, **settings).learn(150)
-    data = model.replay_buffer.sample(100)
-    assert data.weights.max() == 1 > data.weights.min()
-    assert len(set(model.replay_buffer.priorities.tree.leaves)) > 10  # as many as there were errors
-
-
 def test_dict_observations_have_priorities_too():
     buffer = ReplayBuffer(60, OBSERVATIONS["dict"], ACTION, device="cpu", n_envs=3, alpha=1.0)
     history = History(3, OBSERVATIONS["dict"], 0)
-    for _ in range(30):
-        buffer.add(*history.next())
+    history.fill(30, buffer)
     samples = buffer.sample(9)
     assert samples.observations["image"].shape == (9, 2, 2, 1)
     assert samples.weights.shape == samples.indices.shape == (9,)

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import stable_baselines3
 from gymnasium import spaces
-from stable_baselines3.common import buffers, type_aliases
+from stable_baselines3.common import buffers
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from bridge import ReplayBuffer
 from bridge.host_env.step_infos import StepInfos
-from bridge.replay.store.ring import Ring
 from bridge.vec_env.infos import QuietInfos
 from tests.bridge.replay.histories import ACTION, OBSERVATIONS, History
 
@@ -81,8 +80,7 @@ def test_n_step_samples_are_those_of_sb3(num_envs):
 def test_n_step_samples_of_dict_observations_stop_at_the_end_of_an_episode():
     buffer = make("dict", num_envs=1, n_steps=4, gamma=0.5)
     history = History(1, OBSERVATIONS["dict"], 2)
-    for _ in range(30):
-        buffer.add(*history.next())
+    history.fill(30, buffer)
     samples = buffer.sample(200)
     first, last = (
         part["which"].numpy()[:, 0].astype(int) for part in (samples.observations, samples.next_observations)
@@ -110,22 +108,8 @@ def test_vec_normalize_is_honoured_as_by_sb3(space):
     cls = buffers.DictReplayBuffer if space == "dict" else buffers.ReplayBuffer
     theirs = cls(10, observation_space, ACTION, device="cpu")
     history = History(1, observation_space, 0)
-    for _ in range(13):
-        transition = history.next()
-        ours.add(*transition)
-        theirs.add(*transition)
+    history.fill(13, ours, theirs)
     assert_same_samples(ours, theirs, env=env)
-
-
-def test_what_callbacks_look_at_is_as_sb3s():
-    ours, theirs = make(), make(cls=buffers.ReplayBuffer)
-    history = History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(17):
-        transition = history.next()
-        ours.add(*transition)
-        theirs.add(*transition)
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
 
 
 def test_infos_are_read_where_an_episode_ended_alone():
@@ -180,8 +164,7 @@ def test_nan_in_observations_does_not_end_an_episode():
 )
 def test_an_add_of_a_wrong_shape_raises_and_changes_nothing(wrong, value):
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(5):
-        buffer.add(*history.next())
+    history.fill(5, buffer)
     before = pickle.dumps(buffer)
     transition = list(history.next())
     transition[wrong] = value
@@ -198,23 +181,6 @@ def test_a_dict_without_a_key_is_named_and_changes_nothing():
     with pytest.raises(ValueError, match=r"obs must be a dict with the keys \['image', 'which'\], got ndarray"):
         buffer.add(observation["image"], *rest)
     assert buffer.size() == 0
-
-
-def test_arrays_of_the_ring_may_come_from_outside():
-    """As an engine may own them, which lets go of the rows whose ends the side ring has overwritten."""
-    buffer, history = make(size=60), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(33):
-        buffer.add(*history.next())
-    arrays = {name: value for name, value in vars(buffer.take_ring()).items() if name != "storage"}
-    other = make(size=60)
-    other._ring = Ring(**{**arrays, "size": 11})
-    kept = np.roll(buffer.observations, -buffer.take_ring().position, axis=0)[-11:]
-    drawn = other.sample(500).observations.numpy()
-    assert {tuple(row) for row in drawn} == {tuple(row) for row in kept.reshape(-1, 3)}
-    assert other.sample_slices(50, 3).mask.all()
-    for _ in range(33):
-        other.add(*history.next())
-    assert other.full
 
 
 @pytest.mark.skipif(HAS_N_STEP, reason="this version of Stable-Baselines3 has n-step returns")
@@ -242,13 +208,9 @@ def test_an_empty_buffer_says_so():
 
 def test_a_pickled_buffer_goes_on_where_it_was():
     buffer, history = make(), History(3, OBSERVATIONS["vector"], 0)
-    for _ in range(15):
-        buffer.add(*history.next())
+    history.fill(15, buffer)
     loaded = pickle.loads(pickle.dumps(buffer))
-    for _ in range(3):
-        transition = history.next()
-        buffer.add(*transition)
-        loaded.add(*transition)
+    history.fill(3, buffer, loaded)
     assert_same_samples(loaded, buffer)
 
 
@@ -296,24 +258,6 @@ def test_stock_algorithms_save_and_load_it():
     other.learn(60)
 
 
-def test_stock_algorithms_learn_on_dict_observations():
-    class Env(gymnasium.Env):
-        observation_space, action_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32)}), spaces.Discrete(2)
-
-        def reset(self, seed=None, options=None):
-            super().reset(seed=seed)
-            return self.observation_space.sample(), {}
-
-        def step(self, action):
-            return self.observation_space.sample(), 1.0, self.np_random.random() < 0.1, False, {}
-
-    model = stable_baselines3.DQN(
-        "MultiInputPolicy", Env(), device="cpu", buffer_size=64, learning_starts=20, replay_buffer_class=ReplayBuffer
-    )
-    model.learn(100)
-    assert isinstance(model.replay_buffer.sample(3), type_aliases.DictReplayBufferSamples)
-
-
 def test_an_unknown_storage_is_named():
     with pytest.raises(ValueError, match="storage must be 'ram' or 'memmap', got 'disk'"):
         make(storage="disk")
@@ -337,8 +281,7 @@ def test_extend_adds_steps_one_after_the_other_as_sb3s_does(space):
 def test_what_a_buffer_holds_extends_another_as_sb3s():
     """Where a timeout of its arrays, in an info, is an array of one number."""
     given, history = make(num_envs=1), History(1, OBSERVATIONS["vector"], 0)
-    for _ in range(given.buffer_size):
-        given.add(*history.next())
+    history.fill(given.buffer_size, given)
     assert given.timeouts.any()
     arrays = (given.observations, given.next_observations, given.actions, given.rewards, given.dones)
     infos = [[{"TimeLimit.truncated": timeout}] for timeout in given.timeouts]

@@ -155,21 +155,6 @@ def test_slices_are_windows_of_one_episode_and_every_window_is_drawn(capacity, a
             oracle.buffer.sample_slices(len(windows) + 1, argument, by, strict, replace=False)
 
 
-@settings(max_examples=30, deadline=None)
-@given(capacity=st.integers(2, 9), ends=st.lists(ROW, min_size=1, max_size=40))
-def test_transitions_are_those_stored(capacity, ends):
-    oracle = Oracle(capacity, 2)
-    for start in range(0, len(ends), 3):
-        oracle.extend(ends[start : start + 3])
-        slots = {slot["rewards"]: slot for lane in oracle.lanes for slot in lane}
-        samples = oracle.buffer.sample(64)
-        for i, reward in enumerate(samples.rewards[:, 0].tolist()):
-            slot = slots[reward]
-            assert samples.observations[i].item() == slot["observations"]
-            assert samples.next_observations[i].item() == slot["next_observations"]
-            assert samples.dones[i].item() == slot["terminated"]
-
-
 def filled(episode_length=None, rows=40, capacity=32, seed=0):
     """An oracle of two lanes whose ring has wrapped."""
     oracle, rng = Oracle(capacity, 2), np.random.default_rng(seed)

@@ -79,18 +79,6 @@ def test_running_statistics_are_each_seeds_own():
     assert not torch.equal(*means)
 
 
-def test_a_class_of_ones_own_is_refused():
-    with pytest.raises(NotCompilable, match="OwnPPO may train differently"):
-        train_seeds(OwnPPO("MlpPolicy", "CartPole-v1"), 10, [0])
-
-
-def test_a_method_of_ones_own_is_refused():
-    model = make("PPO")
-    model.train = MethodType(lambda self: None, model)
-    with pytest.raises(NotCompilable, match="The model overrides train"):
-        train_seeds(model, 10, [0])
-
-
 @pytest.mark.parametrize(
     ("name", "schedule"), [("PPO", "lr_schedule"), ("SAC", "lr_schedule"), ("DQN", "exploration_schedule")]
 )
@@ -109,22 +97,30 @@ def test_schedules_of_the_constructor_are_no_ones_own(name):
         _require_constructors_schedules(model)
 
 
-def test_what_has_no_translation_is_refused():
-    with pytest.raises(NotCompilable, match='The model has engine="torch"'):
-        train_seeds(bridge.PPO("MlpPolicy", "CartPole-v1", engine="torch"), 10, [0])
+def with_own_train():
+    model = make("PPO")
+    model.train = MethodType(lambda self: None, model)
+    return model
+
+
+def ppo(env="CartPole-v1", cls=bridge.PPO, **settings):
+    return cls("MlpPolicy", env, **settings)
 
 
 @pytest.mark.parametrize(
-    ("wrap", "said"),
+    ("make_model", "said"),
     [
-        (lambda env: VecFrameStack(env, 2), "optionally wrapped in VecNormalize; got VecFrameStack"),
-        (lambda env: VecNormalize(env, norm_reward=False), "VecNormalize with norm_reward=False"),
-        (lambda env: VecNormalize(env, gamma=0.5), "VecNormalize with gamma=0.5"),
+        (lambda: ppo(cls=OwnPPO), "OwnPPO may train differently"),
+        (with_own_train, "The model overrides train"),
+        (lambda: ppo(engine="torch"), 'The model has engine="torch"'),
+        (lambda: ppo(VecFrameStack(make_vec_env("CartPole-v1"), 2)), "wrapped in VecNormalize; got VecFrameStack"),
+        (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), norm_reward=False)), "with norm_reward=False"),
+        (lambda: ppo(VecNormalize(make_vec_env("CartPole-v1"), gamma=0.5)), "VecNormalize with gamma=0.5"),
     ],
 )
-def test_a_wrapper_that_would_be_passed_over_is_refused(wrap, said):
+def test_what_would_be_passed_over_is_refused(make_model, said):
     with pytest.raises(NotCompilable, match=said):
-        train_seeds(bridge.PPO("MlpPolicy", wrap(make_vec_env("CartPole-v1"))), 10, [0])
+        train_seeds(make_model(), 10, [0])
 
 
 @pytest.mark.parametrize(

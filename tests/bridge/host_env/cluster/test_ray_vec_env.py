@@ -9,30 +9,22 @@ import pytest
 
 from bridge import RayVecEnv, WorkerDied, make_vec_env
 from tests.bridge.host_env.cluster import ray_stand_in
+from tests.bridge.host_env.conftest import Actors
 from tests.bridge.host_env.host_environments import SIGKILL, Counting
 from tests.bridge.host_env.references import assert_same_as_dummy_vec_env
 from tests.bridge.vec_env.test_jax_vec_env import assert_same_step
 
 
 @pytest.fixture
-def ray():
-    ray = ray_stand_in.Ray()
-    yield ray
-    for actor in ray.actors:
-        ray.kill(actor)
+def workers():
+    return Actors()
 
 
 @pytest.fixture
-def start(ray):
-    """Makes a RayVecEnv of three environments in two actors, with its first episode begun."""
-
-    def start(**arguments):
-        venv = ray_stand_in.make([functools.partial(Counting, length=50)] * 3, ray=ray, **arguments)
-        venv.seed(0)
-        venv.reset()
-        return venv
-
-    return start
+def ray(workers):
+    yield workers.ray
+    for actor in workers.ray.actors:
+        workers.ray.kill(actor)
 
 
 @pytest.mark.parametrize(
