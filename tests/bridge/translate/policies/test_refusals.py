@@ -20,6 +20,7 @@ from tests.bridge.translate.policies.networks import (
     Extractor,
     assert_same,
     batch,
+    changed,
     extractor,
     forward_of,
     make,
@@ -87,17 +88,6 @@ class OwnEvaluation(ActorCriticPolicy):
 class OwnMlp(ActorCriticPolicy):
     def _build_mlp_extractor(self):
         self.mlp_extractor = type("OwnMlpExtractor", (MlpExtractor,), {})(6, self.net_arch, self.activation_fn)
-
-
-def changed(change, **settings):
-    """A policy after a change."""
-
-    def build():
-        policy = make(**settings)
-        change(policy)
-        return policy
-
-    return build
 
 
 REFUSALS = {
