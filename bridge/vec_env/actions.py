@@ -51,12 +51,7 @@ class ActionChecker:
         self._shape = (num_envs, *(space.shape or ()))
 
     def __call__(self, actions: Any) -> np.ndarray:
-        """Return the actions of all environments, cast to the environments' dtype, after checking them.
-
-        Raises:
-          ValueError: the shape is wrong, or an action lies outside of the space or is NaN.
-          TypeError: the dtype is wrong.
-        """
+        """Return the actions of all environments, cast to the environments' dtype, after checking them."""
         try:
             actions = np.asarray(actions)
         except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors that require a gradient, ...
@@ -83,11 +78,7 @@ class ActionChecker:
         return (actions >= self._low) & (actions <= self._high)  # NaN fails both comparisons
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise unless a batch of actions has the expected shape, (num_envs, *shape of an action).
-
-        Raises:
-          ValueError: the shape is another one.
-        """
+        """Raise unless a batch of actions has the expected shape, (num_envs, *shape of an action)."""
         if tuple(shape) != self._shape:
             raise ValueError(f"actions must have shape {self._shape}, got {tuple(shape)}, for {self.space}.")
 

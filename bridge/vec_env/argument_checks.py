@@ -20,15 +20,7 @@ BYTES_OF_A_LANE = 500
 
 
 def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:
-    """Return the VectorEnv that a JaxVecEnv steps.
-
-    Args:
-      env, num_envs: the arguments of JaxVecEnv.
-
-    Raises:
-      TypeError, ValueError: `env` is not an environment of jaxenvs, does not have `num_envs` environments, or does not
-        reset as SB3 expects.
-    """
+    """Return the VectorEnv that a JaxVecEnv with these arguments steps."""
     if isinstance(env, Environment):
         return VectorEnv(env, 1 if num_envs is None else num_envs)
     if not isinstance(env, VectorEnv):
@@ -50,8 +42,7 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
 def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     """Return the environment indices that SB3's `indices` means: None is all; an int is one, from the end if negative.
 
-    Raises:
-      ValueError: `indices` is not None, an int or an iterable of ints; or an index is out of range.
+    Anything else but a collection of ints in range is a ValueError.
     """
     if indices is None:
         return list(range(num_envs))
@@ -61,14 +52,9 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
 
 
 def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
-    """Return the mesh of devices among which the environments are divided, or None if they are not divided.
+    """Return the mesh among whose devices the environments are divided, or None if they are not divided.
 
-    Args:
-      devices: the number of devices, or a mesh of them.
-
-    Raises:
-      TypeError, ValueError: there are fewer devices; `num_envs` is not divisible by their number; or some of the
-        devices belong to other processes, which do not step.
+    The devices must exist, belong to this process, since others do not step, and divide `num_envs`.
     """
     if devices is None:
         return None
@@ -82,13 +68,9 @@ def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:
-    """Raise if the environments need more memory than this machine has.
+    """Raise a ValueError if the environments need more memory than this machine has.
 
-    Args:
-      arrays: what is stored for all environments, as `jax.ShapeDtypeStruct`s.
-
-    Raises:
-      ValueError: the machine has less memory than the environments need.
+    `arrays` are all that is stored for them, as `jax.ShapeDtypeStruct`s.
     """
     needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
     try:

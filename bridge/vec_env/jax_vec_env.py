@@ -368,9 +368,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def _use_like(self, venv: VectorEnv, what: str, lanes: list[int]) -> None:
         """Call `_use` if the spaces stay as SB3 expects: the same actions, and one observation space for all.
 
-        Args:
-          what: the change, for the error message.
-          lanes: the environments that change.
+        The error message calls the change `what`. It concerns the environments `lanes`.
         """
         if not lanes:
             return

@@ -12,42 +12,29 @@ from jaxenvs import VectorEnv
 
 
 def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Return the observation space and the action space that the environments share.
+    """Return the observation space and the action space that the environments share, and raise if two differ.
 
-    Args:
-      lanes: the indices of the environments, at least one; all if not given.
-
-    Raises:
-      ValueError: the spaces of two environments differ.
+    `lanes` are the indices of the environments, at least one; all if not given.
     """
-    first: tuple[int, Any, Any] | None = None
-    for lane in range(venv.num_envs) if lanes is None else lanes:
+    first, *others = range(venv.num_envs) if lanes is None else lanes
+    env = venv.lane_env(first)
+    observation_space, action_space = env.observation_space, env.action_space
+    for lane in others if venv.env_axis is not None else ():
         env = venv.lane_env(lane)
-        if first is None:
-            first = lane, env.observation_space, env.action_space
-        for kind, expected, space in zip(
-            ("observation", "action"), first[1:], (env.observation_space, env.action_space)
+        for kind, expected, space in (
+            ("observation", observation_space, env.observation_space),
+            ("action", action_space, env.action_space),
         ):
             if space != expected:
                 raise ValueError(
-                    f"All environments must have one {kind} space for Stable-Baselines3, but environment {first[0]} "
+                    f"All environments must have one {kind} space for Stable-Baselines3, but environment {first} "
                     f"has {expected} and environment {lane} has {space}."
                 )
-        if venv.env_axis is None:
-            break
-    assert first is not None
-    return first[1], first[2]
+    return observation_space, action_space
 
 
 def observation_dtypes(space: spaces.Space[Any], batch: Any) -> Any:
-    """Return the dtypes of a space, as a pytree with the structure of the environments' observations.
-
-    Args:
-      batch: observations of the environments, with a leading axis.
-
-    Raises:
-      ValueError: the observations do not have the structure or shapes of the space.
-    """
+    """Return the dtypes of a space in the structure of a batch of observations, which must fit the space."""
     leaf_spaces = _leaf_spaces(space)
     expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
     got = jax.tree.map(lambda leaf: leaf.shape[1:], batch)

@@ -39,17 +39,7 @@ class Outputs(NamedTuple):
     @classmethod
     def of(cls, timestep: VectorTimeStep) -> Outputs:
         """Return the outputs of one step, or of many."""
-        return cls(
-            observation=timestep.observation,
-            reward=timestep.reward,
-            done=timestep.done,
-            terminated=timestep.terminated,
-            final_observation=timestep.final_observation,
-            episode_return=timestep.episode_return,
-            episode_length=timestep.episode_length,
-            final_info=timestep.final_info,
-            info=timestep.info,
-        )
+        return cls(*(getattr(timestep, name) for name in cls._fields))
 
 
 class Programs:
@@ -72,9 +62,7 @@ class Programs:
     def of(cls, venv: VectorEnv, mesh: Mesh | None = None) -> Programs:
         """Return the functions for all VectorEnvs like this one: only the values of their parameters may differ.
 
-        Args:
-          venv: the environments.
-          mesh: the devices among which the environments are divided equally, if they are divided.
+        If there is a mesh, the environments are divided equally among its devices.
         """
         configure_by_default()
         kinds = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in _leaves(venv))

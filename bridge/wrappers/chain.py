@@ -122,11 +122,7 @@ class Chain:
 
     @classmethod
     def of(cls, env: VecEnv | None) -> Chain:
-        """Return the Chain of a model's environments.
-
-        Raises:
-          NotCompilable: the environments or a wrapper cannot be compiled.
-        """
+        """Return the Chain of a model's environments, or raise NotCompilable."""
         wrappers: list[CompiledWrapper[Any]] = []
         base = env
         while isinstance(base, VecEnvWrapper):
@@ -171,11 +167,7 @@ class Chain:
     def around(self, base: JaxVecEnv) -> VecEnv:
         """Return copies of the wrappers around other environments, for an evaluation that leaves these unchanged.
 
-        Args:
-          base: environments that were not reset; as many as these, or any number with `any_num_envs`.
-
-        Raises:
-          NotCompilable: a wrapper cannot be copied.
+        `base` was not reset. It has as many environments as this Chain, or any number with `any_num_envs`.
         """
         env: VecEnv = base
         for wrapper in self.wrappers:
@@ -192,12 +184,7 @@ class Chain:
             wrapper.is_watched = is_watched
 
     def show(self, outputs: tuple[Any, ...], step: int) -> None:
-        """Show the wrappers' attributes as they are after a step.
-
-        Args:
-          outputs: of `step`, stacked, on the host.
-          step: the index of the step in the rollout.
-        """
+        """Show the wrappers' attributes as they are after a step of the rollout, from the stacked outputs of `step`."""
         for wrapper, output in zip(self.wrappers, outputs):
             if type(wrapper).show is not CompiledWrapper.show:
                 wrapper.show(jax.tree.map(lambda leaf: leaf[step], output))
@@ -207,19 +194,15 @@ class Chain:
         return tuple(wrapper.state() for wrapper in self.wrappers)
 
     def observation(self, last_obs: Arrays) -> Any:
-        """Return the observation with which a rollout starts, in the dtypes of the compiled function's observations.
+        """Return the outermost wrapper's last observation in the dtypes of the compiled function's observations.
 
-        Args:
-          last_obs: the outermost wrapper's last observation; `in_dtypes_of` converts in the other direction.
+        `in_dtypes_of` converts in the other direction.
         """
         expected = self.observation_structure()
         return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), last_obs, expected)
 
     def observation_structure(self) -> Any:
-        """Return the structure of the outermost wrapper's observations in a compiled function.
-
-        Leaves are `jax.ShapeDtypeStruct`s.
-        """
+        """Return the outermost wrapper's observations in a compiled function, as `jax.ShapeDtypeStruct`s."""
         base, states = self.base, self.state()
         if not states:
             return base.programs.timestep.observation
@@ -247,22 +230,11 @@ class Chain:
             wrapper.write_back(state)
 
     def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
-        """Change the JaxVecEnv's infos of ended episodes, in place, into the outermost wrapper's.
-
-        Args:
-          infos: in chronological order.
-          step, lane: the step and the environment in which each of the episodes ended.
-          outputs: of `step`, stacked, on the host.
-        """
+        """Change the JaxVecEnv's infos of ended episodes into the outermost wrapper's, as CompiledWrapper's `infos`."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
             wrapper.infos(infos, step, lane, output)
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
-    """Return a compiled function's observations, with any leading axes, in the dtypes of SB3's wrappers.
-
-    Args:
-      given: an observation of SB3's wrappers, such as `model._last_obs`.
-      observation: NumPy arrays.
-    """
+    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as those of `model._last_obs`."""
     return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)
