@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,8 +14,6 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from bridge.factory import BACKENDS, make_vec_env
 from jaxenvs.arguments import instance, one_of, shown
-
-log = logging.getLogger("bridge")
 
 # EnvPool's names for the arguments of AtariWrapper.
 OPTIONS = {
@@ -72,6 +69,7 @@ def make_atari_env(
         )
     if importlib.util.find_spec("ale_py") is not None:
         gymnasium.register_envs(importlib.import_module("ale_py"))
+    backend = "serial" if backend == "auto" and vec_env_cls is None else backend
     return make_vec_env(
         env_id,
         n_envs,
@@ -84,16 +82,12 @@ def make_atari_env(
         vec_env_kwargs,
         monitor_kwargs,
         wrapper_kwargs,
-        backend="serial" if backend == "auto" and vec_env_cls is None else backend,
+        backend=backend,
     )
 
 
 def native_id(env_id: Any) -> str:
-    """Return EnvPool's name of a game.
-
-    Raises:
-      TypeError, ValueError: it is not an id, or one for which Gymnasium already skips frames.
-    """
+    """Return EnvPool's name of a game. Ids for which Gymnasium already skips frames are refused."""
     instance("env_id", env_id, str, "an id, for backend='native'")
     found = re.fullmatch(r"(\w+)NoFrameskip-v4|(\w+)-v5", env_id)
     if found is None:
@@ -104,11 +98,7 @@ def native_id(env_id: Any) -> str:
 
 
 def native_options(wrapper_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options with which EnvPool does what AtariWrapper does with these arguments.
-
-    Raises:
-      TypeError, ValueError: AtariWrapper has no such argument; or `noop_max` is 0, which EnvPool does not support.
-    """
+    """Return the options with which EnvPool does what AtariWrapper does with these arguments."""
     options = dict(DEFAULTS)
     for name, value in (wrapper_kwargs or {}).items():
         if name not in OPTIONS:

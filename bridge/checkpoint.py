@@ -78,11 +78,7 @@ class TrainingPosition:
         return position
 
     def restore(self, model: BaseAlgorithm) -> None:
-        """Put a model that SB3 has loaded into this state.
-
-        Raises:
-          ValueError: its environments, or the wrappers around them, are others. Nothing changed.
-        """
+        """Put a model that SB3 has loaded into this state, if its environments and wrappers are of the same kinds."""
         wrappers = list(_wrappers(model.get_env()))
         came, expected = ([name for name, _ in self.wrappers], [type(wrapper).__name__ for wrapper in wrappers])
         if came != expected:
@@ -285,10 +281,7 @@ def _jax_vec_env(env: VecEnv | None) -> JaxVecEnv:
 
 
 def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]]:
-    """Return a wrapper's class name and its attributes, each pickled.
-
-    Attributes that cannot be pickled are resources, such as an open file, which the next process opens itself.
-    """
+    """Return a wrapper's class name and its attributes, each pickled."""
     attributes = {}
     for name, value in vars(wrapper).items():
         if name in ("venv", "env", "class_attributes"):
@@ -296,7 +289,7 @@ def _picklable_attributes(wrapper: VecEnvWrapper) -> tuple[str, dict[str, bytes]
         try:
             attributes[name] = pickle.dumps(value)
         except (TypeError, AttributeError, pickle.PicklingError):
-            continue
+            continue  # a resource, such as an open file, which the next process opens itself
     return type(wrapper).__name__, attributes
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+# A module within the package, and the name of a class in it.
+MASKABLE_POLICY = "common.maskable.policies", "MaskableActorCriticPolicy"
+RECURRENT_POLICY = "common.recurrent.policies", "RecurrentActorCriticPolicy"
+
 
 class Absent:
     """Stands for a class that was not imported: nothing is an instance of it."""
 
 
 def contrib_class(module: str, name: str) -> Any:
-    """Return a class of sb3-contrib if its module was imported, which instances imply; else Absent.
-
-    Args:
-      module: the module within the package, such as "common.maskable.policies".
-      name: the name of the class.
-    """
+    """Return a class of sb3-contrib if its module was imported, which instances imply; else Absent."""
     return getattr(sys.modules.get(f"sb3_contrib.{module}"), name, Absent)
 
 
 def is_maskable(policy: object) -> bool:
     """Return whether a policy is one of MaskablePPO's."""
-    return isinstance(policy, contrib_class("common.maskable.policies", "MaskableActorCriticPolicy"))
+    return isinstance(policy, contrib_class(*MASKABLE_POLICY))
 
 
 def is_recurrent(policy: object) -> bool:
     """Return whether a policy is one of RecurrentPPO's."""
-    return isinstance(policy, contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy"))
+    return isinstance(policy, contrib_class(*RECURRENT_POLICY))

@@ -15,7 +15,7 @@ from jaxenvs import Environment, Spec, UnknownEnvironment
 from jaxenvs.registry import import_entry_point
 
 # Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
-OTHER_NAMES: dict[Any, dict[str, str]] = {
+OTHER_NAMES: dict[object, dict[str, str]] = {
     "jaxenvs.envs.classic_control.pendulum:Pendulum": {"g": "gravity"},
 }
 
@@ -35,7 +35,7 @@ def is_jax_id(env_id: str) -> bool:
     return not has_own or in_gymnasium is None or _is_same(known, in_gymnasium)
 
 
-def _is_same(known: Spec, in_gymnasium: Any) -> bool:
+def _is_same(known: Spec, in_gymnasium: EnvSpec) -> bool:
     """Return whether Gymnasium's spec is the one that came with Gymnasium or jaxenvs, for the same task."""
     entry_point = in_gymnasium.entry_point
     if not isinstance(entry_point, str) or in_gymnasium.additional_wrappers:
@@ -47,10 +47,9 @@ def _is_same(known: Spec, in_gymnasium: Any) -> bool:
 
 
 def spec_of_jax_id(env_id: str, parameters: dict[str, Any]) -> EnvSpec | None:
-    """Return Gymnasium's spec of an id of jaxenvs, as of an environment that was made with some parameters.
+    """Return Gymnasium's spec of an id of jaxenvs, or of "jaxenvs/<id>", with these parameters.
 
-    Returns:
-      The spec of this id, or of "jaxenvs/<id>", or None: Gymnasium does not know environments of other libraries.
+    It is None for environments of other libraries, which Gymnasium does not know.
     """
     spec = copy.deepcopy(gymnasium.registry.get(gymnasium_id(env_id)))
     if spec is not None:
@@ -68,16 +67,9 @@ def gymnasium_id(env_id: str) -> str:
 
 
 def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Translate keywords of `gymnasium.make` to parameters of the JAX environment.
+    """Translate keywords of `gymnasium.make` to parameters of the JAX environment of an id or a class.
 
-    Args:
-      env_id: an id of jaxenvs, or a class.
-      kwargs: what the user gave. A keyword that the JAX environment has itself stays as it is, and so does one that
-        neither has.
-
-    Raises:
-      TypeError: two keywords are names of one parameter.
-      ValueError: `render_mode` is one that JAX environments do not have.
+    A keyword that the JAX environment has itself stays as it is, and so does one that neither has.
     """
     if not kwargs:
         return {}
@@ -98,11 +90,7 @@ def jax_parameters(env_id: str | type[Environment[Any]], kwargs: dict[str, Any])
 
 
 def require_in_gymnasium(env_id: str) -> None:
-    """Raise unless Gymnasium has an id.
-
-    Raises:
-      UnknownEnvironment: neither Gymnasium nor jaxenvs has the id.
-    """
+    """Raise an UnknownEnvironment if neither Gymnasium nor jaxenvs has an id."""
     try:
         gymnasium_spec(env_id)
     except gymnasium.error.UnregisteredEnv as gymnasium_error:
@@ -113,11 +101,7 @@ def require_in_gymnasium(env_id: str) -> None:
 
 
 def gymnasium_spec(env_id: str) -> Any:
-    """Return Gymnasium's spec of an id, or the id itself if it has no version, as `gymnasium.make` takes the newest.
-
-    Raises:
-      gymnasium.error.UnregisteredEnv: Gymnasium does not have the id.
-    """
+    """Return Gymnasium's spec of an id, or the id itself if it has no version, as `gymnasium.make` takes the newest."""
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)

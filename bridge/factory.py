@@ -19,13 +19,7 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
-from bridge.environment_ids import (
-    gymnasium_id,
-    is_jax_id,
-    jax_parameters,
-    require_in_gymnasium,
-    spec_of_jax_id,
-)
+from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium, spec_of_jax_id
 from bridge.host_env import envpool
 from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
@@ -113,37 +107,41 @@ def make_vec_env(
       ValueError, TypeError: an argument is invalid.
       UnknownEnvironment: there is no such id.
     """
-    n_envs, start_index = positive_int("n_envs", n_envs), non_negative_int("start_index", start_index)
-    if seed is not None:
-        seed = as_seed("seed", seed) + start_index
+    one_of("backend", backend, BACKENDS)
+    start_index = non_negative_int("start_index", start_index)
     if monitor_dir is not None:
         monitor_dir = os.fspath(instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str"))
-    env_kwargs = _as_dict("env_kwargs", env_kwargs)
-    vec_env_kwargs = _as_dict("vec_env_kwargs", vec_env_kwargs)
-    monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
-    wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
-    one_of("backend", backend, BACKENDS)
+    asked = _Asked(
+        env_id,
+        positive_int("n_envs", n_envs),
+        None if seed is None else as_seed("seed", seed) + start_index,
+        start_index,
+        monitor_dir,
+        wrapper_class,
+        _as_dict("env_kwargs", env_kwargs),
+        _as_dict("vec_env_kwargs", vec_env_kwargs),
+        _as_dict("monitor_kwargs", monitor_kwargs),
+        _as_dict("wrapper_kwargs", wrapper_kwargs),
+        opponent,
+    )
     instead_of_jax = ""
-    if "filename" in monitor_kwargs:
-        raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
-    asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs, opponent)
     if opponent is not None:
         if vec_env_cls is not None or backend not in ("auto", "jax"):
             raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
         backend = "jax"
     if vec_env_cls is not None:
-        return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
+        return _by_sb3(asked, backend, vec_env_cls)
     if backend == "auto":
-        chosen = ("jax", env_id, "") if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
+        chosen = ("jax", env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
         backend, made, instead_of_jax = chosen
         asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
         _hint(env_id, n_envs)
     if backend == PARALLEL:
-        return _parallel(asked, monitor_dir, monitor_kwargs)
+        return _parallel(asked)
     if backend in ("jax", "native"):
-        return _batched(asked, backend, monitor_dir, monitor_kwargs)
-    vec_env = _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
+        return _batched(asked, backend)
+    vec_env = _one_by_one(asked, backend)
     vec_env.instead_of_jax = instead_of_jax  # type: ignore[attr-defined]  # for `print(model.plan)`
     return vec_env
 
@@ -155,48 +153,39 @@ class _Asked:
     env_id: Any
     n_envs: int
     seed: int | None
-    env_kwargs: dict[str, Any]
+    start_index: int
+    monitor_dir: str | None
     wrapper_class: Callable[..., Any] | None
-    wrapper_kwargs: dict[str, Any]
+    env_kwargs: dict[str, Any]
     vec_env_kwargs: dict[str, Any]
-    opponent: Any = None
+    monitor_kwargs: dict[str, Any]
+    wrapper_kwargs: dict[str, Any]
+    opponent: Any
+
+    def __post_init__(self) -> None:
+        if "filename" in self.monitor_kwargs:
+            raise TypeError(
+                "monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written."
+            )
 
 
-def _by_sb3(
-    asked: _Asked,
-    backend: str,
-    vec_env_cls: Any,
-    monitor_dir: str | None,
-    monitor_kwargs: dict[str, Any],
-    start_index: int,
-) -> VecEnv:
+def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
     """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
-    vec_env: VecEnv = env_util.make_vec_env(
-        asked.env_id,
-        asked.n_envs,
-        None if asked.seed is None else asked.seed - start_index,
-        start_index,
-        monitor_dir,
-        asked.wrapper_class,
-        asked.env_kwargs,
-        vec_env_cls,
-        asked.vec_env_kwargs,
-        monitor_kwargs,
-        asked.wrapper_kwargs,
-    )
-    return vec_env
+    seed = None if asked.seed is None else asked.seed - asked.start_index
+    arguments = {name: value for name, value in vars(asked).items() if name != "opponent"}
+    return env_util.make_vec_env(**{**arguments, "seed": seed, "vec_env_cls": vec_env_cls})
 
 
-def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
+def _batched(asked: _Asked, backend: str) -> VecEnv:
     """Make environments that JAX or a library steps all at once, in a VecMonitor if one is needed."""
     wrapper_class, vec_env_kwargs = asked.wrapper_class, asked.vec_env_kwargs
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
         takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
         raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
-    monitor_kwargs = _of_vec_monitor(monitor_kwargs)
+    monitor_kwargs = _of_vec_monitor(asked.monitor_kwargs)
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
         num_agents = num_agents_of(env)
@@ -206,16 +195,16 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
             jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
-        return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
+        return _monitored(jax_vec_env, asked.monitor_dir, monitor_kwargs)
     if wrapper_class is not None:
         raise TypeError(
             f"backend='native' accepts no wrapper_class for single environments, got {shown(wrapper_class)}."
         )
     vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
-    return _monitored(vec_env, monitor_dir, monitor_kwargs)
+    return _monitored(vec_env, asked.monitor_dir, monitor_kwargs)
 
 
-def _parallel(asked: _Asked, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
+def _parallel(asked: _Asked) -> VecEnv:
     """Make PettingZoo's parallel environments, with every agent as a sub-environment."""
     if asked.wrapper_class is not None or asked.vec_env_kwargs:
         raise TypeError(
@@ -224,13 +213,12 @@ def _parallel(asked: _Asked, monitor_dir: str | None, monitor_kwargs: dict[str, 
         )
     vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
     vec_env.seed(asked.seed)
-    return _monitored(vec_env, monitor_dir, _of_vec_monitor(monitor_kwargs))
+    return _monitored(vec_env, asked.monitor_dir, _of_vec_monitor(asked.monitor_kwargs))
 
 
-def _one_by_one(
-    asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
-) -> VecEnv:
+def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
     """Make Gymnasium environments that are stepped one by one, each in its Monitor if one is needed."""
+    monitor_dir, monitor_kwargs = asked.monitor_dir, asked.monitor_kwargs
     # The VecEnv counts episodes. But a wrapper may change rewards and ends, which a Monitor must see before.
     if monitor_dir is not None or monitor_kwargs or asked.wrapper_class is not None:
         monitor_kwargs = {"filename": None, **monitor_kwargs}
@@ -240,7 +228,7 @@ def _one_by_one(
     env_fns = []
     for lane in range(asked.n_envs):
         if monitor_dir is not None:
-            monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(start_index + lane))}
+            monitor_kwargs = {**monitor_kwargs, "filename": os.path.join(monitor_dir, str(asked.start_index + lane))}
         lane_seed = None if asked.seed is None else asked.seed + lane
         make = maker(asked.env_id, asked.env_kwargs)
         env_fns.append(env_fn(make, lane_seed, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs))
@@ -250,7 +238,7 @@ def _one_by_one(
     return host_vec_env
 
 
-def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, str]:
+def _choose(asked: _Asked) -> tuple[str, Any, str]:
     """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why a JAX one is not taken, or ""."""
     env_id, level, reason = asked.env_id, logging.INFO, ""
     backend, source = "jax", env_id
@@ -258,7 +246,7 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, st
         require_in_gymnasium(env_id)
         backend = "serial"
     elif isinstance(env_id, str):
-        level, reason = _why_not_jax(asked, monitor_kwargs)
+        level, reason = _why_not_jax(asked)
         if reason:
             backend, source = "serial", gymnasium_id(env_id)
     elif isinstance(env_id, type) and issubclass(env_id, gymnasium.Env):
@@ -268,7 +256,7 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, st
         if is_parallel(env):
             backend, source = PARALLEL, _parallel_maker(asked, env)
             _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source
+            return backend, source, ""
         if not isinstance(env, Environment | gymnasium.Env):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
@@ -282,22 +270,21 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, st
     return backend, source, reason.removeprefix(" with ")
 
 
-def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, str]:
+def _why_not_jax(asked: _Asked) -> tuple[int, str]:
     """Return why Gymnasium's environment stands in for the JAX environment of an id, or "", and the log's level.
 
-    Raises:
-      Exception: neither environment takes the arguments. The error is what the JAX environment raised.
+    If neither environment takes the arguments, it raises what the JAX environment raised.
     """
     try:
         _make_env(asked)
-        _of_vec_monitor(monitor_kwargs)
+        _of_vec_monitor(asked.monitor_kwargs)
     except Exception as error:  # of any kind, because a wrapper may be the user's
-        if (refusal := _refusal_of_gymnasium(asked, monitor_kwargs)) is None:
+        if (refusal := _refusal_of_gymnasium(asked)) is None:
             why = str(error).partition(". ")[0].rstrip(".")
             return logging.WARNING, f" with Gymnasium's environment, because the JAX one refuses the arguments: {why}"
         error.add_note(f"Gymnasium's environment refuses the arguments too: {type(refusal).__name__}: {refusal}")
         raise
-    if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked, monitor_kwargs) is not None:
+    if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked) is not None:
         return logging.INFO, ""
     device = jax.default_backend()
     if device != "cpu":
@@ -321,11 +308,12 @@ def _is_slower_here(env_id: str, n_envs: int) -> bool:
     return env_id in gymnasium.registry and importlib.util.find_spec("Box2D") is not None
 
 
-def _refusal_of_gymnasium(asked: _Asked, monitor_kwargs: dict[str, Any]) -> Exception | None:
+def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
     """Return the error that Gymnasium's environment of an id of jaxenvs raises with these arguments, or None."""
     try:
         make = maker(gymnasium_id(asked.env_id), asked.env_kwargs)
-        env_fn(make, None, {"filename": None, **monitor_kwargs}, asked.wrapper_class, asked.wrapper_kwargs)().close()
+        monitor_kwargs = {"filename": None, **asked.monitor_kwargs}
+        env_fn(make, None, monitor_kwargs, asked.wrapper_class, asked.wrapper_kwargs)().close()
     except Exception as error:  # of any kind, as above
         return error
     return None
@@ -356,8 +344,15 @@ class _Made:
 
 def _make_env(asked: _Asked) -> Environment[Any]:
     """Return the JAX environment, in its wrapper if there is one."""
-    env = _make_unwrapped(asked.env_id, asked.env_kwargs)
-    return env if asked.wrapper_class is None else _wrap(env, asked.wrapper_class, asked.wrapper_kwargs)
+    env, wrapper_class = _make_unwrapped(asked.env_id, asked.env_kwargs), asked.wrapper_class
+    if wrapper_class is None:
+        return env
+    is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
+    wrapped = wrapper_class(env, **asked.wrapper_kwargs) if callable(wrapper_class) and not is_gymnasium else None
+    if not isinstance(wrapped, Environment):
+        hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
+        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}")
+    return wrapped
 
 
 def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
@@ -385,21 +380,8 @@ def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
     return env
 
 
-def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> Environment[Any]:
-    is_gymnasium = isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)
-    wrapped = wrapper_class(env, **kwargs) if callable(wrapper_class) and not is_gymnasium else None
-    if not isinstance(wrapped, Environment):
-        hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
-        raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}")
-    return wrapped
-
-
 def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`.
-
-    Raises:
-      TypeError: VecMonitor cannot do what an argument asks for.
-    """
+    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`; a TypeError if it cannot."""
     others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
     unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
     if unknown:

@@ -1,1 +1,4 @@
-"""Translation of PyTorch to JAX: operations, modules, optimizers, policies."""
+"""Translation of PyTorch to JAX: operations, modules, optimizers, policies.
+
+What has no translation, or may compute something else in JAX, raises NotCompilable with the reason.
+"""

@@ -28,9 +28,6 @@ def export_noise(noise: ActionNoise, shape: tuple[int, ...]) -> Exported:
     Args:
       noise: SB3's.
       shape: of an action of one environment.
-
-    Raises:
-      NotCompilable: its class is not SB3's, or it does not draw one number for each number of an action.
     """
     each = _noises_of(noise)
     kind = type(each[0])

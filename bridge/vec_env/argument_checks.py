@@ -1,34 +1,30 @@
-"""Checks of a JaxVecEnv's arguments."""
+"""Checks of a JaxVecEnv's arguments, and of the spaces that its environments must share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
+from gymnasium import spaces
 from jax.sharding import Mesh
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
+from bridge.sb3 import Space
 from jaxenvs import AutoresetMode, Environment, VectorEnv
 from jaxenvs.arguments import integer, positive_int
 from jaxenvs.learn import make_mesh
 from jaxenvs.learn.devices import require_divisible, require_mesh
+from jaxenvs.learn.interfaces import Arrays
 
 # Bytes that Python objects (infos, seeds, options) take for each environment besides its arrays.
 BYTES_OF_A_LANE = 500
 
 
 def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:
-    """Return the VectorEnv that a JaxVecEnv steps.
-
-    Args:
-      env, num_envs: the arguments of JaxVecEnv.
-
-    Raises:
-      TypeError, ValueError: `env` is not an environment of jaxenvs, does not have `num_envs` environments, or does not
-        reset as SB3 expects.
-    """
+    """Return the VectorEnv that a JaxVecEnv with these arguments steps."""
     if isinstance(env, Environment):
         return VectorEnv(env, 1 if num_envs is None else num_envs)
     if not isinstance(env, VectorEnv):
@@ -50,8 +46,7 @@ def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> Ve
 def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
     """Return the environment indices that SB3's `indices` means: None is all; an int is one, from the end if negative.
 
-    Raises:
-      ValueError: `indices` is not None, an int or an iterable of ints; or an index is out of range.
+    Anything else but a collection of ints in range is a ValueError.
     """
     if indices is None:
         return list(range(num_envs))
@@ -61,14 +56,9 @@ def lanes_of(indices: VecEnvIndices, num_envs: int) -> list[int]:
 
 
 def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
-    """Return the mesh of devices among which the environments are divided, or None if they are not divided.
+    """Return the mesh among whose devices the environments are divided, or None if they are not divided.
 
-    Args:
-      devices: the number of devices, or a mesh of them.
-
-    Raises:
-      TypeError, ValueError: there are fewer devices; `num_envs` is not divisible by their number; or some of the
-        devices belong to other processes, which do not step.
+    The devices must exist, belong to this process, since others do not step, and divide `num_envs`.
     """
     if devices is None:
         return None
@@ -82,13 +72,9 @@ def mesh_of(devices: int | Mesh | None, num_envs: int) -> Mesh | None:
 
 
 def require_memory(num_envs: int, arrays: Any) -> None:
-    """Raise if the environments need more memory than this machine has.
+    """Raise a ValueError if the environments need more memory than this machine has.
 
-    Args:
-      arrays: what is stored for all environments, as `jax.ShapeDtypeStruct`s.
-
-    Raises:
-      ValueError: the machine has less memory than the environments need.
+    `arrays` are all that is stored for them, as `jax.ShapeDtypeStruct`s.
     """
     needed = num_envs * BYTES_OF_A_LANE + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
     try:
@@ -100,3 +86,43 @@ def require_memory(num_envs: int, arrays: Any) -> None:
             f"num_envs = {num_envs} environments need {needed / 2**30:,.0f} GiB, but this machine has "
             f"{there / 2**30:,.0f} GiB."
         )
+
+
+def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[Space, Space]:
+    """Return the observation space and the action space that the environments share, and raise if two differ.
+
+    `lanes` are the indices of the environments, at least one; all if not given.
+    """
+    first, *others = range(venv.num_envs) if lanes is None else lanes
+    env = venv.lane_env(first)
+    observation_space, action_space = env.observation_space, env.action_space
+    for lane in others if venv.env_axis is not None else ():
+        env = venv.lane_env(lane)
+        for kind, expected, space in (
+            ("observation", observation_space, env.observation_space),
+            ("action", action_space, env.action_space),
+        ):
+            if space != expected:
+                raise ValueError(
+                    f"All environments must have one {kind} space for Stable-Baselines3, but environment {first} "
+                    f"has {expected} and environment {lane} has {space}."
+                )
+    return observation_space, action_space
+
+
+def observation_dtypes(space: Space, batch: Arrays) -> Any:
+    """Return the dtypes of a space in the structure of a batch of observations, which must fit the space."""
+    leaf_spaces = _leaf_spaces(space)
+    expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
+    got = jax.tree.map(lambda leaf: leaf.shape[1:], batch)
+    if got != expected:
+        raise ValueError(f"observation must fit observation_space = {space}, got the shapes {got}.")
+    return jax.tree.map(lambda leaf: leaf.dtype, leaf_spaces)
+
+
+def _leaf_spaces(space: Space) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _leaf_spaces(part) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_leaf_spaces(part) for part in space)
+    return space

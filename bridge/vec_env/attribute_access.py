@@ -20,14 +20,8 @@ GYMNASIUMS = (
 def attribute_of(env: Environment[Any], name: str, spec: EnvSpec | None) -> Any:
     """Return an attribute of a JAX environment or of one inside its wrappers, by its name here or in Gymnasium.
 
-    Args:
-      env: the environment of one index.
-      name: the name of the attribute. `spec` and `_max_episode_steps` are Gymnasium's names.
-      spec: Gymnasium's spec of the id from which the environments were made, if they were made from one.
-
-    Raises:
-      AttributeError: there is no such attribute; the message lists the parameters, and says how to make Gymnasium's
-        environments.
+    Gymnasium's names are `spec`, which is given, and `_max_episode_steps`. If there is no such attribute, the message
+    of the AttributeError lists the parameters, and says how to make Gymnasium's environments.
     """
     if name == "env":
         return env

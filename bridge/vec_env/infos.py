@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,10 +25,8 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
     Monitor writes it, and `terminal_observation` in its own memory.
 
     Args:
-      outputs: of one step, with the leading axis `num_envs`, or of many, (n_steps, num_envs): pytrees of NumPy arrays,
-        of which `terminated`, `episode_return`, `episode_length`, `final_info` and `final_observation` are read.
-        `final_observation` must already have the dtypes that `terminal_observation` should have; if it is empty, the
-        infos have no `terminal_observation`.
+      outputs: of one step, with the leading axis `num_envs`, or of many, (n_steps, num_envs), as NumPy arrays.
+        `final_observation` already has the dtypes of `terminal_observation`; if it is empty, the infos have none.
       at: where episodes ended, in chronological order: by step, then by environment.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's attribute of this name.
     """
@@ -40,10 +40,7 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
 def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) -> None:
     """Write `TimeLimit.truncated` and `terminal_observation` into the infos of episodes that ended.
 
-    Args:
-      infos: a dict for each ended episode.
-      terminated: a bool for each, False if the episode was only truncated.
-      observations: the last observation of each, in its own memory; empty if the infos should have none.
+    `observations` are in their own memory, or empty if the infos should have none.
     """
     for info, is_terminal in zip(infos, terminated):
         info["TimeLimit.truncated"] = not is_terminal
@@ -52,25 +49,15 @@ def mark_ended(infos: Infos, terminated: list[bool], observations: list[Any]) ->
 
 
 def mark_episodes(infos: Infos, returns: list[float], lengths: list[int], seconds: float) -> None:
-    """Write `episode`, as Monitor does, into the infos of episodes that ended.
-
-    Args:
-      infos: a dict for each ended episode.
-      returns: the sum of each episode's rewards, written as `r`.
-      lengths: the number of each episode's steps, written as `l`.
-      seconds: the value of `episode["t"]`.
-    """
+    """Write `episode`, as Monitor does, into the infos of episodes that ended."""
     for info, r, length in zip(infos, returns, lengths):
         info["episode"] = {"r": r, "l": length, "t": seconds}
 
 
 def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
-    """Write the infos with which the next episodes began into a VecEnv's `reset_infos`.
+    """Write the infos with which the next episodes began into a VecEnv's `reset_infos`, a dict for each environment.
 
-    Args:
-      reset_infos: a dict for each environment.
-      info: the infos of one step or of many, a pytree of arrays.
-      at: where an episode ended, and so the next one began. If an environment occurs more than once, the last counts.
+    They began in `at`, where others ended. If an environment occurs there more than once, the last episode counts.
     """
     lane = at[-1]
     if len(at) > 1:
@@ -81,13 +68,7 @@ def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
 
 
 def info_rows(info: Any, at: Index, count: int) -> Infos:
-    """Return `count` infos, selected by `at`, as dicts of Python numbers and arrays.
-
-    Args:
-      info: a pytree of arrays.
-      at: selects the rows.
-      count: the number of rows that `at` selects.
-    """
+    """Return the `count` infos that `at` selects from a pytree of arrays, as dicts of Python numbers and arrays."""
     if not info:  # the usual case, in which `jax.tree` would only take time
         return [{} for _ in range(count)]
     leaves, structure = jax.tree.flatten(info)
@@ -122,11 +103,7 @@ class QuietInfos:
         self._infos: Infos = [QuietInfo.of_lane(lane, self._written) for lane in range(num_envs)]
 
     def __call__(self, info: Any) -> Infos:
-        """Return the infos of a step in which no episode ended, a dict for each environment.
-
-        Args:
-          info: the environments' infos, arrays with the leading axis `num_envs`; {} if there are none.
-        """
+        """Return a dict for each environment from their infos: arrays with the leading axis `num_envs`, or {}."""
         if info:
             infos = info_rows(info, (), len(self._infos))
             for row in infos:
@@ -150,51 +127,26 @@ class QuietInfo(dict[str, Any]):
 
     @classmethod
     def of_lane(cls, lane: int, written: set[int]) -> QuietInfo:
-        """Return an info for environment `lane`, with only `TimeLimit.truncated` in it.
-
-        Args:
-          lane: the index of the environment.
-          written: a set to which `lane` is added at the first write.
-        """
+        """Return an info with only `TimeLimit.truncated`, which adds `lane` to `written` at the first write."""
         info = cls({"TimeLimit.truncated": False})
         info._lane, info._written = lane, written
         return info
 
-    def _note(self) -> None:
-        if self._written is not None:
-            self._written.add(self._lane)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._note()
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        self._note()
-        super().__delitem__(key)
-
-    def __ior__(self, other: Any) -> QuietInfo:  # type: ignore[override, misc]
-        self.update(other)
-        return self
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        self._note()
-        super().update(*args, **kwargs)
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        self._note()
-        return super().setdefault(key, default)
-
-    def pop(self, *args: Any) -> Any:
-        self._note()
-        return super().pop(*args)
-
-    def popitem(self) -> tuple[str, Any]:
-        self._note()
-        return super().popitem()
-
-    def clear(self) -> None:
-        self._note()
-        super().clear()
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return dict, (dict(self),)
+
+
+def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of dict that writes, for a QuietInfo, which records the write first."""
+
+    @functools.wraps(method)
+    def write(info: QuietInfo, *args: Any, **kwargs: Any) -> Any:
+        if info._written is not None:
+            info._written.add(info._lane)
+        return method(info, *args, **kwargs)
+
+    return write
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "update", "setdefault", "pop", "popitem", "clear"):
+    setattr(QuietInfo, _name, _recording(getattr(dict, _name)))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxenvs import Environment, VectorEnv, VectorState, Wrapper
-from jaxenvs.arguments import as_numbers
+from jaxenvs.arguments import as_numbers, instance
 from jaxenvs.arrays import is_key, key_data, key_impl, to_arrays
 from jaxenvs.parameters import as_parameter
 
@@ -29,16 +29,8 @@ def state_to_arrays(venv: VectorEnv, state: VectorState) -> dict[str, np.ndarray
 
 
 def state_from_arrays(venv: VectorEnv, arrays: Mapping[str, Any]) -> tuple[VectorEnv, VectorState]:
-    """Return `venv` with the parameters, and the state, that `state_to_arrays` wrote.
-
-    Raises:
-      TypeError: `arrays` is not a dict.
-      ValueError: the arrays are from another environment or another number of environments, or not from
-        `state_to_arrays`.
-    """
-    if not isinstance(arrays, Mapping):
-        raise TypeError(f"state must be a dict of arrays, as get_state returns it, got {type(arrays).__name__}.")
-    rest = dict(arrays)
+    """Return `venv` with the parameters, and the state, that `state_to_arrays` wrote, after checking all of it."""
+    rest = dict(instance("state", arrays, Mapping, "a dict of arrays, as get_state returns it"))
 
     def take(name: str) -> Any:
         if name not in rest:

@@ -66,21 +66,16 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
 
 
 def step(
-    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: Any
+    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: jax.Array
 ) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
     """Step through all wrappers of a Chain, in traced code.
 
     Args:
-      types: the types of the Chain, static.
-      states: a state for each of them.
-      timestep: the result of the VectorEnv.
-      action: the action that the VectorEnv took.
+      types: the types of the Chain, static; states: a state for each of them.
+      timestep, action: the result of the VectorEnv, and the action that it took.
 
     Returns:
       The states, the TimeStep that the outermost wrapper returns, and the outputs of each wrapper.
-
-    Raises:
-      TypeError: a wrapper returned another kind of state than it got.
     """
     timestep = timestep.replace(reward=timestep.reward.astype(jnp.float32))  # as a JaxVecEnv returns it
     after, outputs = [], []
@@ -92,7 +87,7 @@ def step(
     return tuple(after), timestep, tuple(outputs)
 
 
-def _require_same(compiled: type[Any], before: Any, after: Any) -> None:
+def _require_same(compiled: type, before: object, after: object) -> None:
     kinds = [(jax.tree.structure(tree), [_kind(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (before, after)]
     if kinds[0] != kinds[1]:
         raise TypeError(
@@ -122,11 +117,7 @@ class Chain:
 
     @classmethod
     def of(cls, env: VecEnv | None) -> Chain:
-        """Return the Chain of a model's environments.
-
-        Raises:
-          NotCompilable: the environments or a wrapper cannot be compiled.
-        """
+        """Return the Chain of a model's environments, or raise NotCompilable."""
         wrappers: list[CompiledWrapper[Any]] = []
         base = env
         while isinstance(base, VecEnvWrapper):
@@ -151,7 +142,7 @@ class Chain:
         self.normalize: VecNormalize | None = next(
             (each.wrapper for each in reversed(wrappers) if isinstance(each, CompiledNormalize)), None
         )
-        self._observations: dict[Any, Any] = {}
+        self._observations: dict[object, Any] = {}
 
     @property
     def changes_infos(self) -> bool:
@@ -171,11 +162,7 @@ class Chain:
     def around(self, base: JaxVecEnv) -> VecEnv:
         """Return copies of the wrappers around other environments, for an evaluation that leaves these unchanged.
 
-        Args:
-          base: environments that were not reset; as many as these, or any number with `any_num_envs`.
-
-        Raises:
-          NotCompilable: a wrapper cannot be copied.
+        `base` was not reset. It has as many environments as this Chain, or any number with `any_num_envs`.
         """
         env: VecEnv = base
         for wrapper in self.wrappers:
@@ -191,13 +178,8 @@ class Chain:
         for wrapper in self.wrappers:
             wrapper.is_watched = is_watched
 
-    def show(self, outputs: tuple[Any, ...], step: int) -> None:
-        """Show the wrappers' attributes as they are after a step.
-
-        Args:
-          outputs: of `step`, stacked, on the host.
-          step: the index of the step in the rollout.
-        """
+    def show(self, outputs: tuple[object, ...], step: int) -> None:
+        """Show the wrappers' attributes as they are after a step of the rollout, from the stacked outputs of `step`."""
         for wrapper, output in zip(self.wrappers, outputs):
             if type(wrapper).show is not CompiledWrapper.show:
                 wrapper.show(jax.tree.map(lambda leaf: leaf[step], output))
@@ -207,19 +189,15 @@ class Chain:
         return tuple(wrapper.state() for wrapper in self.wrappers)
 
     def observation(self, last_obs: Arrays) -> Any:
-        """Return the observation with which a rollout starts, in the dtypes of the compiled function's observations.
+        """Return the outermost wrapper's last observation in the dtypes of the compiled function's observations.
 
-        Args:
-          last_obs: the outermost wrapper's last observation; `in_dtypes_of` converts in the other direction.
+        `in_dtypes_of` converts in the other direction.
         """
         expected = self.observation_structure()
         return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), last_obs, expected)
 
     def observation_structure(self) -> Any:
-        """Return the structure of the outermost wrapper's observations in a compiled function.
-
-        Leaves are `jax.ShapeDtypeStruct`s.
-        """
+        """Return the outermost wrapper's observations in a compiled function, as `jax.ShapeDtypeStruct`s."""
         base, states = self.base, self.state()
         if not states:
             return base.programs.timestep.observation
@@ -236,33 +214,22 @@ class Chain:
             self._observations[key] = through[1].observation
         return self._observations[key]
 
-    def check(self, outputs: tuple[Any, ...]) -> None:
+    def check(self, outputs: tuple[object, ...]) -> None:
         """Raise or warn because of what happened in a rollout, before anything is written back."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
             wrapper.check(output)
 
-    def write_back(self, states: tuple[Any, ...]) -> None:
+    def write_back(self, states: tuple[object, ...]) -> None:
         """Write the state at the end of a rollout back to the wrappers."""
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
-        """Change the JaxVecEnv's infos of ended episodes, in place, into the outermost wrapper's.
-
-        Args:
-          infos: in chronological order.
-          step, lane: the step and the environment in which each of the episodes ended.
-          outputs: of `step`, stacked, on the host.
-        """
+    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[object, ...]) -> None:
+        """Change the JaxVecEnv's infos of ended episodes into the outermost wrapper's, as CompiledWrapper's `infos`."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
             wrapper.infos(infos, step, lane, output)
 
 
 def in_dtypes_of(given: Arrays, observation: Arrays) -> Any:
-    """Return a compiled function's observations, with any leading axes, in the dtypes of SB3's wrappers.
-
-    Args:
-      given: an observation of SB3's wrappers, such as `model._last_obs`.
-      observation: NumPy arrays.
-    """
+    """Return a compiled function's observations in the dtypes of SB3's wrappers, such as those of `model._last_obs`."""
     return jax.tree.map(lambda like, leaf: leaf.astype(like.dtype, copy=False), given, observation)

@@ -38,14 +38,7 @@ class CompiledWrapper(Generic[W]):
     is_watched: bool = False
 
     def __init__(self, wrapper: W) -> None:
-        """Store the wrapper.
-
-        Args:
-          wrapper: SB3's wrapper.
-
-        Raises:
-          NotCompilable: a wrapper with these settings cannot be compiled.
-        """
+        """Store SB3's wrapper. A subclass raises NotCompilable if it cannot compile a wrapper with these settings."""
         self.wrapper = wrapper
 
     @property
@@ -106,25 +99,13 @@ class CompiledWrapper(Generic[W]):
         return lanes
 
     def check(self, outputs: Any) -> None:
-        """Raise or warn because of what happened in a rollout. If it raises, the rollout is discarded.
-
-        Args:
-          outputs: of `step`, stacked, on the host.
-        """
+        """Raise or warn because of the stacked outputs of `step`. If it raises, the rollout is discarded."""
 
     def write_back(self, state: Any) -> None:
-        """Write the state at the end of a rollout back to the wrapper.
-
-        Args:
-          state: after the last step, on the host, read-only.
-        """
+        """Write the state after the last step of a rollout, which is on the host and read-only, to the wrapper."""
 
     def show(self, outputs: Any) -> None:
-        """Set the wrapper's attributes to what they are after one step, while a callback sees that step.
-
-        Args:
-          outputs: of `step`, for this step, on the host.
-        """
+        """Set the wrapper's attributes to what they are after one step, from its outputs, for a callback."""
 
     def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: Any) -> None:
         """Change the infos of the episodes that ended, in place.

@@ -20,11 +20,7 @@ class ExtractState:
 class CompiledExtractDictObs(CompiledWrapper[VecExtractDictObs]):
     """Compiled VecExtractDictObs."""
 
-    any_num_envs = divides = True
-
-    @property
-    def goes_on(self) -> bool:
-        return True
+    any_num_envs = divides = goes_on = True
 
     def state(self) -> ExtractState:
         return ExtractState(self.wrapper.key)

@@ -29,11 +29,7 @@ class FrameStackState:
 class CompiledFrameStack(CompiledWrapper[VecFrameStack]):
     """Compiled VecFrameStack."""
 
-    any_num_envs = divides = True
-
-    @property
-    def goes_on(self) -> bool:
-        return True
+    any_num_envs = divides = goes_on = True
 
     def around(self, venv: VecEnv) -> VecFrameStack:
         new = super().around(venv)

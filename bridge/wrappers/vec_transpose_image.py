@@ -21,11 +21,7 @@ class TransposeState:
 class CompiledTransposeImage(CompiledWrapper[VecTransposeImage]):
     """Compiled VecTransposeImage."""
 
-    any_num_envs = divides = True
-
-    @property
-    def goes_on(self) -> bool:
-        return True
+    any_num_envs = divides = goes_on = True
 
     def state(self) -> TransposeState:
         if self.wrapper.skip:

@@ -1,36 +1,23 @@
 """What is drawn from a seed."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
+import pytest
 
-from bridge import TD3, JaxVecEnv
-from jaxenvs import Environment, TimeStep, environment
-
-
-@environment
-class Bandit(Environment):
-    """Episodes of one step, whose observation is drawn as actions are while a training warms up."""
-
-    @property
-    def observation_space(self):
-        return spaces.Box(-1.0, 1.0, (1,))
-
-    action_space = observation_space
-
-    def reset(self, key):
-        key, _ = jax.random.split(key)
-        x = jax.random.uniform(key, (1,), minval=-1.0)
-        return x, TimeStep.create(x)
-
-    def step(self, x, action):
-        return x, TimeStep.create(x, -jnp.abs(action[0] - x[0]), terminated=True)
+import bridge
+from bridge.randomness import key_data
 
 
-def test_a_model_acts_by_other_draws_than_environments_of_the_same_seed_begin_with():
-    settings = {"learning_starts": 1000, "buffer_size": 500, "policy_kwargs": {"net_arch": [4]}}
-    model = TD3("MlpPolicy", JaxVecEnv(Bandit(), 1), seed=0, **settings)
-    model.learn(200)
-    observations, actions = model.replay_buffer.observations[:200, 0, 0], model.replay_buffer.actions[:200, 0, 0]
-    assert abs(np.corrcoef(observations, actions)[0, 1]) < 0.3
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_a_model_draws_from_no_key_of_environments_of_the_same_seed(impl):
+    """An environment's key is `jax.random.key(seed + i)`: with that, a model would act as the environment was drawn."""
+    with jax.default_prng_impl(impl):
+        ours, theirs = key_data(7), jax.vmap(jax.random.key)(np.arange(1000, dtype=np.uint32))
+        assert not (jax.random.key_data(theirs) == ours).all(axis=1).any()
+        assert jax.random.wrap_key_data(ours).shape == ()
+        assert not np.array_equal(ours, key_data(8))
+
+
+def test_a_model_has_the_key_of_its_seed():
+    model = bridge.PPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, seed=7)
+    np.testing.assert_array_equal(model.key, key_data(7))

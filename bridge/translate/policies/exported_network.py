@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,7 @@ from torch import nn
 
 from bridge.errors import NotCompilable
 from bridge.sb3 import Space
-from bridge.translate.pytorch.modules import ExportedModule, export_module
+from bridge.translate.pytorch.modules import ExportedModule, export_module, unravel
 from bridge.translate.pytorch.tracing import Computation, first_line, require_unreplaced
 from jaxenvs.learn import Masked, Recalled
 from jaxenvs.learn.networks.actor_critic import ActionHead
@@ -44,27 +45,18 @@ class Encoding:
     is_image: bool = False
 
     def __call__(self, observation: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """Return encoded observations, (batch, *encoded_shape). Observations of a Discrete space may be (batch,) or
-        (batch, 1).
-        """
+        """Return encoded observations, (batch, *encoded_shape). Those of a Discrete space may come as (batch, 1)."""
         if self.nvec:
             numbers = observation.reshape(-1, len(self.nvec)).astype(jnp.int32)
             one_hot = [jax.nn.one_hot(numbers[:, i], n, dtype=dtype) for i, n in enumerate(self.nvec)]
             return jnp.concatenate(one_hot, axis=1)
         return observation.astype(dtype) / 255 if self.is_image else observation.astype(dtype)
 
-    def from_host(self, observation: Any) -> Any:
+    def from_host(self, observation: np.ndarray) -> np.ndarray:
         """Check and convert observations before a compiled function gets them, which can do neither.
 
-        Args:
-          observation: an array with any leading axes.
-
-        Returns:
-          The observations, with 64-bit integers of a Box as float32, as SB3's policies convert them.
-
-        Raises:
-          RuntimeError: a class is out of range, with the message of `torch.nn.functional.one_hot`. `jax.nn.one_hot`
-            gives zeros.
+        Classes must be in range; else the RuntimeError has the message of `torch.nn.functional.one_hot`, where
+        `jax.nn.one_hot` gives zeros. 64-bit integers of a Box become float32, as in SB3's policies.
         """
         if self.nvec:
             classes = np.asarray(observation).reshape(-1, len(self.nvec)).astype(np.int64, copy=False)
@@ -81,22 +73,19 @@ class Encoding:
         return (sum(self.nvec),) if self.nvec else self.shape
 
 
-def from_host(encoding: Encoding | tuple[tuple[str, Encoding], ...], observation: Any) -> Any:
-    """Check and convert the observations of a space, or of each key of a Dict space, as `Encoding.from_host` does.
+# Of a space, or of each key of a Dict space.
+Encodings = Encoding | tuple[tuple[str, Encoding], ...]
 
-    A compiled function can do neither: classes must be in range, and 64-bit integers of a Box become float32.
-    """
+
+def from_host(encoding: Encodings, observation: Any) -> Any:
+    """Check and convert the observations of a space, or of each key of a Dict space, as `Encoding.from_host` does."""
     if isinstance(encoding, Encoding):
         return encoding.from_host(observation)
     return {key: part.from_host(observation[key]) for key, part in encoding}
 
 
-def export_encoding(space: Space, normalize_images: bool) -> Encoding | tuple[tuple[str, Encoding], ...]:
-    """Return how SB3 encodes observations; for a Dict space, of each key.
-
-    Raises:
-      NotCompilable: there is no translation for observations of this space.
-    """
+def export_encoding(space: Space, normalize_images: bool) -> Encodings:
+    """Return how SB3 encodes observations; for a Dict space, of each key."""
     if isinstance(space, spaces.Dict):
         return tuple((key, _encoding(part, normalize_images)) for key, part in space.items())
     return _encoding(space, normalize_images)
@@ -128,29 +117,38 @@ class Exploration:
 class ExportedNetwork:
     """Network without its weights. Networks of equal architecture are equal, and share compiled functions.
 
+    Methods take `params` by name or as a vector, and compute in their dtype. They take a batch of observations as SB3's
+    policies do: images with their channels first; of a Discrete space, (batch,) or (batch, 1).
+
     Attributes:
       encoding: of observations; for a Dict space, of each key.
       module: maps encoded observations to numbers. It has the parameters of `named_parameters()`.
+      head: of the actions.
     """
 
-    encoding: Encoding | tuple[tuple[str, Encoding], ...]
+    encoding: Encodings
     module: ExportedModule
+    head: ActionHead
 
     def unravel(self, vector: jax.Array) -> dict[str, jax.Array]:
-        """Return all parameters by name, in PyTorch's layout, from one vector. The statistics may follow them there."""
+        """Return all parameters by name, in PyTorch's layout, from one vector."""
         return self.module.unravel(vector)
 
-    def named(self, params: Params) -> Mapping[str, jax.Array]:
-        """Return parameters by name, from such or from a vector."""
-        return params if isinstance(params, Mapping) else self.unravel(params)
+    def named(self, params: Params, statistics: jax.Array | None = None) -> Mapping[str, jax.Array]:
+        """Return parameters by name, with running statistics if these come separately, as a vector."""
+        named = params if isinstance(params, Mapping) else self.unravel(params)
+        return named if statistics is None else {**named, **unravel(self.module.statistics, statistics)}
+
+    def to_env(self, action: jax.Array) -> jax.Array:
+        """Return a batch of actions in their space's dtype; those of a Box, which are in [-1, 1], as its members."""
+        return self.head.unscale(action) if self.head.kind == "box" else self.head.to_env(action)
 
     def numbers(self, params: Mapping[str, jax.Array], observation: Any, *further: jax.Array, **options: Any) -> Any:
-        """Return what the module computes for a batch of observations, in the dtype of the parameters.
+        """Return what the module computes for a batch of observations.
 
         Args:
           params: by name.
-          observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
-            (batch, 1).
+          observation: of the environments.
           further: arrays that the module takes after the observations.
           options: `instead`, as for a Computation: functions that replace some operations.
         """
@@ -166,11 +164,6 @@ class ExportedNetwork:
         if isinstance(observation, Masked | Recalled):
             return dataclasses.replace(observation, observation=self.from_host(observation.observation))
         return from_host(self.encoding, observation)
-
-    def two_observations(self, dtype: str) -> Any:
-        """Return a batch of two observations of zeros, to try what the network returns."""
-        encoding = self.encoding if isinstance(self.encoding, Encoding) else dict(self.encoding)
-        return jax.tree.map(lambda each: np.zeros((2, *each.shape), dtype), encoding)
 
 
 # Parameters by name, or end to end as a vector.
@@ -199,15 +192,12 @@ class Parts(nn.Module):
 
 def export_parts(
     network: BaseModel, parts: Parts, *further: int, has_statistics: bool = False
-) -> tuple[Any, ExportedModule]:
+) -> tuple[Encodings, ExportedModule]:
     """Return the encoding of a network's observations, and its parts as a translated module.
 
     Args:
       further: sizes of the vectors that the forward of `parts` takes after the observations.
       has_statistics: whether the caller handles running statistics, as in `export_module`.
-
-    Raises:
-      NotCompilable: something has no translation.
     """
     encoding = export_encoding(network.observation_space, network.normalize_images)
 
@@ -224,32 +214,22 @@ def export_parts(
 
 
 def shapes_given(
-    network: ExportedNetwork, apply: Callable[..., Any], dtype: str, *further: int
+    network: ExportedNetwork, apply: Callable[..., Any], dtype: torch.dtype, *further: int
 ) -> list[tuple[int, ...]]:
-    """Return the shapes of the results of `apply(params, observations, ...)` for two observations.
-
-    Raises:
-      NotCompilable: it fails.
-    """
-    vectors = [np.zeros((2, size), dtype) for size in further]
+    """Return the shapes of the results of `apply(params, observations, ...)` for two observations."""
+    zeros = functools.partial(np.zeros, dtype=str(dtype).removeprefix("torch."))
+    encoding = network.encoding if isinstance(network.encoding, Encoding) else dict(network.encoding)
     try:
-        params = {name: np.zeros(shape, dtype) for name, shape in network.module.inputs}
-        given = jax.eval_shape(apply, params, network.two_observations(dtype), *vectors)
+        params = {name: zeros(shape) for name, shape in network.module.inputs}
+        observations = jax.tree.map(lambda each: zeros((2, *each.shape)), encoding)
+        given = jax.eval_shape(apply, params, observations, *[zeros((2, size)) for size in further])
     except Exception as error:
         raise NotCompilable(f"The outputs of the networks do not fit the action space: {first_line(error)}") from error
     return [leaf.shape for leaf in jax.tree.leaves(given)]
 
 
 def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None:
-    """Refuse modules that override something that is translated by hand.
-
-    Args:
-      base: the class of SB3 whose methods are translated.
-      names: of these methods.
-
-    Raises:
-      NotCompilable: the module has another method with such a name, or one was put into its class.
-    """
+    """Refuse modules that override one of the methods of `base` that are translated by hand."""
     cls = type(module)
     require_unreplaced(cls)
     require_unreplaced(type(vars(module).get("action_dist")))
@@ -259,11 +239,7 @@ def require_methods(module: nn.Module, base: type, names: Iterable[str]) -> None
 
 
 def export_head(space: Space) -> ActionHead:
-    """Return the head of a policy over an action space.
-
-    Raises:
-      NotCompilable: there is no translation of policies whose actions are of this space.
-    """
+    """Return the head of a policy over an action space."""
     try:
         head = ActionHead.of(space)
     except ValueError as error:
@@ -276,14 +252,7 @@ def export_head(space: Space) -> ActionHead:
 def export_exploration(
     distribution: StateDependentNoiseDistribution, squash: bool, learn_features: bool
 ) -> Exploration:
-    """Return the settings of state-dependent exploration, if they are SB3's.
-
-    Args:
-      squash, learn_features: what SB3 sets for such a policy.
-
-    Raises:
-      NotCompilable: the distribution has other settings.
-    """
+    """Return the settings of state-dependent exploration, if they are those that SB3 sets for such a policy."""
     if distribution.learn_features != learn_features or (distribution.bijector is not None) != squash:
         raise NotCompilable(
             "action_dist must have SB3's settings of state-dependent exploration (squash_output, learn_features), got "

@@ -10,7 +10,7 @@ import jax
 
 from bridge.translate.policies.exported_network import Exploration, ExportedNetwork, Params
 from jaxenvs.learn.interfaces import Observation
-from jaxenvs.learn.networks.actor_critic import ActionHead, Masked
+from jaxenvs.learn.networks.actor_critic import Masked
 from jaxenvs.learn.networks.distributions import Distribution, StateDependentGaussian
 
 
@@ -22,11 +22,9 @@ class ExportedPolicy(ExportedNetwork):
     (batch, 1).
 
     Attributes:
-      head: maps numbers to a distribution over actions.
       exploration: settings of state-dependent exploration; None without it.
     """
 
-    head: ActionHead
     exploration: Exploration | None
 
     @property
@@ -40,12 +38,7 @@ class ExportedPolicy(ExportedNetwork):
         return self.module.depends_on_training
 
     def apply(self, params: Params, observation: Observation) -> tuple[Distribution, jax.Array]:
-        """Return the distribution over actions and the values, (batch,), for a batch of observations.
-
-        Args:
-          params: by name, or as a vector. Everything is computed in their dtype.
-          observation: as SB3's policies take it: images with their channels first; of a Discrete space, (batch,) or
-            (batch, 1). It may be Masked.
+        """Return the distribution over actions and the values, (batch,), for observations, which may be Masked.
 
         Raises:
           RuntimeError: the mask has another size than the actions.
@@ -76,4 +69,4 @@ class ExportedPolicy(ExportedNetwork):
         """Return a batch of samples as actions of the environments, in their dtype: for a Box clipped or unscaled."""
         if self.exploration is None or not self.exploration.squash:
             return self.head.to_env(action)
-        return self.head.unscale(action)
+        return super().to_env(action)

@@ -1,25 +1,32 @@
-"""Translation of off-policy policies: SB3's DQN, SAC, TD3 and DDPG here, sb3-contrib's in off_policy_contrib."""
+"""Translation of off-policy policies: SB3's DQN, SAC, TD3 and DDPG, and sb3-contrib's QRDQN, TQC and CrossQ."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 
 import torch
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import nn
 
-from bridge.contrib import is_maskable
+from bridge.contrib import contrib_class, is_maskable
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
 from bridge.translate.policies.exported_policy import ExportedPolicy
-from bridge.translate.policies.off_policy_kinds import KINDS, Kind, Tensors, own_parameters
+from bridge.translate.policies.off_policy_kinds import KINDS, Kind
 from bridge.translate.policies.off_policy_networks import (
+    EXTRACTOR,
     ExportedActor,
+    ExportedCritic,
     ExportedOffPolicy,
+    ExportedSACActor,
 )
 from bridge.translate.policies.on_policy import export_policy, require_sb3s_predict
-from bridge.translate.pytorch.modules import require_no_forward_hooks
+from bridge.translate.pytorch.modules import require_no_forward_hooks, require_same_gradients
+from bridge.translate.pytorch.tracing import RENORMALIZATION, STATISTICS
+
+Tensors = dict[str, list[torch.Tensor]]
 
 # Methods of policies that are translated by hand. A class that overrides one has no translation.
 PREDICTION = ("predict", "_predict", "obs_to_tensor", "squash_output", "scale_action", "unscale_action")
@@ -43,27 +50,20 @@ def network_names(policy: BasePolicy) -> tuple[str, ...]:
 
 
 def export_actor(policy: BasePolicy) -> ExportedActor:
-    """Translate the network with which the policy of an off-policy algorithm acts.
-
-    Raises:
-      NotCompilable: the policy computes something that has no translation, or may do so.
-    """
+    """Translate the network with which the policy of an off-policy algorithm acts."""
     kind = _kind_of(policy)
     if kind is None:
         known = ", ".join(kind.policy.__name__ for kind in _kinds())
         raise NotCompilable(f"The policy must be one of {known}, got a {type(policy).__name__}.")
     require_no_forward_hooks(policy)
     require_methods(policy, kind.policy, PREDICTION)
-    exported: ExportedActor = kind.actor(getattr(policy, kind.networks[0]))
+    name, export = next(iter(kind.networks.items()))
+    exported: ExportedActor = export(getattr(policy, name))
     return exported
 
 
 def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
-    """Translate what a policy of any kind computes in `predict`.
-
-    Raises:
-      NotCompilable: as `export_policy` and `export_actor`; or it overrides how actions are chosen.
-    """
+    """Translate what a policy of any kind computes in `predict`, unless it overrides how actions are chosen."""
     if isinstance(policy, ActorCriticPolicy) or is_maskable(policy):
         require_sb3s_predict(policy)  # type: ignore[arg-type]
         return export_policy(policy)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def export_acting(policy: BasePolicy) -> ExportedPolicy | ExportedActor:
 def acting_part(policy: BasePolicy) -> nn.Module:
     """Return the part of a policy that has the parameters of `export_acting`, in their order."""
     kind = _kind_of(policy)
-    part: nn.Module = policy if kind is None else getattr(policy, kind.networks[0])
+    part: nn.Module = policy if kind is None else getattr(policy, next(iter(kind.networks)))
     return part
 
 
@@ -85,19 +85,30 @@ def acting_tensors(policy: BasePolicy, network: ExportedNetwork) -> list[torch.T
 
 
 def export_off_policy(policy: BasePolicy, actor: ExportedActor | None = None) -> ExportedOffPolicy:
-    """Translate the policy of an off-policy algorithm with all networks that learn.
+    """Translate the policy of an off-policy algorithm with all networks that learn, as these learn.
 
     Args:
+      policy: of SB3 or sb3-contrib.
       actor: the result of `export_actor`, if it exists already.
-
-    Raises:
-      NotCompilable: the policy computes or learns something that has no translation, or may do so.
     """
     actor = export_actor(policy) if actor is None else actor
     kind = _kind_of(policy)
     assert kind is not None  # otherwise there is no actor
-    exported: ExportedOffPolicy = kind.whole(policy, actor)
-    return exported
+    name, *others = kind.networks
+    exported: dict[str, ExportedNetwork] = {name: actor}
+    exported |= {other: kind.networks[other](getattr(policy, other)) for other in others}
+    for name, optimizer in _optimizers(policy, kind).items():
+        _require_trainable(getattr(policy, name), exported[name], optimizer)
+    for target in kind.targets:
+        name = target.removesuffix("_target")
+        if kind.networks[name](getattr(policy, target)) != exported[name]:
+            raise NotCompilable(f"{target} must have the same architecture as {name}.")
+    critic = exported.get("critic")
+    if isinstance(critic, ExportedCritic) and critic.shares:
+        for suffix in ("", "_target") if "actor_target" in kind.targets else ("",):
+            _require_sharing(*(getattr(policy, f"{each}{suffix}") for each in ("actor", "critic")))
+    _require_apart(_parameters(policy, kind))
+    return kind.exported(*exported.values(), actor.head)
 
 
 def learned_tensors(
@@ -108,26 +119,65 @@ def learned_tensors(
     Each is a dict with the names of LearnerState.
 
     Args:
-      entropy: SAC's `log_ent_coef` and its optimizer, if it is learned.
-
-    Raises:
-      NotCompilable: the optimizer of the entropy coefficient trains something else.
+      policy: that `export_off_policy` has translated.
+      entropy: SAC's `log_ent_coef` and its optimizer, if it is learned. The optimizer must train nothing else.
     """
     kind = _kind_of(policy)
     assert kind is not None  # otherwise nothing has been exported
-    networks, targets = ({name: getattr(policy, name) for name in names} for names in (kind.networks, kind.targets))
-    owners = [policy] if len(networks) == 1 else networks.values()
-    params: Tensors = {name: [*own_parameters(network)] for name, network in networks.items()}
-    optimizers = {name: owner.optimizer for name, owner in zip(networks, owners)}
+    tensors, optimizers = _parameters(policy, kind), _optimizers(policy, kind)
+    params = {name: tensors.pop(name) for name in kind.networks}
     if entropy is not None:
         _require_entropy(*entropy)
         params["log_ent_coef"], optimizers["log_ent_coef"] = [entropy[0]], entropy[1]
+    for name in kind.networks:
+        # CrossQ's running statistics.
+        layers = [each for each in getattr(policy, name).modules() if type(each) is contrib_class(*RENORMALIZATION)]
+        if layers:
+            tensors[f"{name}_statistics"] = [getattr(layer, each) for layer in layers for each in STATISTICS]
+            tensors[f"{name}_steps"] = [layer.get_buffer("steps") for layer in layers]
+    return params, tensors, optimizers
+
+
+def own_parameters(network: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters of a network, except for a features extractor that another network trains."""
+    shares = getattr(network, "share_features_extractor", False)
+    return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
+
+
+def _parameters(policy: BasePolicy, kind: Kind) -> Tensors:
+    """Return the parameters that are in the vector of each network, the target networks last."""
     # The target of a critic has its own features extractor, or shares the one of the actor's target.
-    own = own_parameters if "actor_target" in targets else nn.Module.parameters
-    further: Tensors = {name: list(own(target)) for name, target in targets.items()}
-    for name, network in networks.items():
-        further |= {f"{name}_{part}": tensors for part, tensors in kind.statistics(network).items() if tensors}
-    return params, further, optimizers
+    of_target = own_parameters if "actor_target" in kind.targets else nn.Module.parameters
+    parameters = {name: own_parameters(getattr(policy, name)) for name in kind.networks}
+    return parameters | {name: list(of_target(getattr(policy, name))) for name in kind.targets}
+
+
+def _optimizers(policy: BasePolicy, kind: Kind) -> dict[str, torch.optim.Optimizer]:
+    """Return the optimizer of each network. One that learns alone is trained by the policy's."""
+    return {name: (getattr(policy, name) if len(kind.networks) > 1 else policy).optimizer for name in kind.networks}
+
+
+def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer: torch.optim.Optimizer) -> None:
+    own = set(map(id, own_parameters(network)))
+    shared = {name for name, parameter in network.named_parameters() if id(parameter) not in own}
+    has_log_std = isinstance(exported, ExportedSACActor) and exported.exploration is not None
+    require_same_gradients(network, exported.module, optimizer, {"log_std"} if has_log_std else set(), shared)
+
+
+def _require_sharing(actor: nn.Module, critic: nn.Module) -> None:
+    if actor.features_extractor is not critic.features_extractor:
+        raise NotCompilable(
+            "share_features_extractor is set, but the actor and the critic have different features extractors."
+        )
+
+
+def _require_apart(parameters: Mapping[str, list[torch.Tensor]]) -> None:
+    """Refuse parameters that would be in two vectors."""
+    every = [id(parameter) for each in parameters.values() for parameter in each]
+    if len(set(every)) < len(every):
+        raise NotCompilable(
+            "The networks share parameters other than those that share_features_extractor makes them share."
+        )
 
 
 def _require_entropy(log_ent_coef: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:

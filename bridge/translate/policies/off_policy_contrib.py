@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from sb3_contrib.common.torch_layers import BatchRenorm1d
 from sb3_contrib.crossq.policies import Actor as CrossQActor
 from sb3_contrib.crossq.policies import CrossQCritic, CrossQPolicy
@@ -12,61 +14,57 @@ from sb3_contrib.tqc.policies import TQCPolicy
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies.crossq_networks import ExportedCrossQActor, ExportedCrossQCritic
-from bridge.translate.policies.exported_network import Encoded, ExportedNetwork, Parts, export_parts, require_methods
+from bridge.translate.policies.exported_network import ExportedNetwork, require_methods
 from bridge.translate.policies.off_policy_kinds import (
+    Q_NETWORK,
+    Chained,
     Kind,
-    Tensors,
-    export_actor_critic,
-    q_learning,
-    require_apart,
-    soft_actor_critic,
+    checked,
+    critic_fields,
+    sac_actor,
+    with_head,
 )
 from bridge.translate.policies.off_policy_networks import (
     EXTRACTOR,
+    ExportedCritic,
     ExportedQRDQNPolicy,
     ExportedQuantileCritic,
     ExportedQuantileNetwork,
     ExportedSACActor,
     ExportedSACPolicy,
 )
-from bridge.translate.policies.off_policy_parts import Q_NETWORK, checked, critic_parts, head_of, sac_actor
 from bridge.translate.pytorch.tracing import STATISTICS
 
 
 def _quantile_network(network: QuantileNetwork) -> ExportedQuantileNetwork:
     require_methods(network, QuantileNetwork, Q_NETWORK)
-    parts = export_parts(network, _QuantileNetwork(network))
-    return checked(ExportedQuantileNetwork(*parts, head_of(network, "discrete"), network.n_quantiles), network)
-
-
-def _tqc_actor(actor: TQCActor) -> ExportedSACActor:
-    return sac_actor(actor, TQCActor)
+    fields, quantiles = with_head(network, Chained(network, "quantile_net"), "discrete"), network.n_quantiles
+    return checked(ExportedQuantileNetwork(*fields, quantiles), network, 2, quantiles, fields[-1].size)
 
 
 def _quantile_critic(critic: TQCCritic) -> ExportedQuantileCritic:
     require_methods(critic, TQCCritic, ("forward", "extract_features"))
-    return checked(ExportedQuantileCritic(*critic_parts(critic), n_quantiles=critic.n_quantiles), critic)
+    exported = ExportedQuantileCritic(*critic_fields(critic), critic.n_quantiles)
+    return checked(exported, critic, critic.n_critics, critic.n_quantiles, 2)
 
 
-def _crossq_actor(actor: CrossQActor) -> ExportedCrossQActor:
+def _crossq_actor(actor: CrossQActor) -> ExportedSACActor:
     require_methods(actor, CrossQActor, ("set_bn_training_mode",))
-    exported = sac_actor(actor, CrossQActor, ExportedCrossQActor)
+    exported = sac_actor(actor, CrossQActor, has_statistics=True)
     _require_layers(actor, exported)
-    assert isinstance(exported, ExportedCrossQActor)
     return exported
 
 
-def _crossq_critic(critic: CrossQCritic) -> ExportedCrossQCritic:
+def _crossq_critic(critic: CrossQCritic) -> ExportedCritic:
     require_methods(critic, CrossQCritic, ("forward", "extract_features", "set_bn_training_mode"))
-    exported = checked(ExportedCrossQCritic(*critic_parts(critic, has_statistics=True)), critic)
+    exported = checked(ExportedCritic(*critic_fields(critic, has_statistics=True)), critic, critic.n_critics, 2)
     _require_layers(critic, exported)
     return exported
 
 
 def _require_layers(network: nn.Module, exported: ExportedNetwork) -> None:
     """Refuse running statistics that do not belong to one layer each, which is used once for each batch."""
-    layers = _layers(network)
+    layers = [(path, part) for path, part in network.named_modules() if type(part) is BatchRenorm1d]
     expected = [f"{path}.{name}" for path, _ in layers for name in STATISTICS]
     if [name for name in exported.module.computation.read if name in set(expected)] != expected:
         raise NotCompilable("Each batch renormalization layer must be used exactly once, in the order of the modules.")
@@ -78,38 +76,13 @@ def _require_layers(network: nn.Module, exported: ExportedNetwork) -> None:
             )
 
 
-def _layers(network: nn.Module) -> list[tuple[str, BatchRenorm1d]]:
-    return [(path, part) for path, part in network.named_modules() if type(part) is BatchRenorm1d]
-
-
-def _statistics(network: nn.Module) -> Tensors:
-    layers = [layer for _, layer in _layers(network)]
-    statistics = [getattr(layer, name) for layer in layers for name in STATISTICS]
-    return {"statistics": statistics, "steps": [layer.get_buffer("steps") for layer in layers]}
-
-
-def _crossq(policy: CrossQPolicy, actor: ExportedCrossQActor) -> ExportedSACPolicy:
-    critic = export_actor_critic(policy, actor, _crossq_critic)
-    require_apart(policy)
-    return ExportedSACPolicy(actor, critic, actor.head)
-
-
-class _QuantileNetwork(Parts):
-    features_extractor: nn.Module
-    quantile_net: nn.Module
-
-    def forward(self, x: Encoded) -> object:
-        return self.quantile_net(self.features_extractor(x))
-
-
 KINDS = (
+    Kind(QRDQNPolicy, ExportedQRDQNPolicy, {"quantile_net": _quantile_network}, ("quantile_net_target",)),
     Kind(
-        QRDQNPolicy,
-        ("quantile_net",),
-        ("quantile_net_target",),
-        _quantile_network,
-        q_learning("quantile_net", _quantile_network, ExportedQRDQNPolicy),
+        TQCPolicy,
+        ExportedSACPolicy,
+        {"actor": functools.partial(sac_actor, base=TQCActor), "critic": _quantile_critic},
+        ("critic_target",),
     ),
-    Kind(TQCPolicy, ("actor", "critic"), ("critic_target",), _tqc_actor, soft_actor_critic(_quantile_critic)),
-    Kind(CrossQPolicy, ("actor", "critic"), (), _crossq_actor, _crossq, _statistics),
+    Kind(CrossQPolicy, ExportedSACPolicy, {"actor": _crossq_actor, "critic": _crossq_critic}),
 )

@@ -1,32 +1,47 @@
-"""Table of the translations of SB3's off-policy policies, a Kind for each class, and the checks that all share."""
+"""Translation of the networks of SB3's off-policy policies, and the table of these policies, a Kind for each class."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
-from stable_baselines3.common.policies import BaseModel, BasePolicy
-from stable_baselines3.dqn.policies import DQNPolicy
-from stable_baselines3.sac.policies import SACPolicy
+from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution, StateDependentNoiseDistribution
+from stable_baselines3.common.policies import BaseModel, BasePolicy, ContinuousCritic
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, SACPolicy
+from stable_baselines3.sac.policies import Actor as SACActor
+from stable_baselines3.td3.policies import Actor as TD3Actor
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies.exported_network import ExportedNetwork
+from bridge.translate.policies import exported_network
+from bridge.translate.policies.exported_network import Encoded, Encodings, Exploration, ExportedNetwork, Parts
 from bridge.translate.policies.off_policy_networks import (
-    EXTRACTOR,
     ExportedCritic,
     ExportedDQNPolicy,
+    ExportedOffPolicy,
+    ExportedQNetwork,
     ExportedSACActor,
     ExportedSACPolicy,
+    ExportedTD3Actor,
     ExportedTD3Policy,
 )
-from bridge.translate.policies.off_policy_parts import critic_of, q_network, sac_actor, td3_actor
-from bridge.translate.pytorch.modules import require_same_gradients
+from bridge.translate.pytorch.modules import ExportedModule
+from jaxenvs.learn.networks.actor_critic import ActionHead
 
-Tensors = dict[str, list[torch.Tensor]]
+# Methods that are translated by hand. A class that overrides one has no translation.
+Q_NETWORK = ("forward", "_predict", "extract_features")
+SAC_ACTOR = ("forward", "_predict", "extract_features", "get_action_dist_params", "action_log_prob", "reset_noise")
+TD3_ACTOR = ("forward", "_predict", "extract_features")
+CRITIC = ("forward", "q1_forward", "extract_features")
+
+Exported = TypeVar("Exported", bound=ExportedNetwork)
+# The fields of an ExportedNetwork.
+Fields = tuple[Encodings, ExportedModule, ActionHead]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,112 +50,148 @@ class Kind:
 
     Attributes:
       policy: the class.
-      networks: names of the networks that learn, the one that acts first; targets: names of the target networks.
-      actor: translates the network that acts.
-      whole: returns everything that a policy learns, from the policy and its translated actor.
-      statistics: returns the tensors of a network's running statistics, by the ends of their names.
+      exported: the class of the translation, from the translated networks and the head.
+      networks: functions that translate the networks that learn, by their names; the network that acts is first.
+      targets: names of the target networks, such as "critic_target".
     """
 
     policy: type[BasePolicy]
-    networks: tuple[str, ...]
-    targets: tuple[str, ...]
-    actor: Callable[[Any], Any]
-    whole: Callable[[Any, Any], Any]
-    statistics: Callable[[nn.Module], Tensors] = lambda network: {}
+    exported: Callable[..., ExportedOffPolicy]
+    networks: Mapping[str, Callable[[Any], Any]]
+    targets: tuple[str, ...] = ()
 
 
-def q_learning(
-    name: str, make: Callable[[Any], ExportedNetwork], exported: Callable[[Any, Any], Any]
-) -> Callable[[Any, Any], Any]:
-    """Return the `whole` of a policy that learns one network.
+def q_network(network: QNetwork) -> ExportedQNetwork:
+    """Translate a Q-network."""
+    exported_network.require_methods(network, QNetwork, Q_NETWORK)
+    fields = with_head(network, Chained(network, "q_net"), "discrete")
+    return checked(ExportedQNetwork(*fields), network, 2, fields[-1].size)
+
+
+def sac_actor(actor: Any, base: type[nn.Module] = SACActor, has_statistics: bool = False) -> ExportedSACActor:
+    """Translate an actor such as SAC's, with the methods of the class `base`."""
+    exported_network.require_methods(actor, base, SAC_ACTOR)
+    fields = with_head(actor, _SACActor(actor), "box", has_statistics=has_statistics)
+    return checked(ExportedSACActor(*fields, _exploration(actor)), actor, 2, fields[-1].size)
+
+
+def td3_actor(actor: TD3Actor) -> ExportedTD3Actor:
+    """Translate an actor such as TD3's."""
+    exported_network.require_methods(actor, TD3Actor, TD3_ACTOR)
+    fields = with_head(actor, Chained(actor, "mu"), "box")
+    return checked(ExportedTD3Actor(*fields), actor, 2, fields[-1].size)
+
+
+def critic_of(critic: ContinuousCritic) -> ExportedCritic:
+    """Translate critics such as SAC's."""
+    exported_network.require_methods(critic, ContinuousCritic, CRITIC)
+    return checked(ExportedCritic(*critic_fields(critic)), critic, critic.n_critics, 2)
+
+
+def with_head(
+    network: BaseModel, parts: Parts, kind: str, has_statistics: bool = False, takes_actions: bool = False
+) -> Fields:
+    """Return the fields of an exported network whose actions must be "discrete" or of a "box".
 
     Args:
-      name: of the network. Its target is named NAME_target.
-      make: translates the network; exported: makes the translated policy.
+      network, parts, has_statistics: as in `export_parts`.
+      kind: of the head.
+      takes_actions: whether the forward of `parts` takes actions after the observations.
     """
-
-    def whole(policy: Any, actor: Any) -> Any:
-        network, target = getattr(policy, name), getattr(policy, f"{name}_target")
-        _require_equal(f"{name}_target", make(target), actor)
-        _require_trainable(network, actor, policy.optimizer)
-        _require_apart(network.parameters(), target.parameters())
-        return exported(actor, actor.head)
-
-    return whole
+    head = exported_network.export_head(network.action_space)
+    if head.kind != kind:
+        raise NotCompilable(f"A {type(network).__name__} needs a {kind} action space, got {network.action_space}.")
+    further = [head.size] if takes_actions else []
+    return *exported_network.export_parts(network, parts, *further, has_statistics=has_statistics), head
 
 
-def export_actor_critic(policy: Any, actor: Any, make_critic: Callable[[Any], ExportedCritic]) -> ExportedCritic:
-    """Return the translated critic of a policy, which learns beside its actor."""
-    critic = make_critic(policy.critic)
-    _require_trainable(policy.actor, actor, policy.actor.optimizer)
-    _require_trainable(policy.critic, critic, policy.critic.optimizer)
-    _require_sharing(policy.actor, policy.critic, critic.shares)
-    return critic
-
-
-def soft_actor_critic(make_critic: Callable[[Any], ExportedCritic]) -> Callable[[Any, Any], ExportedSACPolicy]:
-    """Return the `whole` of a policy such as SAC's, whose critics `make_critic` translates."""
-
-    def whole(policy: Any, actor: Any) -> ExportedSACPolicy:
-        critic = export_actor_critic(policy, actor, make_critic)
-        _require_equal("critic_target", make_critic(policy.critic_target), critic)
-        require_apart(policy, policy.critic_target.parameters())
-        return ExportedSACPolicy(actor, critic, actor.head)
-
-    return whole
-
-
-def _td3_whole(policy: TD3Policy, actor: Any) -> ExportedTD3Policy:
-    critic = export_actor_critic(policy, actor, critic_of)
-    _require_equal("critic_target", critic_of(policy.critic_target), critic)
-    _require_equal("actor_target", td3_actor(policy.actor_target), actor)
-    _require_sharing(policy.actor_target, policy.critic_target, critic.shares)
-    require_apart(policy, policy.actor_target.parameters(), own_parameters(policy.critic_target))
-    return ExportedTD3Policy(actor, critic, actor.head)
-
-
-def require_apart(policy: Any, *targets: Iterable[nn.Parameter]) -> None:
-    """Refuse an actor, critics and targets that share parameters, so that two vectors would have them."""
-    _require_apart(policy.actor.parameters(), own_parameters(policy.critic), *targets)
-
-
-def own_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a network, except for a features extractor that another network trains."""
-    shares = getattr(network, "share_features_extractor", False)
-    return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
-
-
-def _require_trainable(network: nn.Module, exported: ExportedNetwork, optimizer: torch.optim.Optimizer) -> None:
-    own = set(map(id, own_parameters(network)))
-    shared = {name for name, parameter in network.named_parameters() if id(parameter) not in own}
-    has_log_std = isinstance(exported, ExportedSACActor) and exported.exploration is not None
-    elsewhere = {"log_std"} if has_log_std else set()
-    require_same_gradients(network, exported.module, optimizer, elsewhere, shared)
-
-
-def _require_equal(name: str, target: ExportedNetwork, network: ExportedNetwork) -> None:
-    if target != network:
-        raise NotCompilable(f"{name} must have the same architecture as {name.removesuffix('_target')}.")
-
-
-def _require_sharing(actor: BaseModel, critic: BaseModel, shares: bool) -> None:
-    if shares and actor.features_extractor is not critic.features_extractor:
+def critic_fields(critic: Any, has_statistics: bool = False) -> tuple[*Fields, int, bool]:
+    """Return the fields of an ExportedCritic."""
+    if [*critic.q_networks] != [getattr(critic, f"qf{index}", None) for index in range(critic.n_critics)]:
         raise NotCompilable(
-            "share_features_extractor is set, but the actor and the critic have different features extractors."
+            f"The {critic.n_critics} q_networks of the critic must be its attributes qf0, qf1 and so on."
+        )
+    fields = with_head(critic, _Critic(critic), "box", has_statistics, takes_actions=True)
+    return *fields, critic.n_critics, critic.share_features_extractor
+
+
+def _exploration(actor: Any) -> Exploration | None:
+    kind: type = StateDependentNoiseDistribution if actor.use_sde else SquashedDiagGaussianDistribution
+    found = type(actor.action_dist)
+    if found is not kind:
+        raise NotCompilable(f"action_dist must be a {kind.__name__}, got a {found.__name__}.")
+    if not actor.use_sde:
+        return None
+    return exported_network.export_exploration(actor.action_dist, squash=True, learn_features=True)
+
+
+def checked(exported: Exported, network: BaseModel, *shape: int) -> Exported:
+    """Return the network, if its results for a batch of two have the shape that the algorithms take."""
+    _require_shape(exported, shape, next(network.parameters()).dtype)
+    return exported
+
+
+@functools.lru_cache(maxsize=64)
+def _require_shape(network: Any, expected: tuple[int, ...], dtype: torch.dtype) -> None:
+    def apply(*inputs: object) -> object:
+        given = network.apply(*inputs)
+        return given.mode() if isinstance(network, ExportedSACActor) else given
+
+    size = network.head.size
+    (shape,) = exported_network.shapes_given(network, apply, dtype, *[size] * isinstance(network, ExportedCritic))
+    if shape != expected:
+        raise NotCompilable(
+            f"For a batch of two observations, with actions of {size} numbers, a network returned the shape {shape}, "
+            f"expected {expected}."
         )
 
 
-def _require_apart(*parameters: Iterable[nn.Parameter]) -> None:
-    """Refuse parameters that would be in two vectors."""
-    every = [id(parameter) for each in parameters for parameter in each]
-    if len(set(every)) < len(every):
-        raise NotCompilable(
-            "The networks share parameters other than those that share_features_extractor makes them share."
-        )
+class Chained(Parts):
+    """Module that applies a part of another module to its features."""
+
+    features_extractor: nn.Module
+
+    def __init__(self, module: nn.Module, part: str) -> None:
+        super().__init__(module)
+        self.part = part
+
+    def forward(self, x: Encoded) -> object:
+        return getattr(self, self.part)(self.features_extractor(x))
+
+
+class _SACActor(Parts):
+    features_extractor: nn.Module
+    latent_pi: nn.Module
+    mu: nn.Module
+    log_std: Any
+
+    def __init__(self, actor: Any) -> None:
+        super().__init__(actor)
+        self.use_sde = actor.use_sde
+
+    def forward(self, x: Encoded) -> object:
+        latent = self.latent_pi(self.features_extractor(x))
+        if self.use_sde:
+            return self.mu(latent), latent
+        return self.mu(latent), torch.clamp(self.log_std(latent), LOG_STD_MIN, LOG_STD_MAX)
+
+
+class _Critic(Parts):
+    features_extractor: nn.Module
+
+    def __init__(self, critic: Any) -> None:
+        super().__init__(critic)
+        self.n_critics, self.share_features_extractor = critic.n_critics, critic.share_features_extractor
+
+    def forward(self, x: Encoded, action: torch.Tensor) -> object:
+        with torch.set_grad_enabled(not self.share_features_extractor):
+            features = self.features_extractor(x)
+        inputs = torch.cat([features, action], dim=1)
+        return tuple(getattr(self, f"qf{index}")(inputs) for index in range(self.n_critics))
 
 
 KINDS = (
-    Kind(DQNPolicy, ("q_net",), ("q_net_target",), q_network, q_learning("q_net", q_network, ExportedDQNPolicy)),
-    Kind(SACPolicy, ("actor", "critic"), ("critic_target",), sac_actor, soft_actor_critic(critic_of)),
-    Kind(TD3Policy, ("actor", "critic"), ("actor_target", "critic_target"), td3_actor, _td3_whole),
+    Kind(DQNPolicy, ExportedDQNPolicy, {"q_net": q_network}, ("q_net_target",)),
+    Kind(SACPolicy, ExportedSACPolicy, {"actor": sac_actor, "critic": critic_of}, ("critic_target",)),
+    Kind(TD3Policy, ExportedTD3Policy, {"actor": td3_actor, "critic": critic_of}, ("actor_target", "critic_target")),
 )

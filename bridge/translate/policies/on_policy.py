@@ -11,7 +11,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import MlpExtractor
 from torch import nn
 
-from bridge.contrib import contrib_class, is_maskable, is_recurrent
+from bridge.contrib import MASKABLE_POLICY, RECURRENT_POLICY, contrib_class, is_maskable, is_recurrent
 from bridge.errors import NotCompilable
 from bridge.translate.policies.exported_network import (
     Encoded,
@@ -54,29 +54,18 @@ MASKABLE_HEADS = {
 
 
 def export_policy(policy: ActorCriticPolicy) -> ExportedPolicy:
-    """Translate a policy for acting and for values. `require_trainable` checks whether an update may use it too.
-
-    Raises:
-      NotCompilable: the policy computes something that has no translation, or may do so.
-    """
+    """Translate a policy for acting and for values. `require_trainable` checks whether an update may use it too."""
     _require_known(policy)
     if is_recurrent(policy):
         return export_recurrent_policy(policy, _head(policy), _exploration(policy))
     encoding, module = export_parts(policy, _Networks(policy))
     network = ExportedPolicy(encoding, module, _head(policy), _exploration(policy))
-    _require_shapes(network, str(next(policy.parameters()).dtype).removeprefix("torch."))
+    _require_shapes(network, next(policy.parameters()).dtype)
     return network
 
 
 def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> None:
-    """Refuse policies that act as their translation does, but would learn something else.
-
-    Args:
-      policy, network: the policy, and its translation by `export_policy`.
-
-    Raises:
-      NotCompilable: something would be different.
-    """
+    """Refuse policies that act as their translation does, but would learn something else."""
     require_methods(policy, _base(policy), TRAINING)
     require_same_gradients(policy, network.module, policy.optimizer, elsewhere={"log_std", *network.learnt_elsewhere})
     if network.depends_on_training:
@@ -84,11 +73,7 @@ def require_trainable(policy: ActorCriticPolicy, network: ExportedPolicy) -> Non
 
 
 def require_sb3s_predict(policy: ActorCriticPolicy) -> None:
-    """Refuse policies that override how `predict` chooses actions.
-
-    Raises:
-      NotCompilable: this one does.
-    """
+    """Refuse policies that override how `predict` chooses actions."""
     require_methods(policy, _base(policy), PREDICTION)
 
 
@@ -115,11 +100,8 @@ class _Networks(Parts):
 
 def _base(policy: object) -> type:
     """Return the class of SB3, or of sb3-contrib, whose methods are translated."""
-    if is_maskable(policy):
-        return contrib_class("common.maskable.policies", "MaskableActorCriticPolicy")  # type: ignore[no-any-return]
-    if is_recurrent(policy):
-        return contrib_class("common.recurrent.policies", "RecurrentActorCriticPolicy")  # type: ignore[no-any-return]
-    return ActorCriticPolicy
+    contrib = (contrib_class(*MASKABLE_POLICY), contrib_class(*RECURRENT_POLICY))
+    return next((cls for cls in contrib if isinstance(policy, cls)), ActorCriticPolicy)
 
 
 def _require_known(policy: ActorCriticPolicy) -> None:
@@ -139,7 +121,7 @@ def _require_known(policy: ActorCriticPolicy) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
+def _require_shapes(network: ExportedPolicy, dtype: torch.dtype) -> None:
     """Refuse networks whose results do not have the shapes of the distribution's numbers and of values."""
 
     def actions_and_values(vector: Any, observation: Any) -> Any:
@@ -155,16 +137,14 @@ def _require_shapes(network: ExportedPolicy, dtype: str) -> None:
 
 
 def _head(policy: ActorCriticPolicy) -> ActionHead:
-    head, kind_of_dist = export_head(policy.action_space), type(policy.action_dist)
+    head, found = export_head(policy.action_space), type(policy.action_dist)
     if is_maskable(policy):
-        expected = contrib_class("common.maskable.distributions", MASKABLE_HEADS.get(head.kind, ""))
-        known = kind_of_dist is expected
+        is_known = found is contrib_class("common.maskable.distributions", MASKABLE_HEADS.get(head.kind, ""))
         head = head.in_choices()
     else:
-        known = HEADS.get(kind_of_dist) == head.kind
-    if not known:
-        kind = type(policy.action_dist).__name__
-        raise NotCompilable(f"A {kind} over {policy.action_space} cannot be translated to JAX.")
+        is_known = HEADS.get(found) == head.kind
+    if not is_known:
+        raise NotCompilable(f"A {found.__name__} over {policy.action_space} cannot be translated to JAX.")
     return head
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from bridge.errors import NotCompilable
-from bridge.translate.policies.exported_network import Encoded, Params, Parts, export_parts
+from bridge.translate.policies.exported_network import Encoded, Exploration, Params, Parts, export_parts
 from bridge.translate.policies.exported_policy import ExportedPolicy
 from bridge.translate.pytorch.modules import ExportedModule, export_module
+from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.networks.lstm import Memory, Recalled, latents, no_memory, remember
 
 
@@ -87,12 +88,8 @@ class _Behind(Parts):
         return latent_pi, self.action_net(latent_pi), self.value_net(latent_vf)
 
 
-def export_recurrent_policy(policy: Any, head: Any, exploration: Any) -> ExportedRecurrentPolicy:
-    """Translate a RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's.
-
-    Raises:
-      NotCompilable: the policy computes something that has no translation, or may do so.
-    """
+def export_recurrent_policy(policy: Any, head: ActionHead, exploration: Exploration | None) -> ExportedRecurrentPolicy:
+    """Translate a RecurrentActorCriticPolicy, whose methods are known to be sb3-contrib's."""
     lstm = policy.lstm_actor
     for each in (lstm, policy.lstm_critic):
         if each is not None:

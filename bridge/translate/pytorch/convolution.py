@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from bridge.errors import NotCompilable
+
 # The most bytes of windows at a time, so that they stay in a core's cache. The windows of a minibatch of 256 images of
 # Atari have 105 MB.
 CHUNK = 2**20
@@ -18,6 +20,7 @@ def conv(
     padding: int | str | tuple[int, ...] = 0,
     dilation: int | tuple[int, ...] = 1,
     groups: int = 1,
+    padding_mode: str = "zeros",
 ) -> jax.Array:
     """Compute `conv1d` or `conv2d` of `torch.nn.functional`, depending on the rank of the weight.
 
@@ -34,10 +37,10 @@ def conv(
       stride, dilation: one number for all axes, or one for each.
       padding: zeros on either side of all axes, or of each; or "valid" for none; or "same", for a stride of 1.
       groups: of channels that do not see each other.
-
-    Returns:
-      (batch, out_channels, *positions).
+      padding_mode: only "zeros" has a translation.
     """
+    if padding_mode != "zeros":
+        raise NotCompilable(f"{padding_mode=} cannot be translated to JAX.")
     out, _, *kernel = weight.shape
     strides, dilations = _each(stride, len(kernel)), _each(dilation, len(kernel))
     if padding == "same":

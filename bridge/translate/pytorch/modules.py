@@ -17,7 +17,6 @@ from torch.nn.modules import module as torch_module
 from bridge.errors import NotCompilable
 from bridge.translate.pytorch.tracing import (
     Computation,
-    Interpreter,
     first_line,
     record,
     replicate,
@@ -88,9 +87,6 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
       module: it must treat the rows of a batch one by one.
       examples: of its inputs, each a batch of any size: a tensor, or a dict of tensors.
       has_statistics: whether the caller handles running statistics, which differ in training mode.
-
-    Raises:
-      NotCompilable: it computes something that has no translation.
     """
     require_no_forward_hooks(module)
     parameters = dict(module.named_parameters())
@@ -119,11 +115,7 @@ def export_module(module: nn.Module, *examples: object, has_statistics: bool = F
 
 
 def require_no_forward_hooks(module: nn.Module) -> None:
-    """Refuse what a call of the module would run and its translation would not.
-
-    Raises:
-      NotCompilable: a part of it has hooks of the forward pass, or a method put into it or into its class.
-    """
+    """Refuse hooks and replaced methods, which a call of the module would run and its translation would not."""
     if any(getattr(torch_module, f"_global{hooks}") for hooks in FORWARD_HOOKS):
         raise NotCompilable("Forward hooks are registered for all of PyTorch's modules.")
     for path, part in module.named_modules():
@@ -147,9 +139,6 @@ def require_same_gradients(
       elsewhere: names of parameters that get a gradient in another way than through the exported computation.
       shared: names of parameters that get none here, because another module trains them. The optimizer may hold them or
         not.
-
-    Raises:
-      NotCompilable: something would be different.
     """
     parameters, differentiated = dict(module.named_parameters()), exported.computation.differentiated
     if any(getattr(torch_module, f"_global{hooks}") for hooks in BACKWARD_HOOKS):
@@ -180,11 +169,7 @@ def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
 
 
 def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
-    """Copy a vector, such as `read_parameters` returns, into parameters.
-
-    Raises:
-      ValueError: it has another length. Nothing has changed.
-    """
+    """Copy a vector, such as `read_parameters` returns, into parameters of the same total size."""
     parameters = list(parameters)
     sizes = [parameter.numel() for parameter in parameters]
     if np.shape(vector) != (sum(sizes),):
@@ -237,7 +222,7 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
     replica, disturbed = replicate(module), replicate(module, disturb)
     trials = on_trial(replica, reach_of(replica)), on_trial(disturbed, reach_of(disturbed))
     with trials[0], trials[1], torch.no_grad():
-        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph).run))
+        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, fx.Interpreter(replica, graph=graph).run))
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
             for part in (slice(0, 2), slice(0, 1), slice(1, 2))

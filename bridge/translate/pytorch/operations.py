@@ -53,20 +53,6 @@ def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> j
     return product if bias is None else product + bias
 
 
-def _conv(
-    x: jax.Array,
-    weight: jax.Array,
-    bias: jax.Array | None = None,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    dilation: Pair = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-) -> jax.Array:
-    _unsupported(padding_mode=padding_mode != "zeros" and padding_mode)
-    return conv(x, weight, bias, stride, padding, dilation, groups)
-
-
 def _layer_norm(
     x: jax.Array,
     shape: tuple[int, ...],
@@ -228,8 +214,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "log_softmax": _log_softmax,
     # Layers.
     "linear": _linear,
-    "conv1d": _conv,
-    "conv2d": _conv,
+    "conv1d": conv,
+    "conv2d": conv,
     "layer_norm": _layer_norm,
     "max_pool2d": _max_pool2d,
     "avg_pool2d": _avg_pool2d,
@@ -254,48 +240,34 @@ FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
 }
 
 CONVOLUTION = ("weight", "bias", "stride", "padding", "dilation", "groups", "padding_mode")
+POOLING = ("kernel_size", "stride", "padding")
 
 # The operation that each module computes, and the attributes that are further arguments.
 MODULES: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.Identity: ("identity",),
     nn.Flatten: ("flatten", "start_dim", "end_dim"),
     nn.Linear: ("linear", "weight", "bias"),
     nn.Conv1d: ("conv1d", *CONVOLUTION),
     nn.Conv2d: ("conv2d", *CONVOLUTION),
     nn.LayerNorm: ("layer_norm", "normalized_shape", "weight", "bias", "eps"),
-    nn.MaxPool2d: ("max_pool2d", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
-    nn.AvgPool2d: (
-        "avg_pool2d",
-        "kernel_size",
-        "stride",
-        "padding",
-        "ceil_mode",
-        "count_include_pad",
-        "divisor_override",
-    ),
+    nn.MaxPool2d: ("max_pool2d", *POOLING, "dilation", "ceil_mode", "return_indices"),
+    nn.AvgPool2d: ("avg_pool2d", *POOLING, "ceil_mode", "count_include_pad", "divisor_override"),
     nn.AdaptiveAvgPool2d: ("adaptive_avg_pool2d", "output_size"),
-    nn.Dropout: ("dropout", "p", "training"),
-    nn.Dropout1d: ("dropout", "p", "training"),
-    nn.Dropout2d: ("dropout", "p", "training"),
-    nn.AlphaDropout: ("dropout", "p", "training"),
-    nn.ReLU: ("relu",),
-    nn.ReLU6: ("relu6",),
     nn.LeakyReLU: ("leaky_relu", "negative_slope"),
     nn.PReLU: ("prelu", "weight"),
     nn.ELU: ("elu", "alpha"),
     nn.CELU: ("celu", "alpha"),
-    nn.SELU: ("selu",),
     nn.GELU: ("gelu", "approximate"),
-    nn.SiLU: ("silu",),
-    nn.Mish: ("mish",),
-    nn.Tanh: ("tanh",),
     nn.Hardtanh: ("hardtanh", "min_val", "max_val"),
-    nn.Tanhshrink: ("tanhshrink",),
-    nn.Sigmoid: ("sigmoid",),
-    nn.LogSigmoid: ("logsigmoid",),
-    nn.Hardsigmoid: ("hardsigmoid",),
     nn.Softplus: ("softplus", "beta", "threshold"),
-    nn.Softsign: ("softsign",),
     nn.Softmax: ("softmax", "dim"),
     nn.LogSoftmax: ("log_softmax", "dim"),
+}
+MODULES |= dict.fromkeys((nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout), ("dropout", "p", "training"))
+# Modules without arguments, which have the names of their operations.
+MODULES |= {
+    cls: (cls.__name__.lower(),)
+    for cls in (
+        *(nn.Identity, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Tanhshrink, nn.Sigmoid, nn.LogSigmoid),
+        *(nn.Hardsigmoid, nn.Softsign),
+    )
 }

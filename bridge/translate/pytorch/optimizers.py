@@ -102,11 +102,7 @@ class ExportedOptimizer:
 
 
 def export_optimizer(optimizer: torch.optim.Optimizer) -> ExportedOptimizer:
-    """Translate an optimizer over the parameters of its one group, whatever they are.
-
-    Raises:
-      NotCompilable: the optimizer, or a setting of it, has no translation.
-    """
+    """Translate an optimizer over the parameters of its one group, whatever they are."""
     cls = type(optimizer)
     groups = optimizer.param_groups
     if cls not in KINDS:
@@ -139,9 +135,6 @@ def read_optimizer(
 
     Args:
       parameters: if not all that the optimizer holds.
-
-    Raises:
-      NotCompilable: as for `export_optimizer`; or parameters differ in the number of steps they took.
     """
     parameters = optimizer.param_groups[0]["params"] if parameters is None else parameters
     entries = [optimizer.state.get(parameter, {}) for parameter in parameters]
@@ -159,11 +152,7 @@ def read_optimizer(
 
 
 def one_count(counts: Sequence[int]) -> int:
-    """Return how many steps all parameters took.
-
-    Raises:
-      NotCompilable: they took different numbers of steps.
-    """
+    """Return how many steps all parameters took."""
     if counts.count(counts[0]) != len(counts):
         counts = sorted(set(counts))
         raise NotCompilable(f"All parameters must have taken the same number of optimizer steps, got {counts}.")

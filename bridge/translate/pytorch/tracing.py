@@ -118,9 +118,6 @@ def record(module: nn.Module, *examples: object, training: bool = False) -> fx.G
     Args:
       examples: of the inputs. Only whether each is a dict, and its keys, matters.
       training: the mode of the module.
-
-    Raises:
-      NotCompilable: it cannot be recorded.
     """
     recorder = _Recorder({id(parameter): name for name, parameter in module.named_parameters()})
     inputs = [recorder.input(index, example) for index, example in enumerate(examples)]
@@ -162,17 +159,6 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
 
     new: nn.Module = replica(module)
     return new.eval()
-
-
-class Interpreter(fx.Interpreter):
-    """Interpreter that runs a recorded graph in PyTorch, with the parameters of a module."""
-
-    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(module, graph=graph)
-
-    def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """Run a submodule, or the module itself if that is all there is."""
-        return self.module.get_submodule(target)(*args, **kwargs)
 
 
 # Functions that turn a tensor into a number, which would become a constant.
@@ -243,12 +229,7 @@ class _Recorder(GraphAppendingTracer):
         return proxy if torch.is_grad_enabled() else super().create_proxy("call_method", "detach", (proxy,), {})
 
     def create_arg(self, a: object) -> Any:
-        """Return torch.fx's form of an argument. Parameters stay parameters, and other tensors are refused as
-        constants.
-
-        Raises:
-          NotCompilable: the argument is a tensor that is no parameter.
-        """
+        """Return torch.fx's form of an argument. Tensors must be parameters, because no other may be a constant."""
         if isinstance(a, torch.Tensor):
             if id(a) in self._parameters:
                 return self._parameters[id(a)].node
@@ -260,11 +241,7 @@ class _Recorder(GraphAppendingTracer):
 
 
 def translate(graph: fx.Graph) -> Computation:
-    """Translate a recorded graph to JAX.
-
-    Raises:
-      NotCompilable: there is no translation for something in it.
-    """
+    """Translate a recorded graph to JAX."""
     num_inputs = sum(node.op == "placeholder" for node in graph.nodes)
     operations: list[Operation] = []
     values: dict[fx.Node, object] = {}
@@ -331,11 +308,7 @@ def _operation_of(cls: type[nn.Module]) -> tuple[str, ...] | None:
 
 
 def require_unreplaced(cls: type) -> None:
-    """Refuse classes into which user code has put a method, because a recording would not show it.
-
-    Raises:
-      NotCompilable: there is one.
-    """
+    """Refuse classes into which user code has put a method, because a recording would not show it."""
     if names := replaced(cls):
         raise NotCompilable(f"The method {names[0]} of the class {cls.__name__} was replaced.")
 

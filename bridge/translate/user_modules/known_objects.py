@@ -21,17 +21,8 @@ SETTINGS = (types.SimpleNamespace, Namespace)
 # Types that hold nothing that can change.
 CONSTANTS = (
     *(bool, int, float, complex, str, bytes, range, slice),
-    *(
-        types.NoneType,
-        types.EllipsisType,
-        types.NotImplementedType,
-        np.ufunc,
-        type(np.mean),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    ),
+    *(types.NoneType, types.EllipsisType, types.NotImplementedType, np.ufunc, type(np.mean)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodWrapperType),
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType, types.CodeType),
 )
@@ -47,12 +38,8 @@ GENERATOR_MAKERS |= {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 # Built-in functions that do something outside of the program, or read names that cannot be followed.
 EFFECTS = {"breakpoint", "compile", "eval", "exec", "globals", "input", "open", "print", "__import__"}
 # Modules of these packages, with those within, whose functions use files, devices or the process.
-OUTSIDE: tuple[str, ...] = (
-    "numpy.lib._npyio_impl",
-    "numpy.lib._format_impl",
-    "numpy.lib.format",
-    "numpy.lib._datasource",
-)
+OUTSIDE: tuple[str, ...] = ("numpy.lib._npyio_impl", "numpy.lib._format_impl", "numpy.lib.format")
+OUTSIDE += ("numpy.lib._datasource",)
 OUTSIDE += ("numpy.lib.npyio", "numpy.lib._utils_impl", "numpy.__config__", "numpy.ctypeslib", "numpy.testing")
 OUTSIDE += ("torch.serialization", "torch.storage", "torch.hub", "torch.jit._serialization", "torch.package")
 OUTSIDE += ("torch.distributed", "torch.multiprocessing", "torch.profiler", "torch.autograd.profiler", "torch.onnx")

@@ -18,11 +18,7 @@ PRIMITIVES = (int, float, complex, str, bytes, bool, type(None))
 
 
 def reach_of(module: nn.Module) -> Reach:
-    """Return what the code of a module and its parts can reach.
-
-    Raises:
-      NotCompilable: it cannot be determined.
-    """
+    """Return what the code of a module and its parts can reach."""
     reach = Reach(module.modules())
     if reach.gap is not None:
         raise NotCompilable(reach.gap)
@@ -35,9 +31,6 @@ def on_trial(replica: nn.Module, reach: Reach) -> Iterator[None]:
 
     Args:
       reach: what the code of the replica can reach.
-
-    Raises:
-      NotCompilable: it changes something, which a compiled function would not.
     """
     attributes = [(path, part, dict(vars(part)), _versions(part)) for path, part in replica.named_modules()]
     outside = _Outside(replica, reach) if reach.runs_user_code else None

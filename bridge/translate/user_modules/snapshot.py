@@ -77,11 +77,7 @@ class Snapshot:
             return False
 
     def require_whole(self) -> None:
-        """Refuse modules whose code can read what the snapshot does not have.
-
-        Raises:
-          NotCompilable: this module's code can.
-        """
+        """Refuse modules whose code can read what the snapshot does not have."""
         if self._gap is not None:
             raise NotCompilable(self._gap)
 

@@ -1,37 +1,28 @@
-"""What a JaxVecEnv and make_vec_env refuse: at once, in one sentence, and without having changed anything."""
+"""What a JaxVecEnv refuses, without having changed anything. Values that no argument takes: tests/fuzz."""
 
 import functools
 import types
 
-import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecMonitor
 
-import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env.argument_checks import require_memory
-from jaxenvs import CartPole, Environment, Pendulum, VectorEnv, environment, static
+from jaxenvs import CartPole, Pendulum, VectorEnv, environment, static
 from jaxenvs.arguments import as_numbers
+from tests.bridge.vec_env.test_jax_vec_env import counter
 from tests.environments import Counter
-
-
-def counter(**parameters):
-    return JaxVecEnv(Counter(**parameters), 3, 0)
-
 
 # --- How many, and which --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5, True, float("nan"), "8", None, 2**40, 2**31 - 1], ids=repr)
-@pytest.mark.parametrize("make", [functools.partial(make_vec_env, "CartPole-v1"), lambda n: JaxVecEnv(CartPole(), n)])
-def test_a_number_of_environments_that_is_none_or_cannot_be_is_refused_at_once(make, number):
-    if number is None and not isinstance(make, functools.partial):
-        pytest.skip("None is one environment")
-    with pytest.raises(ValueError, match=r"(n_envs|num_envs) (must be a positive int|= \d+ environments need .* GiB)"):
-        make(number)
+def test_more_environments_than_memory_holds_are_refused_at_once():
+    for make in (functools.partial(make_vec_env, "CartPole-v1"), functools.partial(JaxVecEnv, CartPole())):
+        with pytest.raises(ValueError, match=r"num_envs = 2147483647 environments need .* GiB"):
+            make(2**31 - 1)
 
 
 @pytest.mark.parametrize("pages", [-1, AttributeError(), ValueError()], ids=repr)
@@ -45,34 +36,8 @@ def test_where_the_system_does_not_tell_its_memory_some_environments_fit(pages, 
     require_memory(8, ())
 
 
-@pytest.mark.parametrize("seed", [1.5, float("nan"), "abc", [1], True, -1])
-def test_a_seed_that_is_none_is_refused(seed):
-    calls = (counter().seed, lambda seed: JaxVecEnv(Counter(), 3, seed), lambda seed: make_vec_env(Counter, 3, seed))
-    for call in calls:
-        with pytest.raises(ValueError, match="seed must be a non-negative int, got"):
-            call(seed)
-    with pytest.raises(ValueError, match="start_index must be a non-negative int, got"):
-        make_vec_env(Counter, 3, seed=0, start_index=seed)
-
-
 def test_a_seed_may_be_an_int_of_numpy():
     assert counter().seed(np.int64(7)) == [7, 8, 9]
-
-
-@pytest.mark.parametrize(
-    "indices", [5, -4, [0, 3], 1.5, "all", [True, False, True], np.array([True, False, True]), np.zeros(()), {}, [None]]
-)
-def test_lanes_that_are_none_are_refused(indices):
-    venv = counter()
-    for call in (
-        lambda: venv.get_attr("length", indices),
-        lambda: venv.set_attr("length", 3, indices),
-        lambda: venv.env_method("replace", indices=indices),
-        lambda: venv.env_is_wrapped(gymnasium.Wrapper, indices),
-    ):
-        with pytest.raises(ValueError, match="indices must be an int from -3 to 2, got"):
-            call()
-    assert venv.get_attr("length") == [5] * 3
 
 
 def test_no_lanes_are_lanes_too():
@@ -80,43 +45,6 @@ def test_no_lanes_are_lanes_too():
     assert venv.get_attr("length", []) == venv.env_method("replace", indices=[]) == []
     venv.set_attr("length", 3, np.array([], int))
     assert venv.get_attr("length") == [5] * 3
-
-
-# --- Calls ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda venv: venv.reset(0), TypeError, "reset takes no arguments.*call seed before it"),
-        (lambda venv: venv.reset(seed=0), TypeError, "reset takes no arguments"),
-        (lambda venv: venv.step_torch(np.zeros(3, int)), TypeError, "must be a torch.Tensor, got ndarray"),
-        (lambda venv: venv.step_torch([0, 0, 0]), TypeError, "must be a torch.Tensor, got list"),
-        (lambda venv: venv.step([[0], [0, 1], 0]), ValueError, r"actions must have shape \(3,\)"),
-        (lambda venv: venv.step({}), ValueError, r"actions must have shape \(3,\)"),
-    ],
-)
-def test_calls_that_mean_nothing_are_refused(call, error, message):
-    venv = counter()
-    venv.reset()
-    with pytest.raises(error, match=message):
-        call(venv)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"env_id": None}, TypeError, "env_id must be an id.*got None"),
-        ({"env_id": 5}, TypeError, "env_id must be an id.*got 5"),
-        ({"env_id": dict}, TypeError, "env_id must be an id.*got <class 'dict'>"),
-        ({"wrapper_class": gymnasium.Wrapper}, TypeError, "wrapper_class must be a jaxenvs Wrapper"),
-        ({"wrapper_class": "TimeLimit"}, TypeError, "wrapper_class must be a jaxenvs Wrapper"),
-        ({"monitor_kwargs": {"allow_early_resets": False}}, TypeError, "info_keywords .* got allow_early_resets=False"),
-    ],
-)
-def test_make_vec_env_names_what_it_cannot_take(arguments, error, message):
-    with pytest.raises(error, match=message):
-        make_vec_env(**{"env_id": Counter, "n_envs": 3} | arguments)
 
 
 def test_monitor_kwargs_are_used_without_a_folder():
@@ -193,14 +121,6 @@ def test_lanes_with_observation_spaces_of_their_own_are_refused():
             JaxVecEnv(VectorEnv(differing, 2, env_axis=0))
 
 
-@pytest.mark.parametrize("value", [np.nan, 2**31, -(2**31) - 1, True, None, "5", [5], [[1], [1, 2]], 5.5])
-def test_a_parameter_that_does_not_fit_is_refused(value):
-    venv = counter()
-    with pytest.raises(ValueError, match="length must"):
-        venv.set_attr("length", value)
-    assert venv.get_attr("length") == [5] * 3
-
-
 def test_a_state_of_bfloat16_may_hold_nan():
     numbers = np.array([1, np.nan, np.inf]).astype(jnp.bfloat16)
     kept = as_numbers("state", numbers, (3,), jnp.bfloat16)
@@ -220,38 +140,17 @@ def cartpole():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"parameters.max_steps": 2**33 + 1}, r"state\['parameters.max_steps'\] must fit into int32, got 8589934593"),
-        ({"parameters.max_steps": 1.5}, r"state\['parameters.max_steps'\] must be int32"),
         ({"parameters.max_steps": -5}, "max_steps must be a positive int"),
-        ({"parameters.env.gravity": np.nan}, r"state\['parameters.env.gravity'\] must not be NaN"),
-        ({"parameters.env.gravity": 1e300}, r"state\['parameters.env.gravity'\] must fit into float32"),
-        ({"parameters.env.gravity": None}, r"state\['parameters.env.gravity'\] must be float32.*got None"),
         ({"env_axis": 1}, r"state\['env_axis'\] must be -1 or 0, got 1"),
-        ({"env_axis": -2}, r"state\['env_axis'\] must be -1 or 0, got -2"),
-        ({"env_axis": 0.5}, r"state\['env_axis'\] must be int64"),
-        ({"env_axis": None}, r"state\['env_axis'\] must be int64"),
         ({"env_axis": 0}, r"state\['parameters.* must be float32 with shape \(3,\)"),
         ({"more": 1, "besides": 2}, "state must hold only what get_state returned, but it also holds more, besides"),
         ({"environment": None}, "state must come from the environment TimeLimit.*, got one from None"),
-        ({"state.done": np.zeros(3)}, r"state\['state.done'\] must be bool"),
-        ({"state.episode": np.full(3, -1)}, r"state\['state.episode'\] must be uint32"),
     ],
 )
 def test_a_state_that_get_state_did_not_write_is_refused(change, message, cartpole):
     before = cartpole.get_state()
     with pytest.raises(ValueError, match=message):
         cartpole.set_state(before | change)
-    np.testing.assert_equal(cartpole.get_state(), before)
-
-
-def test_a_state_that_lacks_something_is_refused(cartpole):
-    before = cartpole.get_state()
-    for name in before:
-        with pytest.raises(ValueError, match=f"state has no {name}"):
-            cartpole.set_state({key: value for key, value in before.items() if key != name})
-    for nothing in (None, 5, [], "state"):
-        with pytest.raises(TypeError, match="state must be a dict of arrays"):
-            cartpole.set_state(nothing)
     np.testing.assert_equal(cartpole.get_state(), before)
 
 
@@ -280,9 +179,3 @@ def test_the_address_of_a_static_field_is_not_part_of_a_state():
     np.testing.assert_equal(theirs.get_state(), state)
     old = str(state["environment"]).replace("object>", "object at 0x7f0a>")  # as version 0.2.0 wrote it
     theirs.set_state(state | {"environment": old})
-
-
-def test_unknown_environments_are_refused_by_their_type():
-    for env in (None, "CartPole-v1", CartPole, jaxenvs, gymnasium.make("CartPole-v1"), Environment):
-        with pytest.raises(TypeError, match="env must be a jaxenvs"):
-            JaxVecEnv(env, 3)

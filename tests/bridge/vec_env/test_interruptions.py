@@ -8,6 +8,7 @@ import warnings
 from types import SimpleNamespace
 
 import chex
+import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -15,13 +16,9 @@ import torch
 
 from bridge import JaxVecEnv, make_vec_env
 from bridge.vec_env import jax_vec_env
-from tests.environments import Counter
+from tests.bridge.vec_env.test_jax_vec_env import counter
 
 ACTIONS = np.zeros(3, int)
-
-
-def counter():
-    return JaxVecEnv(Counter(), 3, 0)
 
 
 class Failing:
@@ -129,7 +126,11 @@ def interrupted_before_line(number, call):
 
 # --- Copies ---------------------------------------------------------------------------------------------------------
 
-COPIES = {"pickle": lambda venv: pickle.loads(pickle.dumps(venv)), "deepcopy": copy.deepcopy}
+COPIES = {
+    "pickle": lambda venv: pickle.loads(pickle.dumps(venv)),
+    "cloudpickle": lambda venv: cloudpickle.loads(cloudpickle.dumps(venv)),
+    "deepcopy": copy.deepcopy,
+}
 
 
 @pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)

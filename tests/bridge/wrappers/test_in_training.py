@@ -3,20 +3,14 @@
 import numpy as np
 import pytest
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecMonitor, VecNormalize, VecTransposeImage
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
-import bridge
-import jaxenvs
 from bridge import JaxVecEnv
 from bridge.errors import NotCompilable
 from bridge.wrappers import Chain
 from tests.bridge.small_models import N_ENVS, ROLLOUT, OnRolloutEnd, Recorder, make, make_env, replayed
+from tests.bridge.wrappers.rollouts import assert_close
 from tests.environments import Counter
-from tests.tiers import tiered
-
-
-class OwnNormalize(VecNormalize):
-    """May do anything."""
 
 
 class Still(RunningMeanStd):
@@ -24,18 +18,6 @@ class Still(RunningMeanStd):
 
     def update(self, arr):
         pass
-
-
-def close(ours, theirs):
-    """Equal but for rounding: VecNormalize computes in float64, a rollout in float32."""
-    assert type(ours) is type(theirs)
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            close(ours[name], theirs[name])
-    else:
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
 def close_rms(ours, theirs):
@@ -46,46 +28,28 @@ def close_rms(ours, theirs):
 
 def close_steps(recorder, stepped):
     for step, (observation, rewards, dones, infos) in zip(recorder.steps, stepped, strict=True):
-        close(step["new_obs"], observation)
-        close(step["rewards"], rewards)
+        assert_close(step["new_obs"], observation)
+        assert_close(step["rewards"], rewards)
         np.testing.assert_array_equal(step["dones"], dones)
         for lane in np.flatnonzero(dones):
-            close(step["infos"][lane]["terminal_observation"], infos[lane]["terminal_observation"])
+            assert_close(step["infos"][lane]["terminal_observation"], infos[lane]["terminal_observation"])
 
 
 # --- VecNormalize ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "settings", tiered([{}, {"norm_obs": False}, {"norm_reward": False}, {"training": False}], {}), ids=str
-)
-def test_vec_normalize_is_where_stepping_through_it_would_be(settings):
-    env, theirs = (VecNormalize(make_env(), gamma=0.9, clip_obs=2.0, **settings) for _ in range(2))
+def test_vec_normalize_is_where_stepping_through_it_would_be():
+    env, theirs = (VecNormalize(make_env(), gamma=0.9, clip_obs=2.0) for _ in range(2))
     recorder = Recorder()
     model = make(env, engine="xla").learn(2 * ROLLOUT, callback=recorder)
     stepped = replayed(theirs, recorder.steps)
     close_steps(recorder, stepped)
     close_rms(env.ret_rms, theirs.ret_rms)
-    close(env.returns, theirs.returns)
-    close(env.old_obs, theirs.old_obs)
-    close(env.old_reward, theirs.old_reward)
-    close(model._last_obs, stepped[-1][0])
-    if env.norm_obs:
-        close_rms(env.obs_rms, theirs.obs_rms)
-
-
-def test_of_a_dict_the_chosen_keys_are_normalised():
-    env, theirs = (VecNormalize(JaxVecEnv(Counter(observation_kind="dict"), 2), norm_obs_keys=["vector"]) for _ in "12")
-    recorder = Recorder()
-    kwargs = {"features_extractor_kwargs": {"cnn_output_dim": 8}}
-    settings = {"policy_kwargs": kwargs, "n_steps": 8, "batch_size": 16, "n_epochs": 1}
-    model = make(env, policy="MultiInputPolicy", engine="xla", **settings).learn(32, callback=recorder)
-    # SB3 has put the images' channels first.
-    stepped = replayed(VecTransposeImage(theirs), recorder.steps)
-    close_steps(recorder, stepped)
-    close(env.old_obs, theirs.old_obs)
-    close(model._last_obs, stepped[-1][0])
-    close_rms(env.obs_rms["vector"], theirs.obs_rms["vector"])
+    assert_close(env.returns, theirs.returns)
+    assert_close(env.old_obs, theirs.old_obs)
+    assert_close(env.old_reward, theirs.old_reward)
+    assert_close(model._last_obs, stepped[-1][0])
+    close_rms(env.obs_rms, theirs.obs_rms)
 
 
 def test_the_buffer_has_the_observations_that_the_policy_saw():
@@ -120,32 +84,6 @@ def test_statistics_go_on_from_a_file(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monitor`")
-@pytest.mark.parametrize("order", tiered(["inside", "outside"], "inside"))
-def test_vec_monitor_counts_as_if_stepped(order, tmp_path):
-    def wrap(name):
-        env, path = JaxVecEnv(Counter(), N_ENVS), str(tmp_path / name)
-        if order == "inside":
-            return VecNormalize(VecMonitor(env, path, info_keywords=("count",)))
-        return VecMonitor(VecNormalize(env), path, info_keywords=("count",))
-
-    recorder = Recorder()
-    make(wrap("ours"), engine="xla").learn(2 * ROLLOUT, callback=recorder)
-    episodes = 0
-    for step, (_, _, _, infos) in zip(recorder.steps, replayed(wrap("stepped"), recorder.steps), strict=True):
-        for ours, theirs in zip(step["infos"], infos, strict=True):
-            assert ours.keys() == theirs.keys()
-            if "episode" in theirs:
-                episodes += 1
-                assert (ours["episode"]["l"], ours["episode"]["count"]) == (5, 5)
-                assert type(ours["episode"]["r"]) is type(theirs["episode"]["r"])
-                assert ours["episode"]["r"] == pytest.approx(theirs["episode"]["r"], rel=1e-4)
-    assert episodes == 6 * N_ENVS
-    lines = [(tmp_path / f"{name}.monitor.csv").read_text().splitlines() for name in ("ours", "stepped")]
-    assert lines[0][1] == lines[1][1]
-    assert len(lines[0]) == len(lines[1]) == episodes + 2
-
-
-@pytest.mark.filterwarnings("ignore:.*already wrapped with a `Monitor`")
 def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(tmp_path):
     env = VecMonitor(make_env(), str(tmp_path / "log"))
     model = make(env, engine="xla").learn(3 * ROLLOUT)
@@ -154,38 +92,7 @@ def test_without_a_callback_the_monitor_counts_and_the_model_keeps_its_episodes(
     assert [float(line.split(",")[0]) for line in lines] == [episode["r"] for episode in model.ep_info_buffer]
 
 
-# --- Images ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough  # beside a VecNormalize: test_of_a_dict_the_chosen_keys_are_normalised
-@pytest.mark.parametrize(("policy", "observation_kind"), [("CnnPolicy", "image"), ("MultiInputPolicy", "dict")])
-def test_images_train_compiled_with_their_channels_first(policy, observation_kind):
-    recorder = Recorder()
-    env = Counter(observation_kind=observation_kind)
-    kwargs = {"features_extractor_kwargs": {"features_dim": 8} if policy == "CnnPolicy" else {"cnn_output_dim": 8}}
-    settings = {"policy_kwargs": kwargs, "n_steps": 8, "batch_size": 16, "n_epochs": 1}
-    model = make(JaxVecEnv(env, 2), policy=policy, engine="xla", **settings).learn(32, callback=recorder)
-    stepped = replayed(VecTransposeImage(JaxVecEnv(env, 2)), recorder.steps)
-    close_steps(recorder, stepped)
-    close(model._last_obs, stepped[-1][0])
-    images = model.rollout_buffer.observations
-    assert (images if policy == "CnnPolicy" else images["image"]).shape == (8, 2, 1, 36, 36)
-    assert bridge.evaluate(model, jaxenvs.TimeLimit(env, 5), 3).mean > 0
-
-
 # --- What is not compiled -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrap", "name"),
-    [
-        (OwnNormalize, "OwnNormalize"),
-        (lambda env: OwnNormalize(VecMonitor(env)), "OwnNormalize"),
-    ],
-)
-def test_other_wrappers_are_refused_by_name(wrap, name):
-    with pytest.raises(NotCompilable, match=f"^{name} is not compiled"):
-        Chain.of(wrap(make_env()))
 
 
 OWN_STATISTICS = {

@@ -12,7 +12,7 @@ from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 from torch import nn
 
-from bridge.translate.policies.off_policy_kinds import own_parameters
+from bridge.translate.policies.off_policy import own_parameters
 from bridge.translate.pytorch.modules import read_parameters
 from tests.bridge.translate.policies.networks import (
     BATCH,

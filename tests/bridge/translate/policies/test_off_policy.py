@@ -12,7 +12,6 @@ from sb3_contrib.common.torch_layers import BatchRenorm1d
 from sb3_contrib.crossq.policies import CrossQPolicy
 from sb3_contrib.tqc.policies import TQCPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.utils import polyak_update
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
@@ -20,24 +19,24 @@ from torch import nn
 
 from bridge.engine.learner import Learner
 from bridge.errors import NotCompilable
-from bridge.translate.policies.off_policy import export_actor, export_off_policy, learned_tensors
-from bridge.translate.policies.off_policy_kinds import own_parameters
+from bridge.translate.policies.off_policy import export_actor, export_off_policy, learned_tensors, own_parameters
 from bridge.translate.policies.off_policy_networks import ExportedTD3Policy
+from bridge.translate.pytorch.operations import MODULES
+from tests.bridge.translate.policies import networks
 from tests.bridge.translate.policies.networks import (
     BATCH,
     VECTOR,
     Extractor,
     batch,
-    forward_of,
     holds_torch,
     network_of,
 )
 from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make, results_in_torch, standard_normal
 from tests.tiers import tiered
 
+changed = functools.partial(networks.changed, make=make)
 SHARED = {"features_extractor_class": Extractor, "share_features_extractor": True}
 # SAC has three networks, each of which takes as long to compile as that of DQN, on the same observations.
-SHARED_OR_NOT = [f"{name}{shared}" for name in ("sac", "td3") for shared in ("", " with a shared extractor")]
 MANY_NETWORKS = ("sac on images as they are", "sac on a dict", "tqc on a dict", "crossq on a dict", "qrdqn on a dict")
 MANY_NETWORKS += ("sac of other depths", "tqc with a shared extractor", "gsde with a shared extractor")
 every_policy = pytest.mark.parametrize("kind", POLICIES)
@@ -93,36 +92,6 @@ def test_equals_torch(kind, monkeypatch):
         np.testing.assert_allclose(ours, expected[name], rtol=1e-5, atol=1e-5 * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["dqn", "qrdqn", "tqc", *SHARED_OR_NOT])
-def test_targets_move_as_in_sb3(kind):
-    policy = POLICIES[kind]()
-    params, targets, _ = jax.tree.map(np.array, Learner(*learned_tensors(policy)).vectors())
-    got = export_off_policy(policy).polyak(targets, params, 0.3)
-    # In the order of SB3's algorithms.
-    for name in ["q_net", "quantile_net", "critic", "actor"]:
-        if hasattr(policy, f"{name}_target"):
-            target = getattr(policy, f"{name}_target")
-            polyak_update(getattr(policy, name).parameters(), target.parameters(), 0.3)
-    expected = Learner(*learned_tensors(policy)).vectors()[1]
-    assert got.keys() == expected.keys()
-    for name, target in got.items():
-        np.testing.assert_allclose(target, expected[name], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", SHARED_OR_NOT)
-def test_critics_of_targets_have_the_values_of_sb3s(kind):
-    policy = POLICIES[kind]()
-    observation, action = batch(VECTOR), batch(policy.action_space)
-    exported = export_off_policy(policy)
-    got = exported.critic.apply(
-        exported.critic_target_params(Learner(*learned_tensors(policy)).vectors()[1]),
-        observation,
-        action.reshape(BATCH, -1),
-    )
-    expected = policy.critic_target(torch.as_tensor(observation), torch.as_tensor(action))
-    np.testing.assert_allclose(got, torch.cat(expected, dim=1).T.detach(), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("cls", [SACPolicy, TD3Policy])
 def test_actions_are_unscaled_as_by_sb3(cls):
     policy = make(cls, action=MATRIX)
@@ -160,17 +129,6 @@ class OwnPrediction(SACPolicy):
         return super()._predict(observation, True)
 
 
-def changed(change, *args, **settings):
-    """A policy after a change."""
-
-    def build():
-        policy = make(*args, **settings)
-        change(policy)
-        return policy
-
-    return build
-
-
 def replaced(name, part):
     """Puts something else in the place of a part."""
 
@@ -189,18 +147,6 @@ NO_ACTING = {
         changed(lambda policy: setattr(policy.actor, "get_action_dist_params", lambda obs: obs)),
         "Actor overrides get_action_dist_params",
     ),
-    "hook": (
-        changed(lambda policy: policy.actor.register_forward_hook(lambda *_: None), TD3Policy),
-        r"actor \(Actor\) has forward hooks",
-    ),
-    "batch norm": (
-        lambda: make(DQNPolicy, features_extractor_class=network_of(nn.BatchNorm1d(6))),
-        r"features_extractor\.layers\.0 \(BatchNorm1d\)",
-    ),
-    "mixes rows": (
-        lambda: make(features_extractor_class=forward_of(lambda self, x: self.linear(x - x.mean(0)))),
-        "other results for two rows in one batch",
-    ),
     "another size": (
         changed(replaced("actor.mu", nn.Linear(8, 3))),
         "do not fit|returned the shape",
@@ -210,7 +156,6 @@ NO_ACTING = {
         "must be a SquashedDiagGaussianDistribution",
     ),
     "integers": (lambda: make(action=spaces.Box(0, 5, (2,), np.int32)), "action space must be a Discrete"),
-    "observations from 1": (lambda: make(DQNPolicy, spaces.Discrete(3, start=1)), "Observations of Discrete"),
 }
 RENORMALIZED = network_of(nn.Linear(6, 6), BatchRenorm1d(6))
 NO_ACTING |= {
@@ -224,29 +169,13 @@ NO_ACTING |= {
     ),
 }
 NO_TRAINING = {
-    "frozen": (
-        changed(lambda policy: policy.actor.mu.weight.requires_grad_(False)),
-        r"mu\.weight is frozen or has hooks",
-    ),
     "frozen deviations": (
         changed(lambda policy: policy.actor.log_std.requires_grad_(False), use_sde=True),
         "log_std is frozen",
     ),
-    "hook of a gradient": (
-        changed(lambda policy: policy.q_net.q_net[0].weight.register_hook(lambda _: None), DQNPolicy),
-        r"q_net\.0\.weight is frozen or has hooks",
-    ),
-    "hook of the backward pass": (
-        changed(lambda policy: policy.critic.qf0.register_full_backward_hook(lambda *_: None), TD3Policy),
-        r"qf0 \(Sequential\) has backward hooks",
-    ),
     "partial optimizer": (
         changed(lambda policy: setattr(policy.critic, "optimizer", torch.optim.Adam(policy.critic.qf0.parameters()))),
         "must train all parameters",
-    ),
-    "dropout": (
-        lambda: make(features_extractor_class=network_of(nn.Linear(6, 6), nn.Dropout(0.1))),
-        "as Dropout does",
     ),
     "another target": (
         changed(replaced("q_net_target", make(DQNPolicy, net_arch=(9,)).q_net), DQNPolicy),
@@ -272,6 +201,11 @@ NO_TRAINING = {
         "must be its attributes qf0, qf1",
     ),
 }
+
+
+def test_what_is_translated_does_not_depend_on_what_was_imported():
+    export_actor(make(CrossQPolicy))
+    assert BatchRenorm1d not in MODULES
 
 
 @pytest.mark.parametrize("kind", NO_ACTING)

@@ -16,10 +16,12 @@ from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.translate.pytorch.optimizers import export_optimizer
 from tests.bridge.translate.policies.networks import (
+    SMALL_IMAGE,
     VECTOR,
     Extractor,
     assert_same,
     batch,
+    changed,
     extractor,
     forward_of,
     make,
@@ -89,17 +91,6 @@ class OwnMlp(ActorCriticPolicy):
         self.mlp_extractor = type("OwnMlpExtractor", (MlpExtractor,), {})(6, self.net_arch, self.activation_fn)
 
 
-def changed(change, **settings):
-    """A policy after a change."""
-
-    def build():
-        policy = make(**settings)
-        change(policy)
-        return policy
-
-    return build
-
-
 REFUSALS = {
     "own method": (lambda: make(cls=OwnForward), "OwnForward overrides predict_values"),
     "own mlp": (lambda: make(cls=OwnMlp), "must be SB3's MlpExtractor, got a OwnMlpExtractor"),
@@ -120,6 +111,10 @@ REFUSALS = {
     "implicit dimension": (
         lambda: extractor(forward_of(lambda self, x: F.softmax(self.linear(x)))),
         "cannot be translated to JAX: 'NoneType'",
+    ),
+    "another padding": (
+        lambda: extractor(network_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), SMALL_IMAGE),
+        "padding_mode='reflect' cannot be translated to JAX",
     ),
     "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is not a parameter"),
     "number of a buffer": (tempered, "reads a number from a tensor"),

@@ -1,6 +1,5 @@
 """Modules of PyTorch in JAX: the same numbers and gradients, alone and in compositions."""
 
-import functools
 import threading
 
 import jax
@@ -8,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.utils import polyak_update
-from stable_baselines3.sac.policies import SACPolicy
 from torch import nn
 
 from bridge.translate.policies.on_policy import export_policy
-from bridge.translate.pytorch.modules import export_module, read_parameters, require_same_gradients, write_parameters
-from bridge.translate.pytorch.optimizers import export_optimizer, read_optimizer
-from tests.bridge.translate.policies.networks import PAIR, VECTOR, make
+from bridge.translate.pytorch.modules import export_module, read_parameters, write_parameters
+from tests.bridge.translate.policies.networks import make
 
 ACTIVATIONS = [
     *(nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.PReLU(), nn.ELU(0.7), nn.CELU(0.7), nn.SELU(), nn.SiLU(), nn.Mish()),
@@ -27,13 +23,13 @@ ACTIVATIONS = [
 
 @pytest.mark.parametrize("module", ACTIVATIONS, ids=str)
 def test_activations_equal_torch_at_corners_too(module, x64):
-    module.double().eval()
-    params = {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
+    network = nn.Sequential(module).double().eval()
+    params = {name: parameter.detach().numpy() for name, parameter in network.named_parameters()}
     points = np.array([[-30.0, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 6, 30]])
     x = torch.tensor(points, requires_grad=True)
-    expected = module(x)
+    expected = network(x)
     (expected * torch.arange(12)).sum().backward()
-    exported = export_module(module, x)
+    exported = export_module(network, x)
     got, pull_back = jax.vjp(lambda x: exported(params, x), points)
     np.testing.assert_allclose(got, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
     (gradient,) = pull_back(jnp.broadcast_to(jnp.arange(12.0), got.shape))
@@ -95,94 +91,14 @@ class Held(nn.Module):
         return self.linear(x) * self.weights[0]
 
     def forward(self, x):
-        return self.listed[0](x) + self.method(x) + self.closure(x)
+        first, second, third = [part(x) for part in (self.listed[0], self.method, self.closure)]
+        return first + second + third
 
 
 def test_parts_may_be_held_elsewhere_too():
     module, x = Held(), torch.linspace(-1, 1, 12).reshape(2, 6)
     got = export_module(module, x)(read_parameters(module.parameters()), x.numpy())
     np.testing.assert_allclose(got, module(x).detach(), rtol=1e-5, atol=1e-6)
-
-
-# --- The networks of SAC ------------------------------------------------------------------------------------------
-
-
-class Critics(nn.Module):
-    """Those of a ContinuousCritic on encoded observations."""
-
-    def __init__(self, critic):
-        super().__init__()
-        self.features_extractor, self.q_networks = critic.features_extractor, nn.ModuleList(critic.q_networks)
-
-    def forward(self, observation, action):
-        x = torch.cat([self.features_extractor(observation), action], dim=1)
-        return tuple(q_network(x) for q_network in self.q_networks)
-
-
-LEARNING_RATE, TAU, STEPS = 1e-2, 0.1, 5
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def sac_steps(network, optimizer, ent_optimizer, settings, start, batch):
-    """Steps of two critics, of their targets after them, and of the entropy coefficient."""
-
-    def descend(optimizer, settings, params, state, gradient):
-        update, state = optimizer.transformation(settings).update(gradient, state, params)
-        return params - LEARNING_RATE * update, state
-
-    def loss(params, target, batch):
-        observation, action, reward = batch
-        expected = reward + 0.9 * jnp.minimum(*network(target, observation, action))
-        return sum(((q - expected) ** 2).mean() for q in network(params, observation, action))
-
-    def step(carry, batch):
-        params, target, state, log_ent_coef, ent_state = carry
-        gradient = jax.grad(loss)(params, target, batch)
-        params, state = descend(optimizer, settings["critic"], params, state, gradient)
-        gradient = jax.grad(lambda log_ent_coef: -(log_ent_coef * batch[2]).mean())(log_ent_coef)
-        log_ent_coef, ent_state = descend(ent_optimizer, settings["ent_coef"], log_ent_coef, ent_state, gradient)
-        return (params, (1 - TAU) * target + TAU * params, state, log_ent_coef, ent_state), None
-
-    return jax.lax.scan(step, start, batch)[0]
-
-
-def test_critics_their_targets_and_the_entropy_coefficient_learn_as_in_torch():
-    torch.manual_seed(0)
-    policy = SACPolicy(VECTOR, PAIR, lambda _: LEARNING_RATE, net_arch=[8], n_critics=2)
-    critic, target = policy.critic, policy.critic_target
-    log_ent_coef = torch.log(torch.ones(1) * 0.5).requires_grad_(True)
-    ent_coef_optimizer = torch.optim.Adam([log_ent_coef], lr=LEARNING_RATE)
-    rng = np.random.default_rng(0)
-    batches = [rng.normal(size=(STEPS, 4, size)).astype("float32") for size in (6, 2, 1)]
-
-    network = export_module(Critics(critic), torch.zeros(1, 6), torch.zeros(1, 2))
-    assert network == export_module(Critics(target), torch.zeros(1, 6), torch.zeros(1, 2))
-    require_same_gradients(Critics(critic), network, critic.optimizer)
-    optimizers = {"critic": critic.optimizer, "ent_coef": ent_coef_optimizer}
-    exported = {name: export_optimizer(optimizer) for name, optimizer in optimizers.items()}
-    start = (
-        *(read_parameters(each.parameters()) for each in (critic, target)),
-        *(read_optimizer(critic.optimizer), read_parameters([log_ent_coef]), read_optimizer(ent_coef_optimizer)),
-    )
-    settings = {name: exported[name].settings(optimizer) for name, optimizer in optimizers.items()}
-    got = sac_steps(network, *exported.values(), settings, start, batches)
-
-    for observation, action, reward in zip(*map(torch.from_numpy, batches)):
-        with torch.no_grad():
-            expected = reward + 0.9 * torch.minimum(*target(observation, action))
-        loss = sum(((q - expected) ** 2).mean() for q in critic(observation, action))
-        for each, optimizer in ((loss, critic.optimizer), (-(log_ent_coef * reward).mean(), ent_coef_optimizer)):
-            optimizer.zero_grad()
-            each.backward()
-            optimizer.step()
-        polyak_update(critic.parameters(), target.parameters(), TAU)
-
-    expected = (
-        *(read_parameters(each.parameters()) for each in (critic, target)),
-        *(read_optimizer(critic.optimizer), read_parameters([log_ent_coef]), read_optimizer(ent_coef_optimizer)),
-    )
-    for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 # --- Threads ------------------------------------------------------------------------------------------------------
