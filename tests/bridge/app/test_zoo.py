@@ -166,6 +166,8 @@ def test_an_agent_is_enjoyed_recorded_and_plotted(trained, tmp_path, monkeypatch
 
 
 def test_what_is_missing_is_one_line(capsys, monkeypatch):
+    cli.main(["zoo", "--help"])
+    assert "For example: jaxenvs zoo train --algo ppo" in capsys.readouterr().out
     assert "jaxenvs zoo needs one of train, enjoy, record, plot" in error_of(capsys, "zoo")
     assert "got paint: jaxenvs zoo train --help" in error_of(capsys, "zoo", "paint")
     if importlib.util.find_spec("rl_zoo3"):
