@@ -68,6 +68,7 @@ Settings = Annotated[
         f"Baselines3 Zoo, if it is installed, and then its settings in {FILE}; copy that file to change them).",
     ),
 ]
+Folder = Annotated[str | None, _shown_as("DIR")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 
@@ -85,7 +86,7 @@ def train(
     hyperparameters: Assignments = (),
     hyperparams: Settings = None,
     eval_freq: Number = None,
-    tensorboard_log: Name = None,
+    tensorboard_log: Folder = None,
     config: File = None,
     out: File = None,
     resume: File = None,
