@@ -77,7 +77,7 @@ COMMANDS = {
 @pytest.fixture(scope="module", autouse=True)
 def gymnasium_afterwards():
     """Undo what RL-Zoo, when it is imported, changes in Gymnasium for the whole process."""
-    places = (gymnasium.wrappers, gymnasium.wrappers.common, gymnasium.envs.registration)
+    places = (gymnasium.wrappers, gymnasium.wrappers.common)
     limits, known = [place.TimeLimit for place in places], dict(gymnasium.registry)
     yield
     for place, limit in zip(places, limits):
