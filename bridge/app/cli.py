@@ -62,17 +62,13 @@ Number = Annotated[int | None, _read_by(whole_number, "N"), _shown_as("N")]
 File = Annotated[Path | None, _shown_as("PATH")]
 Settings = Annotated[
     Path | None,
-    tyro.conf.arg(aliases=["--settings"]),
     _shown_as(
         "FILE",
         "A file of settings for environments: a .yml as RL Baselines3 Zoo's, or a .toml (default: the files of RL "
         f"Baselines3 Zoo, if it is installed, and then its settings in {FILE}; copy that file to change them).",
     ),
 ]
-Steps = Annotated[
-    int | None, _read_by(whole_number, "N"), tyro.conf.arg(aliases=["-n", "--n-timesteps"]), _shown_as("N")
-]
-Logs = Annotated[str | None, _shown_as("DIR")]
+Folder = Annotated[str | None, _shown_as("DIR")]
 Run = Annotated[Path, tyro.conf.Positional, _shown_as("RUN")]
 Assignments = Annotated[tuple[str, ...], _shown_as("NAME=VALUE ...")]
 
@@ -81,7 +77,7 @@ def train(
     algorithm: Algorithm = None,
     env_id: EnvId = None,
     num_envs: Number = None,
-    total_timesteps: Steps = None,
+    total_timesteps: Number = None,
     seed: Number = None,
     seeds: Number = None,
     engine: Name = None,
@@ -90,7 +86,7 @@ def train(
     hyperparameters: Assignments = (),
     hyperparams: Settings = None,
     eval_freq: Number = None,
-    tensorboard_log: Logs = None,
+    tensorboard_log: Folder = None,
     config: File = None,
     out: File = None,
     resume: File = None,
@@ -109,7 +105,8 @@ def train(
       env_id: An id of `jaxenvs list`, of Gymnasium, or of another library, such as brax/ant; module:id, where the
         module, also of the current directory, registers the id; or module:Class.
       num_envs: The number of environments. If not given, the one tuned for the environment, or 8; or, off-policy, 1.
-      total_timesteps: Steps of all environments together, such as 1e6. If not given, the tuned number, or 100000.
+      total_timesteps: Steps of all environments together, such as 1e6; also --n-timesteps or -n. If not given, the
+        tuned number, or 100000.
       seed: The random seed of the environments and the weights. If not given, 0.
       seeds: Train this many agents in one compiled function, with seed, seed + 1, ...; their zips are in seed-0, ...
       engine: auto compiles what it can, xla fails if something cannot be compiled, torch trains with PyTorch. If not
@@ -135,7 +132,7 @@ def train(
       process_id: The number of this process, from 0 on.
     """
     changes = {"env_kwargs": _parsed(env_kwargs), "hyperparameters": _parsed(hyperparameters)}
-    given = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
+    given: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
     given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
     given |= {"tensorboard_log": tensorboard_log}
     processes = (coordinator, num_processes, process_id) if distributed or coordinator or num_processes else None
@@ -252,7 +249,7 @@ def tune(
     trials: Count = 100,
     seeds: Count = 5,
     num_envs: Number = None,
-    total_timesteps: Steps = None,
+    total_timesteps: Number = None,
     seed: Count = 0,
     env_kwargs: Assignments = (),
     hyperparameters: Assignments = (),

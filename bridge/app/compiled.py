@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 from stable_baselines3.common.vec_env import VecEnv
@@ -41,7 +42,7 @@ def _parts(algorithm: AlgorithmSpec, make: Callable[[str], VecEnv], network: str
     if not algorithm.is_installed:
         return "needs sb3-contrib"
     env_id, policy = ENVIRONMENTS[algorithm.actions or "Discrete"], f"{network}{algorithm.policy_kind}Policy"
-    small = {"buffer_size": 100} if algorithm.is_off_policy else {"n_steps": 64}
+    small: dict[str, Any] = {"buffer_size": 100} if algorithm.is_off_policy else {"n_steps": 64}
     try:
         plan = algorithm.cls(policy, make(env_id), **small).plan  # type: ignore[attr-defined]
     except ValueError:

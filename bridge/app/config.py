@@ -114,7 +114,8 @@ class TrainingConfig:
         backend, env_kwargs = run.pop("backend", "auto"), _sequences_as(tuple, env_kwargs or {})
         world = find(backend, env_id, env_kwargs)
         _check_actions(algorithm, env_id, world.action_space)
-        settings = dict(settings_for(algorithm, env_id.rpartition(":")[2], world.is_game, hyperparams))
+        name = env_id.removeprefix("jaxenvs/").rpartition(":")[2]
+        settings = dict(settings_for(algorithm, name, world.is_game, hyperparams))
         if "env_kwargs" in settings:
             env_kwargs = _sequences_as(tuple, settings.pop("env_kwargs")) | env_kwargs
             world = find(backend, env_id, env_kwargs)

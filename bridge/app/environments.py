@@ -58,7 +58,7 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
         raise UserError(f"--backend must be one of {', '.join(BACKENDS)}, got {backend}.")
     if backend == "native":
         return _native(env_id, env_kwargs)
-    target = cli.find_environment(env_id)
+    target = cli.find_environment(env_id.removeprefix("jaxenvs/"))
     try:
         made = _made(target, env_kwargs, backend)
         # A JAX environment of the user's may break here.
@@ -68,8 +68,8 @@ def find(backend: str, env_id: str, env_kwargs: dict[str, Any]) -> World:
     except Exception as error:  # of any kind: the constructor may be the user's
         given = f" with {env_kwargs}" if env_kwargs else ""
         is_absent = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        hint = " Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
-        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}.{hint}") from error
+        hint = ". Or, as EnvPool has it, add --backend native." if is_absent and _pool_has(env_id) else ""
+        raise UserError(f"{env_id} cannot be made{given}: {cli.described(error)}{hint}") from error
     if isinstance(made, Environment):
         if backend not in ("auto", "jax"):
             raise UserError(f"--backend {backend} needs an environment of Gymnasium, but {env_id} is one of jaxenvs.")

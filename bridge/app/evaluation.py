@@ -62,7 +62,7 @@ def evaluate_model(
         fresh.close()
 
 
-def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv) -> VecEnv:
+def ending_env(config: TrainingConfig, num_envs: int, like: VecEnv | None) -> VecEnv:
     """Make environments whose episodes end, if need be after MOST_STEPS, with the statistics of other environments."""
     wrapper: Any = None
     if not config.world.has_time_limit and config.backend == "jax":

@@ -77,26 +77,19 @@ def refuse_used(folder: Path) -> None:
                 ) from error
 
 
-def make_env(
-    config: TrainingConfig,
-    num_envs: int | None = None,
-    like: VecEnv | None = None,
-    venv: VecEnv | None = None,
-    **further: Any,
-) -> VecEnv:
+def make_env(config: TrainingConfig, num_envs: int | None = None, like: VecEnv | None = None, **further: Any) -> VecEnv:
     """Make the environments of a run, to train on or to look at an agent.
 
     Args:
       num_envs: the number of environments, if not the config's.
-      like: the environments of the training, if it is to be their VecNormalize's statistics that normalize.
-      venv: environments to use, instead of those of the config.
+      like: other environments of the run, with the statistics to normalize with, which are then not updated.
       further: arguments of the World's `make`.
 
     Raises:
       UserError: the environment does not accept the config.
     """
     try:
-        venv = venv or config.world.make(num_envs or config.num_envs, config.seed, **further)
+        venv = config.world.make(num_envs or config.num_envs, config.seed, **further)
         if (frames := config.hyperparameters["frame_stack"]) > 1:
             venv = VecFrameStack(venv, frames)
     except (TypeError, ValueError, AssertionError) as error:
@@ -105,8 +98,8 @@ def make_env(
     if normalize and isinstance(like, VecNormalize):
         return with_statistics(venv, like)
     if normalize:
-        further = normalize if isinstance(normalize, dict) else {}
-        return VecNormalize(venv, **{"gamma": config.hyperparameters.get("gamma", 0.99), **further})
+        arguments = {"gamma": config.hyperparameters.get("gamma", 0.99)}
+        return VecNormalize(venv, **arguments | (normalize if isinstance(normalize, dict) else {}))
     return venv
 
 

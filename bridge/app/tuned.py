@@ -21,8 +21,14 @@ GAMES = "Atari"
 # RL-Zoo's file of an algorithm, if it has another name.
 FILES_OF_ZOO = {"recurrent_ppo": "ppo_lstm"}
 # Settings of RL-Zoo that `jaxenvs zoo` uses, and `jaxenvs train` does not have.
-OF_ZOO_ONLY = ("callback", "env_wrapper", "monitor_kwargs", "replay_buffer_class", "replay_buffer_kwargs")
-OF_ZOO_ONLY = (*OF_ZOO_ONLY, "vec_env_wrapper")
+OF_ZOO_ONLY = (
+    "callback",
+    "env_wrapper",
+    "monitor_kwargs",
+    "replay_buffer_class",
+    "replay_buffer_kwargs",
+    "vec_env_wrapper",
+)
 COUNTS = ("buffer_size", "learning_starts", "n_envs", "n_timesteps")  # which RL-Zoo writes as 1e6, a float
 
 

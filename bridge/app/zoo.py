@@ -24,6 +24,12 @@ SCRIPTS = {"train": "train", "enjoy": "enjoy", "record": "record_video", "plot":
 OTHERS = ("record_training", "record_video", "plots.plot_train", "plots.all_plots", "plots.plot_from_file")
 SCRIPTS |= {path.rpartition(".")[2]: path for path in (*OTHERS, "push_to_hub", "load_from_hub")}
 
+HELP = f"""usage: jaxenvs zoo {{{",".join(SCRIPTS)}}} ...
+
+Run a script of RL Baselines3 Zoo with bridge's algorithms. `jaxenvs zoo train --help` lists the arguments of train.
+
+For example: jaxenvs zoo train --algo ppo --env CartPole-v1 --eval-freq 10000"""
+
 
 def run(argv: list[str]) -> None:
     """Run a script of RL-Zoo with its own arguments.
@@ -34,6 +40,9 @@ def run(argv: list[str]) -> None:
     Raises:
       UserError: RL-Zoo is not installed, has no such script, or refuses an argument.
     """
+    if argv[:1] in (["-h"], ["--help"]):
+        print(HELP)
+        return
     if not argv or argv[0] not in SCRIPTS:
         got = f", got {argv[0]}" if argv else ""
         raise UserError(f"jaxenvs zoo needs one of {', '.join(SCRIPTS)}{got}: jaxenvs zoo train --help.")
@@ -59,11 +68,12 @@ def _use_bridge() -> None:
       UserError: RL-Zoo is not installed.
     """
     try:
-        utils, manager = (importlib.import_module(f"rl_zoo3.{name}") for name in ("utils", "exp_manager"))
+        modules: list[Any] = [importlib.import_module(f"rl_zoo3.{name}") for name in ("utils", "exp_manager")]
     except ImportError as error:
         raise UserError(
             f'jaxenvs zoo needs RL Baselines3 Zoo, but {error.name} is not installed: pip install "jaxenvs[zoo]".'
         ) from error
+    utils, manager = modules
     for name, cls in utils.ALGOS.items():
         if cls.__name__ in SPECS:
             utils.ALGOS[name] = SPECS[cls.__name__].cls

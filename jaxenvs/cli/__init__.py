@@ -46,6 +46,9 @@ OF_BRIDGE = {
 PACKAGES = ("torch", "stable_baselines3", "tqdm", "rich", "tensorboard", "matplotlib", "PIL")
 TUNE_PACKAGES = (*PACKAGES, "optuna")  # the extra `tune`
 
+# Other names of options, which RL-Zoo or earlier versions have.
+ALIASES = {"-n": "--total-timesteps", "--n-timesteps": "--total-timesteps", "--settings": "--hyperparams"}
+
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")]
 Modules = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODULE or LIBRARY ...]", help_behavior_hint="")
@@ -106,9 +109,15 @@ def _run(argv: list[str]) -> None:
         # The only place where jaxenvs imports bridge, which depends on jaxenvs: one command includes the commands of
         # both.
         commands |= importlib.import_module("bridge.app.cli").COMMANDS
+        argv = [_without_alias(word) for word in argv]
     elif name in OWN:
         commands |= OWN
     tyro.extras.subcommand_cli_from_dict(commands, prog="jaxenvs", description=DESCRIPTION, args=argv)
+
+
+def _without_alias(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return ALIASES.get(name, name) + equals + value
 
 
 def _stand_in(help: str) -> Callable[[], None]:

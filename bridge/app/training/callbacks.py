@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import importlib
 import signal
 import sys
@@ -199,11 +200,5 @@ class Progress(QuietCallback):
         return True
 
 
-@contextlib.contextmanager
-def progress_bar(total: int, initial: int = 0) -> Iterator[Any]:
-    """Yield a progress bar on stderr, so that the command's standard output stays clean."""
-    bar = tqdm(total=total, initial=initial, unit="step", unit_scale=True)
-    try:
-        yield bar
-    finally:
-        bar.close()
+# On stderr, so that the command's standard output stays clean.
+progress_bar = functools.partial(tqdm, unit="step", unit_scale=True)

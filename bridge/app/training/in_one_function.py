@@ -102,7 +102,7 @@ def _train_in_calls(sweep: SeedSweep, config: TrainingConfig, path: Path, interr
     if sweep.is_done:
         return
     timer = Timer()
-    with progress_bar(config.total_timesteps, sweep.num_timesteps) as bar:
+    with progress_bar(total=config.total_timesteps, initial=sweep.num_timesteps) as bar:
         stops = False
         while not sweep.is_done and not stops:
             sweep.advance()

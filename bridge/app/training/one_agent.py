@@ -133,7 +133,7 @@ def _learn(
     if remaining <= 0:
         return
     try:
-        with writing(out), progress_bar(config.total_timesteps, model.num_timesteps) as bar:
+        with writing(out), progress_bar(total=config.total_timesteps, initial=model.num_timesteps) as bar:
             logs = Path(config.tensorboard_log) / out.name if config.tensorboard_log else out / "tensorboard"
             model.set_logger(configure(str(logs), ["tensorboard"]))
             callbacks: list[BaseCallback] = [episodes, checkpoints, Progress(bar)]

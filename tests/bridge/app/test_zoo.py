@@ -77,7 +77,7 @@ COMMANDS = {
 @pytest.fixture(scope="module", autouse=True)
 def gymnasium_afterwards():
     """Undo what RL-Zoo, when it is imported, changes in Gymnasium for the whole process."""
-    places = (gymnasium.wrappers, gymnasium.wrappers.common, gymnasium.envs.registration)
+    places = (gymnasium.wrappers, gymnasium.wrappers.common)
     limits, known = [place.TimeLimit for place in places], dict(gymnasium.registry)
     yield
     for place, limit in zip(places, limits):
@@ -166,6 +166,8 @@ def test_an_agent_is_enjoyed_recorded_and_plotted(trained, tmp_path, monkeypatch
 
 
 def test_what_is_missing_is_one_line(capsys, monkeypatch):
+    cli.main(["zoo", "--help"])
+    assert "For example: jaxenvs zoo train --algo ppo" in capsys.readouterr().out
     assert "jaxenvs zoo needs one of train, enjoy, record, plot" in error_of(capsys, "zoo")
     assert "got paint: jaxenvs zoo train --help" in error_of(capsys, "zoo", "paint")
     if importlib.util.find_spec("rl_zoo3"):
