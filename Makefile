@@ -16,7 +16,7 @@ WHEELS ?= wheels
 WORKERS := -n auto --dist worksteal
 
 # gymnax by itself, without what it asks for: a Gymnasium that is older than ours.
-LIBRARIES := brax,craftax,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
+LIBRARIES := brax,craftax,jaxmarl,jumanji,navix,pgx,playground,xminigrid,envpool-references,ray
 GYMNAX := gymnax==1.0.1
 
 .PHONY: demo test test-all types tests test-versions $(OTHER_VERSIONS) test-foreign bench docs gpu gpu-wheels clean

@@ -335,7 +335,7 @@ class _Made:
 
     def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
         self.make = make
-        self.unwrapped = env.unwrapped
+        self.unwrapped = getattr(env, "unwrapped", env)
         self._made = [env]
 
     def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:

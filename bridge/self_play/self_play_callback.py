@@ -50,11 +50,13 @@ class League:
             drop = min(inner, key=lambda i: self.numbers[i + 1] - self.numbers[i - 1])
             del self.members[drop], self.numbers[drop]
 
-    def weights(self, pool_size: int) -> np.ndarray:
-        """Return how often each of `pool_size` places is drawn: equally often, or hard opponents more often."""
+    def weights(self, pool_size: int, chance: float) -> np.ndarray:
+        """Return how often each of `pool_size` places is drawn: copies equally often, or hard ones more often."""
         weights = np.zeros(pool_size, np.float32)
-        rates = self.win_rates or [0.0] * len(self.members)
-        weights[: len(rates)] = [max((1.0 - rate) ** 2, LEAST_WEIGHT) for rate in rates]
+        rates = (self.win_rates or [0.0] * len(self.members))[1:]
+        copies = np.array([max((1.0 - rate) ** 2, LEAST_WEIGHT) for rate in rates])
+        weights[1 : len(self.members)] = (1 - chance) * copies / copies.sum()
+        weights[0] = chance
         return weights
 
 
@@ -75,8 +77,10 @@ class SelfPlayCallback(BaseCallback):
       pool_size: the number of members, at least 2. All have the memory of one policy.
       threshold: copy only if the learner's win rate in the last episodes, `model.ep_info_buffer`, exceeds this number;
         a draw counts as half a win. By default, copy every time.
-      prioritized: draw opponents with weight (1 - win rate)^2, from games that are played at each copy: prioritized
-        fictitious self-play (Vinyals et al. 2019). By default, all are drawn equally often.
+      prioritized: draw copies with weight (1 - win rate)^2, from games that are played at each copy: prioritized
+        fictitious self-play (Vinyals et al. 2019). By default, all copies are drawn equally often.
+      chance: the share of games against chance, from 0 to 1. With few of them, the learner forgets how to beat weak
+        opponents.
       verbose: 1 prints each copy.
     """
 
@@ -86,6 +90,7 @@ class SelfPlayCallback(BaseCallback):
         pool_size: int = 16,
         threshold: float | None = None,
         prioritized: bool = False,
+        chance: float = 0.25,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
@@ -95,6 +100,7 @@ class SelfPlayCallback(BaseCallback):
         self.pool_size = pool_size
         self.threshold = None if threshold is None else number("threshold", threshold, least=0, most=1)
         self.prioritized = boolean("prioritized", prioritized)
+        self.chance = number("chance", chance, least=0, most=1)
 
     @property
     def league(self) -> League:
@@ -150,7 +156,7 @@ class SelfPlayCallback(BaseCallback):
     def _pool(self) -> Opponents:
         members = self.league.members
         absent = [None] * (self.pool_size - len(members))  # the shapes are the same from the first step on
-        return pool_of(self._logits, [*members, *absent], self.league.weights(self.pool_size))
+        return pool_of(self._logits, [*members, *absent], self.league.weights(self.pool_size, self.chance))
 
     def _set_pool(self) -> None:
         self._env().set_attr("opponent", self._pool())

@@ -16,6 +16,10 @@ from jaxenvs.foreign.adapter import ForeignEnvironment, ForeignState, adapt, unb
 from jaxenvs.foreign.library import entry_points, require_library, shared
 from jaxenvs.foreign.precision import in_32_bits
 
+# Games whose first two planes of an observation are the stones of the player to move and of the other one.
+BOARDS = ("connect_four", "go_9x9", "go_19x19", "othello", "tic_tac_toe")
+BOARD_COLOURS = np.array([(226, 222, 210), (40, 90, 170), (210, 60, 50)], np.uint8)
+
 
 @environment
 class PgxEnvironment(ForeignEnvironment):
@@ -69,18 +73,23 @@ class PgxEnvironment(ForeignEnvironment):
 
     @property
     def can_render(self) -> bool:
-        return self._is_minatar
+        return self._is_minatar or self._is_board
 
     @property
     def render_fps(self) -> int:
-        return 30 if self._is_minatar else 5
+        return 30 if self._is_minatar else 2
 
     @property
     def render_size(self) -> tuple[int, int]:
         return 400, 400
 
     def draw(self, state: ForeignState, height: int, width: int) -> jax.Array:
-        """Draw a game of MinAtar; other games have only vector graphics in pgx."""
+        """Draw a game of MinAtar, or stones on a board; other games have only vector graphics in pgx."""
+        if self._is_board:
+            own, other = state.inner.observation[..., 0], state.inner.observation[..., 1]
+            player = state.inner.current_player
+            cells = jnp.where(own, 1 + player, jnp.where(other, 2 - player, 0))
+            return draw_tiles(cells, BOARD_COLOURS, height, width)
         if not self._is_minatar:
             return super().draw(state, height, width)
         channels = state.inner.observation
@@ -88,6 +97,10 @@ class PgxEnvironment(ForeignEnvironment):
         colours = np.array([(0, 0, 0), *palette])
         grid = jnp.max(channels * jnp.arange(1, len(colours)), axis=-1)
         return draw_tiles(grid, np.asarray(np.round(colours * 255), np.uint8), height, width)
+
+    @property
+    def _is_board(self) -> bool:
+        return str(self.foreign.env.id) in BOARDS
 
     @property
     def _is_minatar(self) -> bool:

@@ -33,6 +33,7 @@ from jaxenvs.learn.on_policy.maskable_ppo import MaskablePPO
 from jaxenvs.learn.on_policy.ppo import PPO
 from jaxenvs.learn.on_policy.recurrent_ppo import RecurrentPPO
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
+from jaxenvs.learn.self_play_training import SelfPlayResult, self_play
 from jaxenvs.learn.settings import Settings
 from jaxenvs.learn.training import Result, Training, advance, train
 from jaxenvs.learn.training_state import CollectorState, TrainingState, gather, place
@@ -79,6 +80,7 @@ __all__ = [
     "Result",
     "Rollout",
     "SACPolicy",
+    "SelfPlayResult",
     "Settings",
     "SquashedGaussian",
     "StateDependentGaussian",
@@ -93,5 +95,6 @@ __all__ = [
     "gather",
     "make_mesh",
     "place",
+    "self_play",
     "train",
 ]

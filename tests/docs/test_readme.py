@@ -23,7 +23,18 @@ PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 # A block, and what it prints if that stands right behind it.
 BLOCK = re.compile(r'```python(?: title="(?:bridge|jaxenvs)")?\n(.*?)```(?:\n\n```text\n(.*?)```)?', re.DOTALL)
 # Not everybody who has the other libraries of a page has these; make test-foreign does. Their blocks import them.
-APART = ("ale_py", "brax", "craftax", "gymnax", "mujoco_playground", "navix", "ray", "xminigrid")
+APART = (
+    "ale_py",
+    "brax",
+    "craftax",
+    "gymnax",
+    "jaxmarl",
+    "mujoco_playground",
+    "navix",
+    "pettingzoo",
+    "ray",
+    "xminigrid",
+)
 ABSENT = [re.compile(rf"^(import|from) {name}\b", re.MULTILINE) for name in APART if find_spec(name) is None]
 BLOCKS = {
     str(page.relative_to(CHECKOUT)): blocks
@@ -44,12 +55,13 @@ NEEDS = {
     "docs/environments/envpool.md": ("envpool",),
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
     "docs/reference/foreign.md": ("jumanji", "pgx"),
+    "docs/self-play.md": ("pgx",),
 }
 # What these train, README.md's do, examples, and tests of their parts.
 AT_LENGTH = (
     *("docs/algorithms.md", "docs/fast-script.md", "docs/index.md", "docs/many-machines.md", "docs/many-seeds.md"),
     *("docs/native-environments.md", "docs/off-policy.md", "docs/own-environment.md", "docs/pure-jax.md"),
-    *("docs/replay.md", "docs/stable-baselines3.md", "docs/tuning.md"),
+    *("docs/replay.md", "docs/self-play.md", "docs/stable-baselines3.md", "docs/tuning.md"),
     *(page for page in BLOCKS if page.startswith("docs/coming-from/")),
     *(page for page in BLOCKS if page.startswith("docs/reference/") and page != "docs/reference/jaxenvs.md"),
 )

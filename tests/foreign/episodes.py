@@ -30,7 +30,7 @@ Go1Footstand Go1Getup Go1Handstand Go1JoystickFlatTerrain Go1JoystickRoughTerrai
 H1JoystickGaitTracking LeapCubeReorient LeapCubeRotateZAxis Op3Joystick PandaOpenCabinet PandaPickCube
 PandaPickCubeCartesian PandaPickCubeOrientation PandaRobotiqPushCube SpotFlatTerrainJoystick SpotGetup
 SpotJoystickGaitTracking T1JoystickFlatTerrain T1JoystickRoughTerrain"""
-SKIPPED |= {f"pgx/{name}": "several players: tests/foreign/test_pgx_games.py" for name in _SEVERAL_PLAYERS.split()}
+SKIPPED |= {f"pgx/{name}": "several players: tests/foreign/multi_agent" for name in _SEVERAL_PLAYERS.split()}
 SKIPPED |= {f"playground/{name}": "clones the robot's model with git" for name in _CLONED.split()}
 
 

@@ -47,7 +47,8 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.render_mode = getattr(first, "render_mode", None)
         self.metadata = {**getattr(first, "metadata", {}), "autoreset_mode": AutoresetMode.SAME_STEP}
-        self._nothing = create_empty_array(self.single_observation_space, n=None, fn=np.zeros)
+        zeros = create_empty_array(self.single_observation_space, n=1, fn=np.zeros)
+        (self._nothing,) = iterate(batch_space(self.single_observation_space), zeros)
         self._is_out = np.zeros((len(self.envs), len(self.agents)), bool)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -107,7 +107,9 @@ class Agents(VectorEnv):
         lengths = state.episode_length + ~was_out
         is_out = was_out | timestep.done
         is_over = jnp.all(self._apart(is_out), axis=1)
-        waiting = jax.tree.map(lambda leaf: jnp.where(_like(is_out, leaf), jnp.zeros_like(leaf), leaf), timestep.observation)
+        waiting = jax.tree.map(
+            lambda leaf: jnp.where(_like(is_out, leaf), jnp.zeros_like(leaf), leaf), timestep.observation
+        )
         mask = timestep.info.get("action_mask")
         if mask is not None:
             mask = mask | is_out[:, None]  # of an agent that waits, so that a distribution exists

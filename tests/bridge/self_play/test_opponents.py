@@ -75,7 +75,7 @@ def test_algorithms_of_sb3_play_too(tmp_path):
 
 def test_architectures_that_differ_are_refused(zips):
     other = make(policy_kwargs={"net_arch": [4]})
-    with pytest.raises(ValueError, match="policies of one architecture, .* got 2"):
+    with pytest.raises(ValueError, match=r"policies of one architecture, .* got 2"):
         make_vec_env(TicTacToe(), 2, opponent=[zips[0], other])
 
 

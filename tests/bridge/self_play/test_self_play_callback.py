@@ -60,7 +60,7 @@ def test_the_pool_holds_chance_the_first_the_newest_and_some_between(library):
 def test_places_that_hold_no_copy_yet_are_never_drawn():
     model = make()
     model.learn(2 * ROLLOUT, callback(pool_size=8))
-    np.testing.assert_array_equal(pool(model).weights, [1, 1, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(pool(model).weights, [0.25, 0.375, 0.375, 0, 0, 0, 0, 0])
 
 
 @pytest.fixture
@@ -109,7 +109,8 @@ def test_prioritized_draws_hard_opponents_more_often():
     model.learn(4 * ROLLOUT, callback(prioritized=True))
     rates, weights = np.array(model.league.win_rates), pool(model).weights
     assert rates.shape == (4,)
-    np.testing.assert_allclose(weights, np.maximum((1 - rates) ** 2, 0.05), rtol=1e-6)
+    expected = np.maximum((1 - rates[1:]) ** 2, 0.05)
+    np.testing.assert_allclose(weights, [0.25, *(0.75 * expected / expected.sum())], rtol=1e-6)
 
 
 def test_make_vec_env_with_self_needs_no_callback_in_learn():
@@ -156,6 +157,7 @@ def test_another_environment_is_refused_and_says_what_to_make():
     [
         ({"every": 0}, "every must be a positive int, got 0"),
         ({"pool_size": 1}, "pool_size must be at least 2"),
+        ({"chance": -1}, "chance must be a finite number"),
         ({"threshold": 2}, "threshold must be a finite number"),
     ],
 )

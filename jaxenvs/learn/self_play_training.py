@@ -1,0 +1,125 @@
+"""self_play: a whole training against past selves as one pure function."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxenvs import arguments
+from jaxenvs.environment import struct
+from jaxenvs.learn.training import Training, advance
+from jaxenvs.learn.training_state import TrainingState
+from jaxenvs.vector import VectorEnv
+from jaxenvs.wrappers import Opponents, SelfPlay
+
+
+@struct
+class SelfPlayResult:
+    """Result of a training by self-play.
+
+    Attributes:
+      state: the final state of the training.
+      metrics: the metrics that `advance` returns, one row for each iteration.
+      opponents: the final pool: chance, and copies of the learner, the oldest first.
+    """
+
+    state: TrainingState
+    metrics: dict[str, jax.Array]
+    opponents: Opponents
+
+    @property
+    def params(self) -> Any:
+        """Trained parameters, as `network.init` makes them."""
+        return self.state.learner.network_params
+
+
+def self_play(
+    key: jax.Array, training: Training, every: int = 4, pool_size: int = 16, chance: float = 0.25, params: Any = None
+) -> SelfPlayResult:
+    """Run a whole training against past selves as one pure function: jit it, or `vmap` it over keys and settings.
+
+    The pool of opponents begins with chance, which moves at random, and the untrained learner. Every few iterations, it
+    gets a copy of the learner. A full pool keeps chance, the first copy and the newest ones, and every second copy of
+    older ones is dropped, again and again, so that the rest stays spread over the training.
+
+    Args:
+      key: a typed key, which determines everything.
+      training: what to train, as for `train`: its environment is a SelfPlay, not in other wrappers, and its algorithm
+        on-policy, such as MaskablePPO(). The opponents of the environment are not used.
+      every: copy the learner every so many iterations; static.
+      pool_size: the number of members, at least 3; static.
+      chance: the share of games against chance, from 0 to 1.
+      params: of the network, to start from. If not given, new ones.
+
+    Raises:
+      TypeError, ValueError: an argument is invalid.
+    """
+    arguments.instance("training", training, Training, "a learn.Training")
+    every = arguments.positive_int("every", every)
+    pool_size = arguments.integer("pool_size", pool_size, 3)
+    if not isinstance(training.venv.env, SelfPlay) or training.venv.env_axis is not None:
+        raise ValueError(f"training.venv must be a VectorEnv of one SelfPlay, got {type(training.venv.env).__name__}.")
+    state = training.init(key, params)
+    first = state.learner.network_params
+    members = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], pool_size, axis=0), first)
+    numbers = jnp.where(jnp.arange(pool_size) < 2, jnp.arange(pool_size), -1)  # of the copies; -1 where none is yet
+    rounds = -(-training.num_iterations // every)
+
+    def run_round(carry: Any, number: jax.Array) -> Any:
+        state, members, numbers = carry
+        pool = _pool(training, members, numbers, chance)
+        state, metrics = advance(_against(training, pool), state, every)
+        place = _place(numbers)
+        # The members behind the dropped one move down by one, and the copy is last.
+        index = jnp.arange(pool_size)
+        source = jnp.where(index >= place, jnp.minimum(index + 1, pool_size - 1), index)
+        is_new = jnp.where(jnp.any(numbers < 0), index == place, index == pool_size - 1)
+        source = jnp.where(jnp.any(numbers < 0), index, source)
+        members = jax.tree.map(
+            lambda old, new: jnp.where(is_new.reshape(-1, *[1] * new.ndim), new, old[source]),
+            members,
+            state.learner.network_params,
+        )
+        numbers = jnp.where(is_new, number + 2, numbers[source])
+        return (state, members, numbers), metrics
+
+    carry = state, members, numbers
+    (state, members, numbers), metrics = jax.lax.scan(run_round, carry, jnp.arange(rounds))
+    metrics = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), metrics)
+    return SelfPlayResult(state, metrics, _pool(training, members, numbers, chance))
+
+
+def _place(numbers: jax.Array) -> jax.Array:
+    """Return the place of the next copy, or if the pool is full, of the member whose neighbors are nearest in time."""
+    gaps = numbers[2:] - numbers[:-2]
+    inner = jnp.where(jnp.arange(1, len(numbers) - 1) >= 2, gaps, jnp.iinfo(jnp.int32).max)
+    full = 1 + jnp.argmin(inner) if len(numbers) > 3 else jnp.asarray(len(numbers) - 1)
+    return jnp.where(jnp.any(numbers < 0), jnp.argmax(numbers < 0), full)
+
+
+def _pool(training: Training, members: Any, numbers: jax.Array, chance: Any) -> Opponents:
+    is_chance, is_copy = jnp.arange(len(numbers)) == 0, numbers > 0
+    weights = jnp.where(is_chance, chance, (1 - chance) * is_copy / jnp.sum(is_copy))
+    return Opponents(members, weights, is_chance, _logits(training.network))
+
+
+def _against(training: Training, pool: Opponents) -> Training:
+    venv: VectorEnv = training.venv
+    return training.replace(venv=dataclasses.replace(venv, env=venv.env.replace(opponent=pool)))
+
+
+@functools.cache
+def _logits(network: Any) -> Any:
+    """Return the function of a network's logits, the same object for equal networks, which share compiled functions."""
+
+    def logits(params: Any, observation: Any) -> jax.Array:
+        batch = jax.tree.map(lambda leaf: leaf[None], observation)
+        distribution: Any = network.apply(params, batch)[0]
+        numbers: jax.Array = distribution.logits[0]
+        return numbers
+
+    return logits
