@@ -1,6 +1,6 @@
 """Compare stock SB3 with `bridge` and engine="auto" after changing the import: speed and memory, over many scripts.
 
-    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--rounds 9] [--quick]
+    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--inductor] [--rounds 9] [--quick]
 
 No script ("cell") may be slower with `bridge`. The scripts most at risk are measured first.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.peers import client
-from benchmarks.peers.cell import GYMNASIUM, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, SBX, STOCK, Cell
+from benchmarks.peers.cell import GYMNASIUM, INDUCTOR, JAX, MEMORY_ITERATIONS, OFF_POLICY, OURS, SBX, STOCK, Cell
 
 ENVIRONMENTS = ((GYMNASIUM, 1), (GYMNASIUM, 8), (JAX, 8), (JAX, 256))
 FLAT = ("MlpPolicy 64-64", "MlpPolicy 256-256")
@@ -75,6 +75,8 @@ NOTES = [
     "continues its own training, and one waits while the other runs. Figures are from the median run. at_worst "
     "compares our slowest run with the fastest run of stock SB3.",
     "MlpPolicy: each side runs with PyTorch's default number of threads and with one. The faster run counts.",
+    'th.compile, with --inductor: stock SB3 after `model.policy = th.compile(model.policy, backend="inductor")`, which '
+    "compiles what acts. Updates call evaluate_actions, which stays as it is.",
     "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
     "environments and model.",
     f"MB: peak resident memory during {MEMORY_ITERATIONS} iterations, minus the memory after importing "
@@ -85,10 +87,11 @@ NOTES = [
 
 @dataclasses.dataclass
 class Options:
-    """Options of a run. `quick` means a single round, and no targets."""
+    """Options of a run. `quick` means one round and no targets, `inductor` that SB3 with th.compile is measured too."""
 
     rounds: int
     quick: bool
+    inductor: bool = dataclasses.field(default=False, kw_only=True)
 
 
 def make_cell(algorithm: str, network: str, environments: str, n_envs: int, normalize: bool = False) -> Cell:
@@ -200,7 +203,8 @@ def measure(report: common.Report, cell: Cell, options: Options, at_least: float
       at_least: times as fast as stock SB3.
     """
     threads = (1,) if not cell.has_images else ()
-    timings, begun = time_cells({STOCK: (STOCK, cell, None), OURS: (OURS, cell, None)}, options, threads, SECONDS)
+    sides = [STOCK, OURS, INDUCTOR] if options.inductor else [STOCK, OURS]
+    timings, begun = time_cells({side: (side, cell, None) for side in sides}, options, threads, SECONDS)
     add(report, cell, timings, begun, options, at_least)
 
 
@@ -250,6 +254,8 @@ def add(
         "stock_imports_MB": begun[STOCK]["imports_megabytes"],
         "bridge_imports_MB": begun[OURS]["imports_megabytes"],
     }
+    if compiled := [timing.steps_per_second for name, timing in timings.items() if name.startswith(INDUCTOR)]:
+        row |= {"th.compile_steps_per_second": max(compiled), "th.compile_first": begun[INDUCTOR]["first_seconds"]}
     report.add("cells", [row])
     if options.quick:
         return
@@ -265,9 +271,10 @@ def add(
 def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
+    parser.add_argument("--inductor", action="store_true", help='also SB3 with th.compile(policy, backend="inductor")')
     arguments = parser.options(argv)
     quick = arguments.quick
-    options = Options(arguments.rounds, quick)
+    options = Options(arguments.rounds, quick, inductor=arguments.inductor)
     cells = [cell for cell in (quick_cells() if quick else all_cells()) if re.search(arguments.only, str(cell))]
     if not cells:
         parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, all_cells()))}.")
