@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from bridge.host_env.serial_vec_env import SerialVecEnv
     from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from bridge.results import plot_results
+    from bridge.results.pretrained import load_pretrained
     from bridge.results.video import record
     from bridge.seeds import train_seeds
     from bridge.vec_env.jax_vec_env import JaxVecEnv
@@ -94,6 +95,7 @@ __all__ = [
     "configure",
     "evaluate",
     "load_checkpoint",
+    "load_pretrained",
     "make_atari_env",
     "make_vec_env",
     "plot_results",
@@ -133,6 +135,7 @@ _MODULES = {
     "configure": "jaxenvs.compilation.cache",
     "evaluate": "bridge.evaluation",
     "load_checkpoint": "bridge.checkpoint",
+    "load_pretrained": "bridge.results.pretrained",
     "make_atari_env": "bridge.atari",
     "make_vec_env": "bridge.factory",
     "plot_results": "bridge.results",

@@ -214,7 +214,7 @@ def _one_by_one(
 
 
 def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any, str]:
-    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why a JAX one is not taken, or ""."""
+    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why no JAX one is taken, or ""."""
     env_id, level, reason = asked.env_id, logging.INFO, ""
     backend, source = "jax", env_id
     if isinstance(env_id, str) and not is_jax_id(env_id):
