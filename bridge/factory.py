@@ -110,23 +110,19 @@ def make_vec_env(
     monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
-    instead_of_jax = ""
     if "filename" in monitor_kwargs:
         raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs)
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
     if backend == "auto":
-        chosen = ("jax", env_id, "") if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
-        backend, made, instead_of_jax = chosen
-        asked = dataclasses.replace(asked, env_id=made)
+        backend, made, reason = ("jax", env_id, "") if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
+        asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
     elif backend not in ("jax", "native"):
         _hint(env_id, n_envs)
     if backend in ("jax", "native"):
         return _batched(asked, backend, monitor_dir, monitor_kwargs)
-    vec_env = _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
-    vec_env.instead_of_jax = instead_of_jax  # type: ignore[attr-defined]  # for `print(model.plan)`
-    return vec_env
+    return _one_by_one(asked, backend, monitor_dir, monitor_kwargs, start_index)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,6 +136,7 @@ class _Asked:
     wrapper_class: Callable[..., Any] | None
     wrapper_kwargs: dict[str, Any]
     vec_env_kwargs: dict[str, Any]
+    instead_of_jax: str = ""
 
 
 def _by_sb3(
@@ -210,6 +207,7 @@ def _one_by_one(
     classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
     host_vec_env = classes[backend](env_fns, **asked.vec_env_kwargs)
     host_vec_env.seed(asked.seed)
+    vars(host_vec_env)["instead_of_jax"] = asked.instead_of_jax  # for `print(model.plan)`
     return host_vec_env
 
 
