@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from bridge.host_env.serial_vec_env import SerialVecEnv
     from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
     from bridge.results import plot_results
+    from bridge.results.pretrained import load_pretrained
     from bridge.results.video import record
     from bridge.seeds import train_seeds
     from bridge.self_play.self_play_callback import SelfPlayCallback
@@ -98,6 +99,7 @@ __all__ = [
     "configure",
     "evaluate",
     "load_checkpoint",
+    "load_pretrained",
     "make_atari_env",
     "make_vec_env",
     "plot_results",
@@ -133,6 +135,7 @@ _NAMES = {
     "bridge.host_env.serial_vec_env": ("SerialVecEnv",),
     "bridge.replay": ("HerReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer"),
     "bridge.results": ("plot_results",),
+    "bridge.results.pretrained": ("load_pretrained",),
     "bridge.results.video": ("record",),
     "bridge.seeds": ("train_seeds",),
     "bridge.self_play.self_play_callback": ("SelfPlayCallback",),

@@ -124,7 +124,6 @@ def make_vec_env(
         _as_dict("wrapper_kwargs", wrapper_kwargs),
         opponent,
     )
-    instead_of_jax = ""
     if opponent is not None:
         if vec_env_cls is not None or backend not in ("auto", "jax"):
             raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
@@ -132,18 +131,15 @@ def make_vec_env(
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls)
     if backend == "auto":
-        chosen = ("jax", env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
-        backend, made, instead_of_jax = chosen
-        asked = dataclasses.replace(asked, env_id=made)
+        backend, made, reason = ("jax", env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
+        asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
     elif backend not in ("jax", "native"):
         _hint(env_id, n_envs)
     if backend == PARALLEL:
         return _parallel(asked)
     if backend in ("jax", "native"):
         return _batched(asked, backend)
-    vec_env = _one_by_one(asked, backend)
-    vec_env.instead_of_jax = instead_of_jax  # type: ignore[attr-defined]  # for `print(model.plan)`
-    return vec_env
+    return _one_by_one(asked, backend)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,6 +157,7 @@ class _Asked:
     monitor_kwargs: dict[str, Any]
     wrapper_kwargs: dict[str, Any]
     opponent: Any
+    instead_of_jax: str = ""
 
     def __post_init__(self) -> None:
         if "filename" in self.monitor_kwargs:
@@ -175,7 +172,7 @@ def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
         what = f"backend={backend!r}" if backend != "auto" else "a jaxenvs Environment"
         raise ValueError(f"vec_env_cls and {what} cannot be combined: pass one of them.")
     seed = None if asked.seed is None else asked.seed - asked.start_index
-    arguments = {name: value for name, value in vars(asked).items() if name != "opponent"}
+    arguments = {name: value for name, value in vars(asked).items() if name not in ("opponent", "instead_of_jax")}
     return env_util.make_vec_env(**{**arguments, "seed": seed, "vec_env_cls": vec_env_cls})
 
 
@@ -235,11 +232,12 @@ def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
     classes: dict[str, Callable[..., VecEnv]] = {"serial": SerialVecEnv, "process": ProcessVecEnv, "ray": RayVecEnv}
     host_vec_env = classes[backend](env_fns, **asked.vec_env_kwargs)
     host_vec_env.seed(asked.seed)
+    vars(host_vec_env)["instead_of_jax"] = asked.instead_of_jax  # for `print(model.plan)`
     return host_vec_env
 
 
 def _choose(asked: _Asked) -> tuple[str, Any, str]:
-    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why a JAX one is not taken, or ""."""
+    """Return "jax" or "serial"; `env_id`, or its result if it had to be called; and why no JAX one is taken, or ""."""
     env_id, level, reason = asked.env_id, logging.INFO, ""
     backend, source = "jax", env_id
     if isinstance(env_id, str) and not is_jax_id(env_id):

@@ -66,11 +66,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({address}/blob/main/{target}{anchor})"
         return text if text.startswith("`") else f"`{text}`"
 
+    markdown = markdown.replace("<!-- agents -->", pretrained_agents())
     pieces, end = [], 0
     for block in FENCED.finditer(markdown):
         pieces += [LINK.sub(link, markdown[end : block.start()]), block[0]]
         end = block.end()
     return "".join([*pieces, LINK.sub(link, markdown[end:])])
+
+
+def pretrained_agents() -> str:
+    """Return a table of the pretrained agents, with a video of each."""
+    rows = ["| algorithm | environment | steps | seed | return of 1,000 episodes | video |", "| --- " * 6 + "|"]
+    for path in sorted((CHECKOUT / "docs" / "pretrained").glob("*/config.json")):
+        config, score = (json.loads(path.with_name(name).read_text()) for name in ("config.json", "score.json"))
+        video = f'<video src="{path.parent.name}/agent.mp4" controls muted loop width="180"></video>'
+        steps, result = f"{config['total_timesteps']:,}", f"{score['mean']} ± {score['std']}"
+        rows.append(f"| {config['algorithm']} | {config['env_id']} | {steps} | {config['seed']} | {result} | {video} |")
+    return "\n".join(rows)
 
 
 def repository() -> str | None:

@@ -35,7 +35,8 @@ STATES: dict[str, list[float]] = {
     "CliffWalking-v1": [26],
     "Taxi-v4": [((2 * 5 + 2) * 5 + 0) * 4 + 1],
 }
-ALONE = {"BitFlipping-v0": 0, "ArmReach-v0": 3}  # whose reference has no picture, and the seed of a start
+# Whose reference has no picture, or the same one, and the seed of a start.
+ALONE = {"BitFlipping-v0": 0, "ArmReach-v0": 3, "BipedalWalker-v3": 0, "BipedalWalkerHardcore-v3": 0}
 GAMES = {"Asterix": 20, "Breakout": 12, "Freeway": 30, "Seaquest": 30, "SpaceInvaders": 25}  # after so many steps
 
 

@@ -141,7 +141,7 @@ class _Takes:
                 observation, reward, dones, infos = self._venv.step(action)
                 starts, gained, length = dones, gained + float(reward[0]), length + 1
                 self._steps_left -= 1
-                # Where a Monitor counts whole games, an Atari game goes on after a life is lost.
+                # Where a Monitor counts whole games, an Atari game continues after a life is lost.
                 result = infos[0].get("episode")
                 pictures = self._pictures()
                 if (result is not None or length % every == 0 or not self._steps_left) and pictures:

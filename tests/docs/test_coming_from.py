@@ -15,7 +15,7 @@ THEIRS = {
     title: code
     for page in PAGES
     for title, code in re.findall(r'```\w+ title="(.*?)"\n(.*?)```', page.read_text(), re.DOTALL)
-    if title not in ("bridge", "jaxenvs")
+    if title != "jaxenvs"
 }
 
 

@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parent.parent.parent
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted((CHECKOUT / "docs").rglob("*.md"))]
 # A block, and what it prints if that stands right behind it.
-BLOCK = re.compile(r'```python(?: title="(?:bridge|jaxenvs)")?\n(.*?)```(?:\n\n```text\n(.*?)```)?', re.DOTALL)
+BLOCK = re.compile(r'```python(?: title="jaxenvs")?\n(.*?)```(?:\n\n```text\n(.*?)```)?', re.DOTALL)
 # Not everybody who has the other libraries of a page has these; make test-foreign does. Their blocks import them.
 APART = (
     "ale_py",
@@ -56,9 +56,11 @@ NEEDS = {
     "docs/environments/other-libraries.md": ("jumanji", "pgx"),
     "docs/reference/foreign.md": ("jumanji", "pgx"),
     "docs/self-play.md": ("pgx",),
+    "docs/videos.md": ("moviepy",),
 }
 # What these train, README.md's do, examples, and tests of their parts.
 AT_LENGTH = (
+    *("docs/faq.md", "docs/logging.md", "docs/pretrained.md", "docs/save-and-load.md"),
     *("docs/algorithms.md", "docs/fast-script.md", "docs/index.md", "docs/many-machines.md", "docs/many-seeds.md"),
     *("docs/native-environments.md", "docs/off-policy.md", "docs/own-environment.md", "docs/pure-jax.md"),
     *("docs/replay.md", "docs/self-play.md", "docs/stable-baselines3.md", "docs/tuning.md"),
