@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import logging
 import os
 import warnings
@@ -19,17 +18,25 @@ from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 import jaxenvs
-from bridge.environment_ids import gymnasium_id, is_jax_id, jax_parameters, require_in_gymnasium, spec_of_jax_id
+from bridge.environment_ids import (
+    gymnasium_id,
+    is_jax_id,
+    is_slower_here,
+    jax_parameters,
+    require_in_gymnasium,
+    spec_of_jax_id,
+)
 from bridge.host_env import envpool
 from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
-from bridge.host_env.makers import env_fn, maker
+from bridge.host_env.makers import Made, env_fn, maker
 from bridge.host_env.processes.process_vec_env import ProcessVecEnv
 from bridge.host_env.serial_vec_env import SerialVecEnv
 from bridge.host_env.vectorized import make_vectorized
 from bridge.self_play.games import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
+from bridge.vec_env.argument_checks import vec_monitor_kwargs
 from bridge.vec_env.jax_vec_env import JaxVecEnv
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
@@ -40,18 +47,6 @@ from jaxenvs.wrappers.multi_agent.agents import num_agents_of
 
 BACKENDS = ("auto", "jax", "serial", "process", "ray", "native")
 PARALLEL = "parallel"  # PettingZoo's environments, for which "auto" is the only name
-
-# The number of Box2D environments from which on ours take less time for a step on a CPU than Gymnasium's: "What was
-# measured once" in docs/decisions.md.
-FEWEST_BOX2D = {
-    "LunarLander-v3": 4,
-    "LunarLanderContinuous-v3": 4,
-    "BipedalWalker-v3": 16,
-    "BipedalWalkerHardcore-v3": 16,
-}
-
-# Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
-MONITOR_DEFAULTS = {"allow_early_resets": True, "reset_keywords": False, "override_existing": True}
 
 log = logging.getLogger("bridge")
 
@@ -124,22 +119,13 @@ def make_vec_env(
         _as_dict("wrapper_kwargs", wrapper_kwargs),
         opponent,
     )
+    if vec_env_cls is not None and opponent is None:
+        return _by_sb3(asked, backend, vec_env_cls)
     if opponent is not None:
         if vec_env_cls is not None or backend not in ("auto", "jax"):
             raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
         backend = "jax"
-    if vec_env_cls is not None:
-        return _by_sb3(asked, backend, vec_env_cls)
-    if backend == "auto":
-        backend, made, reason = ("jax", env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
-        asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
-    elif backend not in ("jax", "native"):
-        _hint(env_id, n_envs)
-    if backend == PARALLEL:
-        return _parallel(asked)
-    if backend in ("jax", "native"):
-        return _batched(asked, backend)
-    return _one_by_one(asked, backend)
+    return _make(asked, backend)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,6 +152,18 @@ class _Asked:
             )
 
 
+def _make(asked: _Asked, backend: str) -> VecEnv:
+    """Choose a backend for "auto", and make the environments."""
+    if backend == "auto":
+        backend, made, reason = ("jax", asked.env_id, "") if "devices" in asked.vec_env_kwargs else _choose(asked)
+        asked = dataclasses.replace(asked, env_id=made, instead_of_jax=reason)
+    elif backend not in ("jax", "native"):
+        _hint(asked.env_id, asked.n_envs)
+    if backend == PARALLEL:
+        return _parallel(asked)
+    return _batched(asked, backend) if backend in ("jax", "native") else _one_by_one(asked, backend)
+
+
 def _by_sb3(asked: _Asked, backend: str, vec_env_cls: Any) -> VecEnv:
     """Return the VecEnv that SB3's own `make_vec_env` makes."""
     if backend != "auto" or isinstance(asked.env_id, Environment):
@@ -182,7 +180,7 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
         takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
         raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
-    monitor_kwargs = _of_vec_monitor(asked.monitor_kwargs)
+    monitor_kwargs = vec_monitor_kwargs(asked.monitor_kwargs)
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
         num_agents = num_agents_of(env)
@@ -210,7 +208,7 @@ def _parallel(asked: _Asked) -> VecEnv:
         )
     vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
     vec_env.seed(asked.seed)
-    return _monitored(vec_env, asked.monitor_dir, _of_vec_monitor(asked.monitor_kwargs))
+    return _monitored(vec_env, asked.monitor_dir, vec_monitor_kwargs(asked.monitor_kwargs))
 
 
 def _one_by_one(asked: _Asked, backend: str) -> VecEnv:
@@ -260,7 +258,7 @@ def _choose(asked: _Asked) -> tuple[str, Any, str]:
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
                 f"function that makes an environment, got {shown(env_id)}."
             )
-        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
+        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", Made(env_id, env))
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
     if backend == "serial" and not reason:
@@ -275,14 +273,14 @@ def _why_not_jax(asked: _Asked) -> tuple[int, str]:
     """
     try:
         _make_env(asked)
-        _of_vec_monitor(asked.monitor_kwargs)
+        vec_monitor_kwargs(asked.monitor_kwargs)
     except Exception as error:  # of any kind, because a wrapper may be the user's
         if (refusal := _refusal_of_gymnasium(asked)) is None:
             why = str(error).partition(". ")[0].rstrip(".")
             return logging.WARNING, f" with Gymnasium's environment, because the JAX one refuses the arguments: {why}"
         error.add_note(f"Gymnasium's environment refuses the arguments too: {type(refusal).__name__}: {refusal}")
         raise
-    if not _is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked) is not None:
+    if not is_slower_here(asked.env_id, asked.n_envs) or _refusal_of_gymnasium(asked) is not None:
         return logging.INFO, ""
     device = jax.default_backend()
     if device != "cpu":
@@ -291,19 +289,6 @@ def _why_not_jax(asked: _Asked) -> tuple[int, str]:
         f" with Gymnasium's environment, which steps faster with n_envs={asked.n_envs} on a CPU. To train with "
         "jaxenvs.sb3's algorithms, pass backend='jax', which trains faster"
     )
-
-
-def _is_slower_here(env_id: str, n_envs: int) -> bool:
-    """Return whether Gymnasium has the environment of an id of jaxenvs too, and steps it faster on this device.
-
-    A step of Box2D has 180 sequential rounds. On a CPU they take as long for one environment as for several; an
-    accelerator must be sent the kernels of each, which takes at least some 10 ms, in which Gymnasium steps a hundred
-    environments. All other environments are faster than Gymnasium's.
-    """
-    fewest = FEWEST_BOX2D.get(env_id)
-    if fewest is None or (jax.default_backend() == "cpu" and n_envs >= fewest):
-        return False
-    return env_id in gymnasium.registry and importlib.util.find_spec("Box2D") is not None
 
 
 def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
@@ -320,24 +305,12 @@ def _refusal_of_gymnasium(asked: _Asked) -> Exception | None:
 def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
     """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
     if callable(asked.env_id):
-        return functools.partial(_Made(asked.env_id, env), **asked.env_kwargs)
+        return functools.partial(Made(asked.env_id, env), **asked.env_kwargs)
     if asked.n_envs > 1:
         raise ValueError(
             f"env_id must be a function that makes the environment, for n_envs = {asked.n_envs}, got {shown(env)}."
         )
     return lambda: env
-
-
-class _Made:
-    """A function that makes environments, and has already made one, which it returns first."""
-
-    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
-        self.make = make
-        self.unwrapped = getattr(env, "unwrapped", env)
-        self._made = [env]
-
-    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-        return self._made.pop() if self._made else self.make(**kwargs)
 
 
 def _make_env(asked: _Asked) -> Environment[Any]:
@@ -378,16 +351,6 @@ def _make_unwrapped(env_id: Any, kwargs: dict[str, Any]) -> Environment[Any]:
     return env
 
 
-def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`; a TypeError if it cannot."""
-    others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
-    unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
-    if unknown:
-        given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
-        raise TypeError(f"monitor_kwargs accepts only info_keywords and Monitor's default values, got {given}.")
-    return {name: value for name, value in kwargs.items() if name == "info_keywords"}
-
-
 def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> VecEnv:
     if folder is None and not kwargs:
         return vec_env
@@ -405,7 +368,7 @@ def _hint(env_id: Any, n_envs: int) -> None:
         cls = env_id if isinstance(env_id, type) else type(getattr(env_id, "unwrapped", None))
         entry_points = (cls, f"{cls.__module__}:{cls.__qualname__}")
         names = [spec.id for spec in gymnasium.registry.values() if spec.entry_point in entry_points]
-    if also := [name for name in names if is_jax_id(name) and not _is_slower_here(name, n_envs)]:
+    if also := [name for name in names if is_jax_id(name) and not is_slower_here(name, n_envs)]:
         _say_once(
             logging.WARNING,
             f"jaxenvs also has {also[-1]}: make_vec_env({also[-1]!r}) steps it in one compiled function, much faster.",

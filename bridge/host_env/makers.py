@@ -65,3 +65,15 @@ def env_fn(
     # In a restarted worker, a Monitor continues the file of the previous one.
     make_lane.again = functools.partial(make_lane, override_existing=False)  # type: ignore[attr-defined]
     return make_lane
+
+
+class Made:
+    """A function that makes environments, and has already made one, which it returns first."""
+
+    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
+        self.make = make
+        self.unwrapped = getattr(env, "unwrapped", env)
+        self._made = [env]
+
+    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+        return self._made.pop() if self._made else self.make(**kwargs)

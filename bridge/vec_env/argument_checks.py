@@ -23,6 +23,10 @@ from jaxenvs.learn.interfaces import Arrays
 BYTES_OF_A_LANE = 500
 
 
+# Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
+MONITOR_DEFAULTS = {"allow_early_resets": True, "reset_keywords": False, "override_existing": True}
+
+
 def vector_env_of(env: Environment[Any] | VectorEnv, num_envs: int | None) -> VectorEnv:
     """Return the VectorEnv that a JaxVecEnv with these arguments steps."""
     if isinstance(env, Environment):
@@ -126,3 +130,29 @@ def _leaf_spaces(space: Space) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_leaf_spaces(part) for part in space)
     return space
+
+
+def vec_monitor_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`; a TypeError if it cannot."""
+    others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
+    unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
+    if unknown:
+        given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
+        raise TypeError(f"monitor_kwargs accepts only info_keywords and Monitor's default values, got {given}.")
+    return {name: value for name, value in kwargs.items() if name == "info_keywords"}
+
+
+def require_like(what: str, new: tuple[Any, Any], before: tuple[Any, Any], changes_all: bool) -> None:
+    """Raise a ValueError unless a change `what` keeps the spaces as SB3 expects: the same actions, one observation space.
+
+    The spaces `new` and `before` are pairs of an observation space and an action space.
+    """
+    if new[1] != before[1]:
+        raise ValueError(
+            f"{what} would change the action space to {new[1]}, but it must stay {before[1]}: make a new JaxVecEnv."
+        )
+    if new[0] != before[0] and not changes_all:
+        raise ValueError(
+            f"{what} would change the observation space of some environments to {new[0]}, but the others have "
+            f"{before[0]}: change all environments, because Stable-Baselines3 has one space for all."
+        )

@@ -18,7 +18,14 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import lanes_of, mesh_of, observation_dtypes, shared_spaces, vector_env_of
+from bridge.vec_env.argument_checks import (
+    lanes_of,
+    mesh_of,
+    observation_dtypes,
+    require_like,
+    shared_spaces,
+    vector_env_of,
+)
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
 from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
@@ -382,17 +389,8 @@ class JaxVecEnv(AllLanesVecEnv):
         if not lanes:
             return
         observation_space, action_space = shared_spaces(venv, lanes)
-        if action_space != self.action_space:
-            raise ValueError(
-                f"{what} would change the action space to {action_space}, but it must stay {self.action_space}: make "
-                "a new JaxVecEnv."
-            )
-        if observation_space != self.observation_space and len(set(lanes)) < self.num_envs:
-            raise ValueError(
-                f"{what} would change the observation space of some environments to {observation_space}, but the "
-                f"others have {self.observation_space}: change all environments, because Stable-Baselines3 has one "
-                "space for all."
-            )
+        before = self.observation_space, self.action_space
+        require_like(what, (observation_space, action_space), before, changes_all=len(set(lanes)) == self.num_envs)
         self._use(venv)
         self.observation_space = observation_space
 

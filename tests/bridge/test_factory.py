@@ -70,7 +70,7 @@ def test_auto_takes_gymnasiums_where_ours_is_slower_and_the_log_says_why(caplog,
 
 def test_auto_takes_gymnasiums_for_a_few_of_box2ds_worlds_but_algorithms_take_ours(caplog):
     pytest.importorskip("Box2D", reason="Gymnasium's LunarLander needs gymnasium[box2d]")
-    enough = bridge.factory.FEWEST_BOX2D["LunarLander-v3"]
+    enough = bridge.environment_ids.FEWEST_BOX2D["LunarLander-v3"]
     few = enough - 1
     assert type(make_vec_env("LunarLander-v3", few)) is SerialVecEnv
     lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -99,7 +99,7 @@ def test_the_plan_says_why_gymnasiums_environment_was_taken(keyword, line, monke
 
 def test_of_each_of_box2ds_worlds_it_is_known_how_many_are_enough():
     box2d = {env_id for env_id in jaxenvs.registered() if ".box2d." in str(jaxenvs.spec(env_id).entry_point)}
-    assert set(bridge.factory.FEWEST_BOX2D) == box2d
+    assert set(bridge.environment_ids.FEWEST_BOX2D) == box2d
 
 
 def test_an_environment_that_a_factory_made_to_be_looked_at_is_used():

@@ -70,7 +70,7 @@ def say_everything(caplog):
 def test_keywords_of_gymnasium_make_the_jax_environment_with_sb3s_spaces(env_id, kwargs):
     if "Lander" in env_id or "Walker" in env_id:
         pytest.importorskip("Box2D")
-    enough = bridge.factory.FEWEST_BOX2D.get(env_id, 1)
+    enough = bridge.environment_ids.FEWEST_BOX2D.get(env_id, 1)
     ours = make_vec_env(env_id, enough, env_kwargs=kwargs)
     theirs = env_util.make_vec_env(env_id, 1, env_kwargs=kwargs)
     assert type(ours) is JaxVecEnv
