@@ -135,8 +135,9 @@ def train(
     given: dict[str, Any] = {"num_envs": num_envs, "total_timesteps": total_timesteps, "seed": seed, "num_seeds": seeds}
     given |= {"engine": engine, "backend": backend, "devices": devices, "eval_freq": eval_freq}
     given |= {"tensorboard_log": tensorboard_log}
-    processes = (coordinator, num_processes, process_id) if distributed or coordinator or num_processes else None
-    _train_as_asked(algorithm, env_id, given, changes, hyperparams, config, out, resume, processes)
+    processes = (coordinator, num_processes, process_id)
+    joins = distributed or any(each is not None for each in processes)
+    _train_as_asked(algorithm, env_id, given, changes, hyperparams, config, out, resume, processes if joins else None)
 
 
 def _train_as_asked(

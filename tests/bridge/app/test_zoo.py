@@ -76,14 +76,12 @@ COMMANDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def gymnasium_afterwards():
-    """Undo what RL-Zoo, when it is imported, changes in Gymnasium for the whole process."""
+    """Undo what RL-Zoo changes in Gymnasium's classes for the whole process when it is imported."""
     places = (gymnasium.wrappers, gymnasium.wrappers.common)
-    limits, known = [place.TimeLimit for place in places], dict(gymnasium.registry)
+    limits = [place.TimeLimit for place in places]
     yield
     for place, limit in zip(places, limits):
         place.TimeLimit = limit
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
 
 
 @pytest.fixture
