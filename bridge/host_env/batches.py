@@ -66,7 +66,7 @@ def references_are_counted() -> bool:
 
 def is_unshared(array: np.ndarray) -> bool:
     """Return whether an array owns its memory, and nothing but the caller's caller holds a reference to it."""
-    return array.flags.owndata and _count(array) == ALONE and references_are_counted()
+    return array.flags.owndata and sys.getrefcount(array) == ALONE and references_are_counted()
 
 
 def _count(array: np.ndarray) -> int:
@@ -79,10 +79,6 @@ def _alone() -> int:
 
 
 def _of_an_argument(array: np.ndarray) -> int:
-    return _of_its_argument(array)
-
-
-def _of_its_argument(array: np.ndarray) -> int:
     return _count(array)
 
 
