@@ -143,9 +143,9 @@ def vec_monitor_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def require_like(what: str, new: tuple[Any, Any], before: tuple[Any, Any], changes_all: bool) -> None:
-    """Raise a ValueError unless a change `what` keeps the spaces as SB3 expects: the same actions, one observation space.
+    """Raise a ValueError unless a change keeps the spaces as SB3 expects: the same actions, one observation space.
 
-    The spaces `new` and `before` are pairs of an observation space and an action space.
+    The error message calls the change `what`. `new` and `before` are pairs of an observation space and an action space.
     """
     if new[1] != before[1]:
         raise ValueError(

@@ -17,15 +17,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
+from bridge.vec_env import argument_checks as checks
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import (
-    lanes_of,
-    mesh_of,
-    observation_dtypes,
-    require_like,
-    shared_spaces,
-    vector_env_of,
-)
+from bridge.vec_env.argument_checks import lanes_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
 from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
@@ -87,12 +81,12 @@ class JaxVecEnv(AllLanesVecEnv):
         self._state: Packed | None = None
         self._stepping: Packed | None = None
         self.spec: EnvSpec | None = None  # Gymnasium's, if make_vec_env made the environments from an id
-        venv = vector_env_of(env, num_envs)
-        self.mesh = mesh_of(devices, venv.num_envs)
+        venv = checks.vector_env_of(env, num_envs)
+        self.mesh = checks.mesh_of(devices, venv.num_envs)
         self._use(with_action_masks(venv, Programs.of(venv).timestep))
-        observation_space, action_space = shared_spaces(self.venv)
+        observation_space, action_space = checks.shared_spaces(self.venv)
         self._check_action = ActionChecker(action_space, self.venv.num_envs)
-        self._observation_dtypes = observation_dtypes(observation_space, self.programs.timestep.observation)
+        self._observation_dtypes = checks.observation_dtypes(observation_space, self.programs.timestep.observation)
         self.quiet_infos = QuietInfos(self.venv.num_envs)
         self.t_start = time.time()
         super().__init__(self.venv.num_envs, observation_space, action_space)
@@ -374,9 +368,7 @@ class JaxVecEnv(AllLanesVecEnv):
         require_usable()
         programs = Programs.of(venv, self.mesh)
         if isinstance(self._state, Packed) and not programs.state.fits(self.programs.state):
-            raise ValueError(
-                "The environments would get states of other shapes than they have now: make a new JaxVecEnv."
-            )
+            raise ValueError("The environments would get states of other shapes: make a new JaxVecEnv.")
         parameters = programs.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters
@@ -388,9 +380,11 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         if not lanes:
             return
-        observation_space, action_space = shared_spaces(venv, lanes)
+        observation_space, action_space = checks.shared_spaces(venv, lanes)
         before = self.observation_space, self.action_space
-        require_like(what, (observation_space, action_space), before, changes_all=len(set(lanes)) == self.num_envs)
+        checks.require_like(
+            what, (observation_space, action_space), before, changes_all=len(set(lanes)) == self.num_envs
+        )
         self._use(venv)
         self.observation_space = observation_space
 

@@ -72,12 +72,12 @@ class Programs:
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
         """Trace the environments, and jit their functions, which compile at their first call."""
-        state, self.timestep = jax.eval_shape(venv.reset, jax.random.key(0))
+        state, self.timestep = _first(venv)
         require_memory(venv.num_envs, (state, self.timestep))
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
         self._structure = jax.tree.structure(part)
         self._stacking = Stacking(_leaves(venv))
-        given = (state, self.timestep) if mesh is None else jax.eval_shape(part.reset, jax.random.key(0))
+        given = (state, self.timestep) if mesh is None else _first(part)
         self.state, self._outputs = Packing(given[0]), Packing(jax.eval_shape(Outputs.of, given[1]))
         self._key_impl = key_impl(state.lane_key)
         lanes, own = (None, None) if mesh is None else layouts(mesh)
@@ -173,6 +173,11 @@ def _part(venv: VectorEnv, num_devices: int) -> VectorEnv:
     num_envs = venv.num_envs // num_devices
     env = venv.env if venv.env_axis is None else jax.tree.map(lambda leaf: leaf[:num_envs], venv.env)
     return dataclasses.replace(venv, env=env, num_envs=num_envs)
+
+
+def _first(venv: VectorEnv) -> Any:
+    """Return the shapes and dtypes of what `reset` returns, without compiling a function that makes a key."""
+    return jax.eval_shape(lambda: venv.reset(jax.random.key(0)))
 
 
 def _leaves(venv: VectorEnv) -> list[jax.Array]:

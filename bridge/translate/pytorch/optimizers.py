@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
@@ -223,7 +222,8 @@ def _layout(
 ) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
     """Return the names of the leaves of the state for a vector, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
-    paths, structure = jax.tree_util.tree_flatten_with_path(transformation.init(jnp.zeros(size, dtype)))
+    state = jax.jit(transformation.init)(np.zeros(size, dtype))  # one compiled function in the place of one per leaf
+    paths, structure = jax.tree_util.tree_flatten_with_path(state)
     names = tuple(path[-1].name for path, _ in paths)
     # In PyTorch's dtype, even where JAX has no float64.
     return names, [np.array(leaf, dtype if leaf.shape else leaf.dtype) for _, leaf in paths], structure
