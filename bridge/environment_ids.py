@@ -15,7 +15,7 @@ from jaxenvs import Environment, Spec, UnknownEnvironment
 from jaxenvs.registry import import_entry_point
 
 # Keywords of Gymnasium's constructors, by the jaxenvs entry points that have another name for the same parameter.
-OTHER_NAMES: dict[Any, dict[str, str]] = {
+OTHER_NAMES: dict[object, dict[str, str]] = {
     "jaxenvs.envs.classic_control.pendulum:Pendulum": {"g": "gravity"},
 }
 
@@ -35,7 +35,7 @@ def is_jax_id(env_id: str) -> bool:
     return not has_own or in_gymnasium is None or _is_same(known, in_gymnasium)
 
 
-def _is_same(known: Spec, in_gymnasium: Any) -> bool:
+def _is_same(known: Spec, in_gymnasium: EnvSpec) -> bool:
     """Return whether Gymnasium's spec is the one that came with Gymnasium or jaxenvs, for the same task."""
     entry_point = in_gymnasium.entry_point
     if not isinstance(entry_point, str) or in_gymnasium.additional_wrappers:

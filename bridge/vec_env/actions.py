@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
+from bridge.sb3 import Space
 from jaxenvs.spaces import leaf_bounds
 
 # Unscaling from [-1, 1] in float32 rounds, so a Box action may exceed its bounds by this relative error.
@@ -21,16 +23,10 @@ class ActionChecker:
     for.
     """
 
-    def __init__(self, space: spaces.Space[Any], num_envs: int, dtype: Any = None) -> None:
-        """Prepare the bounds that actions are compared with.
+    def __init__(self, space: Space, num_envs: int, dtype: npt.DTypeLike | None = None) -> None:
+        """Prepare the bounds that actions of `num_envs` environments are compared with.
 
-        Args:
-          space: the action space of one environment.
-          num_envs: the number of environments, which is the leading axis of a batch.
-          dtype: the dtype that the environments expect; by default the space's dtype as JAX represents it.
-
-        Raises:
-          TypeError: Stable-Baselines3 has no policies for actions of this space.
+        The environments expect `dtype`; by default the space's dtype as JAX represents it.
         """
         if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise TypeError(f"action_space must be a Box, Discrete, MultiDiscrete or MultiBinary for SB3, got {space}.")
@@ -83,7 +79,7 @@ class ActionChecker:
             raise ValueError(f"actions must have shape {self._shape}, got {tuple(shape)}, for {self.space}.")
 
 
-def as_sb3_gives(action: Any, space: spaces.Space[Any]) -> np.ndarray:
+def as_sb3_gives(action: npt.ArrayLike, space: Space) -> np.ndarray:
     """Return a batch of actions as SB3 passes them to environments, in a new array, which these may overwrite.
 
     Box actions are clipped to the space's bounds, which stay in float64: rounded to float32, a bound may lie outside.

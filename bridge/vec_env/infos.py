@@ -25,10 +25,8 @@ def ended_infos(outputs: Outputs, at: Index, t_start: float) -> Infos:
     Monitor writes it, and `terminal_observation` in its own memory.
 
     Args:
-      outputs: of one step, with the leading axis `num_envs`, or of many, (n_steps, num_envs): pytrees of NumPy arrays,
-        of which `terminated`, `episode_return`, `episode_length`, `final_info` and `final_observation` are read.
-        `final_observation` must already have the dtypes that `terminal_observation` should have; if it is empty, the
-        infos have no `terminal_observation`.
+      outputs: of one step, with the leading axis `num_envs`, or of many, (n_steps, num_envs), as NumPy arrays.
+        `final_observation` already has the dtypes of `terminal_observation`; if it is empty, the infos have none.
       at: where episodes ended, in chronological order: by step, then by environment.
       t_start: the time from which `episode["t"]` counts, as VecMonitor's attribute of this name.
     """
@@ -57,12 +55,9 @@ def mark_episodes(infos: Infos, returns: list[float], lengths: list[int], second
 
 
 def update_reset_infos(reset_infos: Infos, info: Any, at: Index) -> None:
-    """Write the infos with which the next episodes began into a VecEnv's `reset_infos`.
+    """Write the infos with which the next episodes began into a VecEnv's `reset_infos`, a dict for each environment.
 
-    Args:
-      reset_infos: a dict for each environment.
-      info: the infos of one step or of many, a pytree of arrays.
-      at: where an episode ended, and so the next one began. If an environment occurs more than once, the last counts.
+    They began in `at`, where others ended. If an environment occurs there more than once, the last episode counts.
     """
     lane = at[-1]
     if len(at) > 1:

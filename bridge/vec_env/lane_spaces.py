@@ -8,10 +8,12 @@ from typing import Any
 import jax
 from gymnasium import spaces
 
+from bridge.sb3 import Space
 from jaxenvs import VectorEnv
+from jaxenvs.learn.interfaces import Arrays
 
 
-def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[Space, Space]:
     """Return the observation space and the action space that the environments share, and raise if two differ.
 
     `lanes` are the indices of the environments, at least one; all if not given.
@@ -33,7 +35,7 @@ def shared_spaces(venv: VectorEnv, lanes: Iterable[int] | None = None) -> tuple[
     return observation_space, action_space
 
 
-def observation_dtypes(space: spaces.Space[Any], batch: Any) -> Any:
+def observation_dtypes(space: Space, batch: Arrays) -> Any:
     """Return the dtypes of a space in the structure of a batch of observations, which must fit the space."""
     leaf_spaces = _leaf_spaces(space)
     expected = jax.tree.map(lambda leaf: leaf.shape, leaf_spaces)
@@ -43,7 +45,7 @@ def observation_dtypes(space: spaces.Space[Any], batch: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.dtype, leaf_spaces)
 
 
-def _leaf_spaces(space: spaces.Space[Any]) -> Any:
+def _leaf_spaces(space: Space) -> Any:
     if isinstance(space, spaces.Dict):
         return {name: _leaf_spaces(part) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):

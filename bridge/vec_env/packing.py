@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from jaxenvs.arrays import is_key, key_data, key_impl
 
@@ -74,7 +75,7 @@ class Packing:
         return leaves
 
 
-def _host_dtype(dtype: Any) -> np.dtype[Any]:
+def _host_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.uint32 if dtype == jnp.bool_ else dtype)
 
 
@@ -84,7 +85,7 @@ def _to_words(leaf: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel()
 
 
-def _from_words(words: jax.Array, dtype: Any) -> jax.Array:
+def _from_words(words: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     return words != 0 if dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, dtype)
 
 

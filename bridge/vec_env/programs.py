@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import PyTreeDef
 
 from bridge.vec_env.argument_checks import require_memory
 from bridge.vec_env.packing import Packed, Packing, Stacking
-from jaxenvs import VectorEnv
+from jaxenvs import VectorEnv, VectorState
 from jaxenvs.arrays import key_impl
 from jaxenvs.compilation import compiler_options
 from jaxenvs.compilation.cache import configure_by_default
@@ -70,11 +71,7 @@ class Programs:
         return _programs_of_kind(jax.tree.structure(venv), kinds, x64, mesh, _Unhashed(venv))
 
     def __init__(self, venv: VectorEnv, mesh: Mesh | None) -> None:
-        """Trace the environments, and jit their functions, which compile at their first call.
-
-        Raises:
-          ValueError: the environments need more memory than this machine has.
-        """
+        """Trace the environments, and jit their functions, which compile at their first call."""
         state, self.timestep = jax.eval_shape(venv.reset, jax.random.key(0))
         require_memory(venv.num_envs, (state, self.timestep))
         self._mesh, part = mesh, venv if mesh is None else _part(venv, mesh.size)
@@ -96,11 +93,10 @@ class Programs:
         self.action_masks = self._jit(self._action_masks, own, lanes)
         self.has_action_masks = _gives_masks(venv, state)
 
-    def _jit(self, function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
+    def _jit(self, function: Callable[..., Any], *specs: object, **options: Any) -> Any:
         """Return a jitted function whose outputs have an axis of environments.
 
-        Args:
-          specs: the layouts of its arguments over the devices of the mesh.
+        `specs` are the layouts of its arguments over the devices of the mesh.
         """
         if self._mesh is not None:
             function = on_each(function, self._mesh, specs, self._lanes)
@@ -143,14 +139,14 @@ class Programs:
         state, timestep = self._venv(parameters).reset(*episodes)
         return self.state.pack(state), timestep.observation, timestep.info
 
-    def _step(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Packed]:
+    def _step(self, parameters: list[jax.Array], packed: Packed, action: jax.Array) -> tuple[Packed, Packed]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
         return self.state.pack(state), self._outputs.pack(Outputs.of(timestep))
 
     def _action_masks(self, parameters: list[jax.Array], packed: Packed) -> jax.Array:
         return action_masks(self._venv(parameters), self.state.unpack(packed))
 
-    def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: Any) -> tuple[Packed, Any]:
+    def _step_on_device(self, parameters: list[jax.Array], packed: Packed, action: jax.Array) -> tuple[Packed, Any]:
         state, timestep = self._venv(parameters).step(self.state.unpack(packed), action)
         return self.state.pack(state), (
             timestep.observation,
@@ -161,7 +157,7 @@ class Programs:
         )
 
 
-def _gives_masks(venv: VectorEnv, state: Any) -> bool:
+def _gives_masks(venv: VectorEnv, state: VectorState) -> bool:
     """Return whether the environments have `action_masks` that can be traced: on the host it may run any code."""
     if not has_action_masks(venv.env):
         return False
@@ -186,7 +182,7 @@ def _leaves(venv: VectorEnv) -> list[jax.Array]:
 class _Unhashed:
     """An argument that a cache's key ignores, because the other arguments determine it."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: VectorEnv) -> None:
         self.value = value
 
     def __hash__(self) -> int:
@@ -197,5 +193,7 @@ class _Unhashed:
 
 
 @functools.lru_cache(maxsize=64)
-def _programs_of_kind(structure: Any, kinds: Any, x64: bool, mesh: Mesh | None, venv: _Unhashed) -> Programs:
+def _programs_of_kind(
+    structure: PyTreeDef, kinds: tuple[object, ...], x64: bool, mesh: Mesh | None, venv: _Unhashed
+) -> Programs:
     return Programs(venv.value, mesh)

@@ -66,21 +66,16 @@ def register_wrapper(sb3_class: type[W], compiled_class: type[CompiledWrapper[W]
 
 
 def step(
-    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: Any
+    types: tuple[type[CompiledWrapper[Any]], ...], states: tuple[Any, ...], timestep: VectorTimeStep, action: jax.Array
 ) -> tuple[tuple[Any, ...], VectorTimeStep, tuple[Any, ...]]:
     """Step through all wrappers of a Chain, in traced code.
 
     Args:
-      types: the types of the Chain, static.
-      states: a state for each of them.
-      timestep: the result of the VectorEnv.
-      action: the action that the VectorEnv took.
+      types: the types of the Chain, static; states: a state for each of them.
+      timestep, action: the result of the VectorEnv, and the action that it took.
 
     Returns:
       The states, the TimeStep that the outermost wrapper returns, and the outputs of each wrapper.
-
-    Raises:
-      TypeError: a wrapper returned another kind of state than it got.
     """
     timestep = timestep.replace(reward=timestep.reward.astype(jnp.float32))  # as a JaxVecEnv returns it
     after, outputs = [], []
@@ -92,7 +87,7 @@ def step(
     return tuple(after), timestep, tuple(outputs)
 
 
-def _require_same(compiled: type[Any], before: Any, after: Any) -> None:
+def _require_same(compiled: type, before: object, after: object) -> None:
     kinds = [(jax.tree.structure(tree), [_kind(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (before, after)]
     if kinds[0] != kinds[1]:
         raise TypeError(
@@ -147,7 +142,7 @@ class Chain:
         self.normalize: VecNormalize | None = next(
             (each.wrapper for each in reversed(wrappers) if isinstance(each, CompiledNormalize)), None
         )
-        self._observations: dict[Any, Any] = {}
+        self._observations: dict[object, Any] = {}
 
     @property
     def changes_infos(self) -> bool:
@@ -183,7 +178,7 @@ class Chain:
         for wrapper in self.wrappers:
             wrapper.is_watched = is_watched
 
-    def show(self, outputs: tuple[Any, ...], step: int) -> None:
+    def show(self, outputs: tuple[object, ...], step: int) -> None:
         """Show the wrappers' attributes as they are after a step of the rollout, from the stacked outputs of `step`."""
         for wrapper, output in zip(self.wrappers, outputs):
             if type(wrapper).show is not CompiledWrapper.show:
@@ -219,17 +214,17 @@ class Chain:
             self._observations[key] = through[1].observation
         return self._observations[key]
 
-    def check(self, outputs: tuple[Any, ...]) -> None:
+    def check(self, outputs: tuple[object, ...]) -> None:
         """Raise or warn because of what happened in a rollout, before anything is written back."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
             wrapper.check(output)
 
-    def write_back(self, states: tuple[Any, ...]) -> None:
+    def write_back(self, states: tuple[object, ...]) -> None:
         """Write the state at the end of a rollout back to the wrappers."""
         for wrapper, state in zip(self.wrappers, states, strict=True):
             wrapper.write_back(state)
 
-    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[Any, ...]) -> None:
+    def infos(self, infos: Infos, step: np.ndarray, lane: np.ndarray, outputs: tuple[object, ...]) -> None:
         """Change the JaxVecEnv's infos of ended episodes into the outermost wrapper's, as CompiledWrapper's `infos`."""
         for wrapper, output in zip(self.wrappers, outputs, strict=True):
             wrapper.infos(infos, step, lane, output)

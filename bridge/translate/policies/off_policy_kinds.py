@@ -133,7 +133,7 @@ def checked(exported: Exported, network: BaseModel, *shape: int) -> Exported:
 
 @functools.lru_cache(maxsize=64)
 def _require_shape(network: Any, expected: tuple[int, ...], dtype: torch.dtype) -> None:
-    def apply(*inputs: Any) -> Any:
+    def apply(*inputs: object) -> object:
         given = network.apply(*inputs)
         return given.mode() if isinstance(network, ExportedSACActor) else given
 

@@ -207,7 +207,7 @@ class ExportedActorCritic(OffPolicyPolicy):
 
     @property
     def _extractor(self) -> tuple[int, int]:
-        """Where the extractor is in the actor's vector: PyTorch names its parameters one after the other."""
+        """Start and end of the extractor in the actor's vector: PyTorch names its parameters one after the other."""
         parameters = self.actor.module.parameters
         sizes = [math.prod(shape) for name, shape in parameters if name.startswith(EXTRACTOR)]
         before = itertools.takewhile(lambda each: not each[0].startswith(EXTRACTOR), parameters)

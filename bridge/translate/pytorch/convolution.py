@@ -38,9 +38,6 @@ def conv(
       padding: zeros on either side of all axes, or of each; or "valid" for none; or "same", for a stride of 1.
       groups: of channels that do not see each other.
       padding_mode: only "zeros" has a translation.
-
-    Returns:
-      (batch, out_channels, *positions).
     """
     if padding_mode != "zeros":
         raise NotCompilable(f"{padding_mode=} cannot be translated to JAX.")

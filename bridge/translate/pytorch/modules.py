@@ -169,11 +169,7 @@ def read_parameters(parameters: Iterable[torch.Tensor]) -> np.ndarray:
 
 
 def write_parameters(parameters: Iterable[torch.Tensor], vector: np.ndarray) -> None:
-    """Copy a vector, such as `read_parameters` returns, into parameters.
-
-    Raises:
-      ValueError: it has another length. Nothing has changed.
-    """
+    """Copy a vector, such as `read_parameters` returns, into parameters of the same total size."""
     parameters = list(parameters)
     sizes = [parameter.numel() for parameter in parameters]
     if np.shape(vector) != (sum(sizes),):
