@@ -101,7 +101,7 @@ def rewards_and_observations(env, actions):
     ],
 )
 def test_a_table_is_that_of_gymnasium_with_these_keywords(env_id, kwargs):
-    if not {(env_id, keyword) for keyword in kwargs} <= set(keywords()):
+    if not kwargs.keys() <= {keyword for name, known in keywords() if name == env_id for keyword in known}:
         pytest.skip("an older Gymnasium has not all of them")
     actions = [2, 1, 1, 2, 0, 3, 2, 1, 2, 2, 1, 1]
     ours, theirs = make_vec_env(env_id, 1, 0, env_kwargs=kwargs), env_util.make_vec_env(env_id, 1, 0, env_kwargs=kwargs)

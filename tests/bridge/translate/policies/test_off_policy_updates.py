@@ -132,7 +132,7 @@ def test_an_update_is_sb3s(case, monkeypatch):
 TWENTY = ["DQN", "QRDQN", "SAC, shared", "TQC, shared", "CrossQ, shared", "TD3, shared"]
 
 
-@pytest.mark.parametrize("case", tiered(TWENTY, "DQN", "QRDQN", "SAC, shared", "TQC, shared"))
+@pytest.mark.parametrize("case", tiered(TWENTY, "DQN", "QRDQN", "SAC, shared", "TQC, shared", "TD3, shared"))
 def test_twenty_updates_are_sb3s_in_float64(case, monkeypatch, x64):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # by which SB3 encodes observations
     assert_sb3s_updates(case, torch.float64, 20, 1e-9, monkeypatch)

@@ -77,6 +77,16 @@ def test_discrete_observations_come_with_or_without_an_axis():
     np.testing.assert_array_equal(flat, column)
 
 
+def test_observations_are_checked_and_converted_on_the_host():
+    space = spaces.Dict({"number": spaces.Discrete(3), "count": spaces.Box(0, 2**40, (1,), np.int64)})
+    network = export_policy(make(space, cls=MultiInputActorCriticPolicy))
+    observation = {"number": np.array([2, 0]), "count": np.array([[5], [2**33]])}
+    assert network.from_host(observation)["count"].dtype == "float32"
+    for number, message in ((3, "Class values must be smaller than num_classes"), (-1, "must be non-negative")):
+        with pytest.raises(RuntimeError, match=message):
+            network.from_host({**observation, "number": np.array([0, number])})
+
+
 # --- Actions ------------------------------------------------------------------------------------------------------
 
 

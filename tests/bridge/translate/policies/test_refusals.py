@@ -16,6 +16,7 @@ from bridge.translate.policies.on_policy import export_policy, require_trainable
 from bridge.translate.pytorch.modules import read_parameters
 from bridge.translate.pytorch.optimizers import export_optimizer
 from tests.bridge.translate.policies.networks import (
+    SMALL_IMAGE,
     VECTOR,
     Extractor,
     assert_same,
@@ -110,6 +111,10 @@ REFUSALS = {
     "implicit dimension": (
         lambda: extractor(forward_of(lambda self, x: F.softmax(self.linear(x)))),
         "cannot be translated to JAX: 'NoneType'",
+    ),
+    "another padding": (
+        lambda: extractor(network_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect")), SMALL_IMAGE),
+        "padding_mode='reflect' cannot be translated to JAX",
     ),
     "buffer": (lambda: extractor(forward_of(with_buffer)), "a Tensor that is not a parameter"),
     "number of a buffer": (tempered, "reads a number from a tensor"),

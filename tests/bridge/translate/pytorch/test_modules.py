@@ -91,7 +91,8 @@ class Held(nn.Module):
         return self.linear(x) * self.weights[0]
 
     def forward(self, x):
-        return self.listed[0](x) + self.method(x) + self.closure(x)
+        first, second, third = [part(x) for part in (self.listed[0], self.method, self.closure)]
+        return first + second + third
 
 
 def test_parts_may_be_held_elsewhere_too():
