@@ -17,11 +17,10 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from bridge.dlpack import to_jax, to_torch
 from bridge.vec_env.actions import ActionChecker
-from bridge.vec_env.argument_checks import lanes_of, mesh_of, vector_env_of
+from bridge.vec_env.argument_checks import lanes_of, mesh_of, observation_dtypes, shared_spaces, vector_env_of
 from bridge.vec_env.attribute_access import GYMNASIUMS, attribute_of, state_of
 from bridge.vec_env.base import MAX_IMAGES, AllLanesVecEnv
 from bridge.vec_env.infos import QuietInfos, ended_infos, info_rows, update_reset_infos
-from bridge.vec_env.lane_spaces import observation_dtypes, shared_spaces
 from bridge.vec_env.packing import Packed
 from bridge.vec_env.programs import Programs
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
