@@ -43,6 +43,7 @@ class League:
         Chance, the first copy and the newest copy always stay, and the others stay spread over the whole training.
         """
         self.num_copies += 1
+        self.win_rates = None  # until they are found against the new pool
         self.members.append(parameters)
         self.numbers.append(self.num_copies)
         while len(self.members) > pool_size:
