@@ -72,8 +72,9 @@ def test_a_rollout_holds_what_the_network_thought_of_what_it_did(monkeypatch, la
     np.testing.assert_allclose(got.reward, expected, rtol=1e-5)
 
 
-def test_environments_get_actions_in_the_dtype_of_their_space():
-    venv = jaxenvs.VectorEnv(Counter(action_kind="multi_binary"), 2)
+@pytest.mark.parametrize(("kind", "dtype"), [("multi_binary", "int8"), ("box", "float32")])
+def test_environments_get_actions_in_the_dtype_of_their_space(kind, dtype):
+    venv = jaxenvs.VectorEnv(Counter(action_kind=kind), 2)
     dtypes = []
     step = Counter.step
 
@@ -84,5 +85,7 @@ def test_environments_get_actions_in_the_dtype_of_their_space():
     network = ActorCritic.of(venv.env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Counter, "step", spy)
-        collected(venv, network, n_steps=2)
-    assert set(dtypes) == {jnp.dtype("int8")}
+        params, _, _, got, _ = collected(venv, network, n_steps=2)
+    assert set(dtypes) == {jnp.dtype(dtype)}
+    distribution, _ = network.apply(params, got.observation[1])
+    np.testing.assert_allclose(got.log_prob[1], distribution.log_prob(got.action[1]), rtol=1e-5)
