@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -94,6 +94,8 @@ class Learner:
         if self.num_params >= LARGE_NETWORKS:
             keep_freed_memory(KEPT_FOR_LARGE)
         self._kept: tuple[Vectors, Vectors, Vectors] | None = None
+        acting = next(iter(optimizers))
+        self._acting = {name: at for at, name in enumerate(self._lists) if name in (acting, f"{acting}_statistics")}
         self._find()
         self.vectors()  # raises if something has no translation
         self.exported = {name: export_optimizer(each) for name, each in self.optimizers.items()}
@@ -141,17 +143,17 @@ class Learner:
             self._write(params, targets, states)
             self._kept = None
             return
-        acting = next(iter(self.optimizers))
+        acting = next(iter(self._acting))
         require_numbers({acting: np.asarray(params[acting])})
         self._kept = params, targets, states
-        is_at_hand, names = self._is_at_hand(), list(self._lists)
-        for name in [acting] + [name for name in self._targets if name == f"{acting}_statistics"]:
-            index, vector = names.index(name), np.asarray({**params, **targets}[name])
+        is_at_hand = self._are_where_found(self._acting.values()) or self._is_at_hand()
+        for name, at in self._acting.items():
+            vector = np.asarray(params[name] if name in params else targets[name])
             if not is_at_hand:
                 write_parameters(self._lists[name], vector)
                 continue
-            for at, view in zip(self._slices[index], self._views[index]):
-                view[...] = vector[at]
+            for part, view in zip(self._slices[at], self._views[at]):
+                view[...] = vector[part]
 
     @property
     def keeps_vectors(self) -> bool:
@@ -194,20 +196,26 @@ class Learner:
     def _is_at_hand(self) -> bool:
         """Return whether NumPy can view all tensors. User code may have replaced some since the last call."""
         moments = [*map(id, itertools.chain.from_iterable(self._moments()))]
-        if not self._views or moments != self._ids or [each.data_ptr() for each in self._tensors] != self._addresses:
+        if moments != self._ids or not self._are_where_found(range(len(self._tensors))):
             self._find()
         return bool(self._views)
 
+    def _are_where_found(self, lists: Iterable[int]) -> bool:
+        """Return whether NumPy can view the tensors of some lists, which have the memory that `_find` found."""
+        return bool(self._views) and all(
+            [tensor.data_ptr() for tensor in self._tensors[at]] == self._addresses[at] for at in lists
+        )
+
     def _find(self) -> None:
         """Find the memory of all tensors."""
-        lists = [*self._lists.values(), *self._moments()]
-        self._tensors = [tensor for tensors in lists for tensor in tensors]
-        self._ids = [id(moment) for moments in lists[len(self._lists) :] for moment in moments]
+        self._tensors = [*self._lists.values(), *self._moments()]
+        self._ids = [id(moment) for moments in self._tensors[len(self._lists) :] for moment in moments]
         self._views: list[list[np.ndarray]] = []
-        if any(each is None or each.device.type != "cpu" or not each.is_contiguous() for each in self._tensors):
+        tensors = itertools.chain.from_iterable(self._tensors)
+        if any(each is None or each.device.type != "cpu" or not each.is_contiguous() for each in tensors):
             return
-        self._addresses = [tensor.data_ptr() for tensor in self._tensors]
-        self._views = [[tensor.detach().view(-1).numpy() for tensor in tensors] for tensors in lists]
+        self._addresses = [[tensor.data_ptr() for tensor in tensors] for tensors in self._tensors]
+        self._views = [[tensor.detach().view(-1).numpy() for tensor in tensors] for tensors in self._tensors]
         self._entries = {
             name: [optimizer.state[parameter] for parameter in self._lists[name]]
             for name, optimizer in self.optimizers.items()

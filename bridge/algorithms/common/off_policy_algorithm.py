@@ -85,16 +85,15 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         assert isinstance(self.train_freq, TrainFreq)  # SB3's `_setup_model` has converted it
         return self.train_freq
 
-    def _record(self, metrics: dict[str, float], num_before: int) -> None:
-        """Log the means of updates, as SB3's `train` does.
+    def _record(self, settings: OffPolicySettings, metrics: dict[str, float], num_before: int) -> None:
+        """Log the means of updates with these settings, as SB3's `train` does.
 
         Args:
           num_before: how many updates there were before these.
         """
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        num_averaged = self._settings_now().num_averaged
         for name, value in metrics.items():
-            if num_averaged(name, num_before, self._n_updates):
+            if settings.num_averaged(name, num_before, self._n_updates):
                 self.logger.record(f"train/{name}", np.float64(value))  # the type of SB3's means
 
     def _calls_of_interval(self) -> int:
@@ -237,7 +236,8 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
                 self._update_current_progress_remaining(num_timesteps, self._total_timesteps)
             self._update_learning_rate(self._optimizers())
             self._current_progress_remaining = progress
-            self._record(ran.metrics, self._n_updates - ran.num_updated * self._settings_now().num_updates(self.n_envs))
+            settings = self._settings_now()
+            self._record(settings, ran.metrics, self._n_updates - ran.num_updated * settings.num_updates(self.n_envs))
 
     def _optimizers(self) -> list[torch.optim.Optimizer] | torch.optim.Optimizer:
         """Return what SB3's `train` passes to `_update_learning_rate`."""
@@ -391,5 +391,5 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         self._n_updates = num_before + gradient_steps
         self._record_compile_time()
         counts = {name: settings.num_averaged(name, num_before, self._n_updates) for name in sums}
-        self._record({name: total / max(counts[name], 1) for name, total in sums.items()}, num_before)
+        self._record(settings, {name: total / max(counts[name], 1) for name, total in sums.items()}, num_before)
         return None

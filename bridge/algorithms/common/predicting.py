@@ -19,7 +19,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 
 from bridge.contrib import is_recurrent
 from bridge.dlpack import to_jax, to_torch
-from bridge.engine.acting import Actor, draw_noise, is_where_jax_computes
+from bridge.engine.acting import Actor, NoiseSource, draws_nothing, is_where_jax_computes
 from bridge.engine.lstm_state import Memory
 from bridge.engine.plan import is_slower_compiled
 from bridge.engine.runtime import compile_meanwhile
@@ -58,6 +58,8 @@ class Predictor:
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[object]] = {}
         self._compiled: set[Any] = set()
+        draws = self._actor is not None and not draws_nothing(self._actor.network)
+        self._draw = NoiseSource(self._actor.network) if draws else None
         space = policy.observation_space
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
@@ -186,7 +188,7 @@ class Predictor:
         """Return the compiled function and its arguments."""
         assert self._actor is not None
         self._actor.refresh()
-        noise = None if deterministic else draw_noise(self._actor.network, (_length(batch),))
+        noise = None if deterministic or self._draw is None else self._draw(_length(batch))
         return self._actor.programs.predict, self._actor.params, self._actor.network.from_host(seen(batch)), noise
 
     def _predict_tensors(
@@ -251,7 +253,7 @@ def _actor_of(policy: BasePolicy, snapshot: Snapshot) -> Actor | None:
 
 
 def _length(batch: Arrays) -> int:
-    return len(jax.tree.leaves(batch)[0])
+    return len(batch) if isinstance(batch, np.ndarray) else len(jax.tree.leaves(batch)[0])
 
 
 def _for_jax(tensor: torch.Tensor) -> jax.Array | np.ndarray:

@@ -1,6 +1,7 @@
 """Policies of off-policy algorithms as one program a step, and in `predict`: SB3's actions."""
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from stable_baselines3.td3.policies import TD3Policy
 
 from bridge.algorithms.common import predicting
 from bridge.algorithms.common.predicting import Predictor
-from bridge.engine.acting import Actor
+from bridge.engine.acting import Actor, NoiseSource, draw_noise
 from bridge.translate.policies.off_policy import acting_part, acting_tensors, export_acting
 from tests.bridge.translate.policies.networks import VECTOR, batch
 from tests.bridge.translate.policies.off_policies import MATRIX, POLICIES, make
@@ -85,6 +86,27 @@ def test_one_key_of_gsde_is_one_matrix_of_each_environment():
     assert (np.abs(first - third) > 1e-4).all()
     same, _ = actor.act(np.tile(observation[:1], (5, 1)), noise[0])
     assert len(np.unique(same[:, 0])) == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "draw"),
+    {
+        "box": torch.randn,
+        "multi_binary": lambda shape: torch.logit(torch.rand(shape), eps=1e-7),
+        "discrete": lambda shape: -torch.empty(shape).exponential_().log(),
+    }.items(),
+)
+def test_noise_drawn_into_kept_memory_has_the_same_bits(kind, draw):
+    network = SimpleNamespace(head=SimpleNamespace(kind=kind, size=3))
+    source = NoiseSource(network)
+    for rows in (1, 40, 1):
+        torch.manual_seed(rows)
+        expected = [draw((rows, 3)).numpy() for _ in range(2)]
+        torch.manual_seed(rows)
+        drawn = [source(rows) for _ in range(2)]  # the second draw leaves the first alone
+        np.testing.assert_array_equal(drawn, expected)
+        torch.manual_seed(rows)
+        np.testing.assert_array_equal(draw_noise(network, (rows,)), expected[0])
 
 
 @pytest.mark.parametrize("cls", [DQNPolicy, TD3Policy])

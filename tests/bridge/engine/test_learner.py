@@ -117,6 +117,16 @@ def test_weights_that_others_change_in_between_are_seen():
         np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
 
 
+def test_results_kept_in_vectors_reach_acting_weights_that_have_moved():
+    policy, _, state = build("sac")
+    params, targets, states = jax.tree.map(np.array, state.vectors())
+    moved = list(policy.actor.parameters())
+    for parameter in moved:
+        parameter.data = torch.zeros_like(parameter)
+    state.leave(params, targets, states, keep=True)
+    np.testing.assert_array_equal(read_parameters(moved), params["actor"])
+
+
 def test_moments_that_others_load_in_between_are_seen_and_written():
     policy, _, state = build("sac")
     other, _, _ = build("sac", steps=5)
