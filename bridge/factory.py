@@ -104,10 +104,9 @@ def make_vec_env(
         are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
         Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
         why.
-      opponent: for a game of several players, who plays the other seats: "self", the learner's past selves, which
-        `learn` of bridge's algorithms copies with a SelfPlayCallback; "random"; the path of a zip of PPO, A2C or
-        MaskablePPO, a model or a policy; a list of these, one of which is drawn for each game; or an Opponents.
-        `wrapper_class` then wraps the game, so that all players see the same observations.
+      opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
+        SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
+        game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
 
     Raises:
       ValueError, TypeError: an argument is invalid.
@@ -123,20 +122,28 @@ def make_vec_env(
     monitor_kwargs = _as_dict("monitor_kwargs", monitor_kwargs)
     wrapper_kwargs = _as_dict("wrapper_kwargs", wrapper_kwargs)
     one_of("backend", backend, BACKENDS)
+    if opponent is not None and (vec_env_cls is not None or backend not in ("auto", "jax")):
+        raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
     if "filename" in monitor_kwargs:
         raise TypeError("monitor_kwargs must not contain 'filename': pass monitor_dir to say where logs are written.")
     asked = _Asked(env_id, n_envs, seed, env_kwargs, wrapper_class, wrapper_kwargs, vec_env_kwargs, opponent)
-    if opponent is not None:
-        if vec_env_cls is not None or backend not in ("auto", "jax"):
-            raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
-        backend = "jax"
     if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls, monitor_dir, monitor_kwargs, start_index)
+    return _by_backend(asked, backend, monitor_dir, monitor_kwargs, start_index)
+
+
+def _by_backend(
+    asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
+) -> VecEnv:
+    """Make the VecEnv of a backend, which "auto" chooses."""
+    if asked.opponent is not None and backend == "auto":
+        backend = "jax"
     if backend == "auto":
-        backend, made = ("jax", env_id) if "devices" in vec_env_kwargs else _choose(asked, monitor_kwargs)
+        is_divided = "devices" in asked.vec_env_kwargs
+        backend, made = ("jax", asked.env_id) if is_divided else _choose(asked, monitor_kwargs)
         asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
-        _hint(env_id, n_envs)
+        _hint(asked.env_id, asked.n_envs)
     if backend == PARALLEL:
         return _parallel(asked, monitor_dir, monitor_kwargs)
     if backend in ("jax", "native"):

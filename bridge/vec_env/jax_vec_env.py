@@ -366,11 +366,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
-        programs = Programs.of(venv, self.mesh)
-        if isinstance(self._state, Packed) and not programs.state.fits(self.programs.state):
-            raise ValueError(
-                "The environments would get states of other shapes than they have now: make a new JaxVecEnv."
-            )
+        programs: Programs = Programs.of(venv, self.mesh)
         parameters = programs.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters
@@ -396,6 +392,8 @@ class JaxVecEnv(AllLanesVecEnv):
                 f"others have {self.observation_space}: change all environments, because Stable-Baselines3 has one "
                 "space for all."
             )
+        if self._state is not None and not Programs.of(venv, self.mesh).state.fits(self.programs.state):
+            raise ValueError(f"{what} would give the environments states of other shapes: make a new JaxVecEnv.")
         self._use(venv)
         self.observation_space = observation_space
 
