@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import logging
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import gymnasium
 import jax
 import numpy as np
 from stable_baselines3.common import env_util
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import VecEnv
 
 import jaxenvs
 from bridge.environment_ids import (
@@ -27,6 +26,7 @@ from bridge.environment_ids import (
     spec_of_jax_id,
 )
 from bridge.host_env import envpool
+from bridge.host_env.agents.made import Made, parallel_maker
 from bridge.host_env.agents.parallel_vector_env import ParallelVectorEnv, is_parallel
 from bridge.host_env.cluster.ray_vec_env import RayVecEnv
 from bridge.host_env.gym_vec_env import GymVecEnv
@@ -37,6 +37,7 @@ from bridge.host_env.vectorized import make_vectorized
 from bridge.self_play.games import SELF, with_opponent
 from bridge.self_play.self_play_callback import SelfPlayCallback
 from bridge.vec_env.jax_vec_env import JaxVecEnv
+from bridge.vec_env.monitoring import monitored, of_vec_monitor
 from jaxenvs import Environment, VectorEnv
 from jaxenvs.arguments import instance, is_array, non_negative_int, one_of, positive_int, shown
 from jaxenvs.arguments import seed as as_seed
@@ -55,9 +56,6 @@ FEWEST_BOX2D = {
     "BipedalWalker-v3": 16,
     "BipedalWalkerHardcore-v3": 16,
 }
-
-# Arguments of SB3's Monitor that VecMonitor lacks, and whether their defaults are true.
-MONITOR_DEFAULTS = {"allow_early_resets": True, "reset_keywords": False, "override_existing": True}
 
 log = logging.getLogger("bridge")
 
@@ -136,10 +134,8 @@ def _by_backend(
     asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwargs: dict[str, Any], start_index: int
 ) -> VecEnv:
     """Make the VecEnv of a backend, which "auto" chooses."""
-    if asked.opponent is not None and backend == "auto":
-        backend = "jax"
     if backend == "auto":
-        is_divided = "devices" in asked.vec_env_kwargs
+        is_divided = "devices" in asked.vec_env_kwargs or asked.opponent is not None
         backend, made = ("jax", asked.env_id) if is_divided else _choose(asked, monitor_kwargs)
         asked = dataclasses.replace(asked, env_id=made)
     elif backend not in ("jax", "native"):
@@ -199,7 +195,7 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
     if vec_env_kwargs.keys() - ({"devices"} if backend == "jax" else set()):
         takes = "only 'devices' in vec_env_kwargs" if backend == "jax" else "no vec_env_kwargs"
         raise TypeError(f"backend={backend!r} accepts {takes}, got {shown(vec_env_kwargs)}.")
-    monitor_kwargs = _of_vec_monitor(monitor_kwargs)
+    monitor_kwargs = of_vec_monitor(monitor_kwargs)
     if backend == "jax":
         env = with_opponent(_make_env(asked), asked.opponent)
         num_agents = num_agents_of(env)
@@ -209,25 +205,22 @@ def _batched(asked: _Asked, backend: str, monitor_dir: str | None, monitor_kwarg
             jax_vec_env.default_callback = SelfPlayCallback
         if isinstance(asked.env_id, str):
             jax_vec_env.spec = spec_of_jax_id(asked.env_id, asked.env_kwargs)
-        return _monitored(jax_vec_env, monitor_dir, monitor_kwargs)
+        return monitored(jax_vec_env, monitor_dir, monitor_kwargs)
     if wrapper_class is not None:
         raise TypeError(
             f"backend='native' accepts no wrapper_class for single environments, got {shown(wrapper_class)}."
         )
     vec_env = make_vectorized(asked.env_id, asked.n_envs, asked.seed, asked.env_kwargs)
-    return _monitored(vec_env, monitor_dir, monitor_kwargs)
+    return monitored(vec_env, monitor_dir, monitor_kwargs)
 
 
 def _parallel(asked: _Asked, monitor_dir: str | None, monitor_kwargs: dict[str, Any]) -> VecEnv:
     """Make PettingZoo's parallel environments, with every agent as a sub-environment."""
     if asked.wrapper_class is not None or asked.vec_env_kwargs:
-        raise TypeError(
-            "PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: return the wrapped environment "
-            "from the function that makes it."
-        )
+        raise TypeError("PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: wrap them in env_id.")
     vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
     vec_env.seed(asked.seed)
-    return _monitored(vec_env, monitor_dir, _of_vec_monitor(monitor_kwargs))
+    return monitored(vec_env, monitor_dir, of_vec_monitor(monitor_kwargs))
 
 
 def _one_by_one(
@@ -269,15 +262,13 @@ def _choose(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[str, Any]:
     elif not (isinstance(env_id, Environment) or (isinstance(env_id, type) and issubclass(env_id, Environment))):
         env = env_id(**asked.env_kwargs) if callable(env_id) else env_id
         if is_parallel(env):
-            backend, source = PARALLEL, _parallel_maker(asked, env)
-            _say_once(logging.INFO, f"make_vec_env({shown(env_id)}): {backend=}.")
-            return backend, source
+            return PARALLEL, parallel_maker(env_id, env, asked.n_envs, asked.env_kwargs)
         if not isinstance(env, Environment | gymnasium.Env):
             raise TypeError(
                 "env_id must be an id of jaxenvs.registered() or of Gymnasium, a jaxenvs Environment, or a class or "
                 f"function that makes an environment, got {shown(env_id)}."
             )
-        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", _Made(env_id, env))
+        backend, source = ("jax", env_id) if isinstance(env, Environment) else ("serial", Made(env_id, env))
     name = env_id if isinstance(env_id, str) else shown(env_id)
     _say_once(level, f"make_vec_env({name}): {backend=}{reason}.")
     if backend == "serial" and not reason:
@@ -293,7 +284,7 @@ def _why_not_jax(asked: _Asked, monitor_kwargs: dict[str, Any]) -> tuple[int, st
     """
     try:
         _make_env(asked)
-        _of_vec_monitor(monitor_kwargs)
+        of_vec_monitor(monitor_kwargs)
     except Exception as error:  # of any kind, because a wrapper may be the user's
         if (refusal := _refusal_of_gymnasium(asked, monitor_kwargs)) is None:
             why = str(error).partition(". ")[0].rstrip(".")
@@ -334,29 +325,6 @@ def _refusal_of_gymnasium(asked: _Asked, monitor_kwargs: dict[str, Any]) -> Exce
     return None
 
 
-def _parallel_maker(asked: _Asked, env: Any) -> Callable[[], Any]:
-    """Return the function that makes PettingZoo's environments, from one, or from the function that made it."""
-    if callable(asked.env_id):
-        return functools.partial(_Made(asked.env_id, env), **asked.env_kwargs)
-    if asked.n_envs > 1:
-        raise ValueError(
-            f"env_id must be a function that makes the environment, for n_envs = {asked.n_envs}, got {shown(env)}."
-        )
-    return lambda: env
-
-
-class _Made:
-    """A function that makes environments, and has already made one, which it returns first."""
-
-    def __init__(self, make: Callable[..., gymnasium.Env[Any, Any]], env: gymnasium.Env[Any, Any]) -> None:
-        self.make = make
-        self.unwrapped = getattr(env, "unwrapped", env)
-        self._made = [env]
-
-    def __call__(self, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-        return self._made.pop() if self._made else self.make(**kwargs)
-
-
 def _make_env(asked: _Asked) -> Environment[Any]:
     """Return the JAX environment, in its wrapper if there is one."""
     env = _make_unwrapped(asked.env_id, asked.env_kwargs)
@@ -395,29 +363,6 @@ def _wrap(env: Environment[Any], wrapper_class: Any, kwargs: dict[str, Any]) -> 
         hint = " Gymnasium's wrappers need Gymnasium's environments: pass backend='serial'." if is_gymnasium else ""
         raise TypeError(f"wrapper_class must be a jaxenvs Wrapper, or return one, got {shown(wrapper_class)}.{hint}")
     return wrapped
-
-
-def _of_vec_monitor(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which a VecMonitor does what a Monitor does with `kwargs`.
-
-    Raises:
-      TypeError: VecMonitor cannot do what an argument asks for.
-    """
-    others = {name: value for name, value in kwargs.items() if name != "info_keywords"}
-    unknown = [name for name, value in others.items() if bool(value) != MONITOR_DEFAULTS.get(name, not value)]
-    if unknown:
-        given = ", ".join(f"{name}={others[name]!r}" for name in unknown)
-        raise TypeError(f"monitor_kwargs accepts only info_keywords and Monitor's default values, got {given}.")
-    return {name: value for name, value in kwargs.items() if name == "info_keywords"}
-
-
-def _monitored(vec_env: VecEnv, folder: str | None, kwargs: dict[str, Any]) -> VecEnv:
-    if folder is None and not kwargs:
-        return vec_env
-    with warnings.catch_warnings():
-        # VecMonitor warns that it overwrites the infos' `episode`, but both are the same here.
-        warnings.filterwarnings("ignore", message=".*already wrapped with a `Monitor`")
-        return VecMonitor(vec_env, None if folder is None else f"{folder}/monitor.csv", **kwargs)
 
 
 def _hint(env_id: Any, n_envs: int) -> None:

@@ -45,7 +45,7 @@ class Tournament:
 
     @property
     def losses(self) -> np.ndarray:
-        """How many games the player of the row lost against the player of the column, int (players, players)."""
+        """Number of games the player of the row lost against the player of the column, int (players, players)."""
         return self.wins.T
 
     @property

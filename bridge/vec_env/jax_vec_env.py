@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from jax.sharding import Mesh
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
@@ -27,7 +26,7 @@ from bridge.vec_env.packing import Packed
 from bridge.vec_env.programs import Programs
 from bridge.vec_env.state import state_from_arrays, state_to_arrays
 from jaxenvs import Environment, VectorEnv
-from jaxenvs.arguments import function, instance
+from jaxenvs.arguments import function, instance, shown
 from jaxenvs.compilation import require_usable
 from jaxenvs.learn import make_mesh
 from jaxenvs.parameters import with_parameter
@@ -50,13 +49,10 @@ class JaxVecEnv(AllLanesVecEnv):
       mesh: the devices among which the environments are divided equally; None if they are not divided.
       programs: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
-      default_callback: makes the callback that `learn` of bridge's algorithms adds if it is given none of this class;
-        None for none.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
 
     mesh: Mesh | None = None  # for objects pickled by versions without this attribute
-    default_callback: type[BaseCallback] | None = None
 
     def __init__(
         self,
@@ -243,10 +239,8 @@ class JaxVecEnv(AllLanesVecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Change a numeric parameter of the environments, immediately and without compiling again.
 
-        A parameter may be a pytree, as a dict of arrays or the opponent of a SelfPlay. Given another structure or other
-        shapes, it compiles once more, as does the first change that gives environments different values. Bounds
-        of the observation space that depend on the parameter change with it; wrappers keep their copies of the previous
-        space.
+        Other shapes of a pytree, and the first change that gives environments different values, compile once more.
+        Bounds of the observation space change with the parameter; wrappers keep their copies of the previous space.
 
         Raises:
           AttributeError: there is no such parameter.
@@ -256,8 +250,7 @@ class JaxVecEnv(AllLanesVecEnv):
         """
         instance("attr_name", attr_name, str, "a str")
         lanes = lanes_of(indices, self.num_envs)
-        what = f"{attr_name} = {value!r}" if jax.tree_util.all_leaves([value]) else f"The new {attr_name}"
-        self._use_like(with_parameter(self.venv, attr_name, value, lanes), what, lanes)
+        self._use_like(with_parameter(self.venv, attr_name, value, lanes), f"{attr_name} = {shown(value)}", lanes)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
@@ -328,8 +321,7 @@ class JaxVecEnv(AllLanesVecEnv):
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
-        if self.mesh is not None:
-            self.mesh = make_mesh(attributes["mesh"])
+        self.mesh = None if self.mesh is None else make_mesh(attributes["mesh"])
         self._use(self.venv)
         if self._state is not None:
             self._state = self.programs.pack_state(state_from_arrays(self.venv, attributes["_state"])[1])
