@@ -56,7 +56,7 @@ class JaxMarlEnvironment(ForeignEnvironment):
             if jnp.shape(leaf)[:1] != (self.num_agents,):
                 raise ValueError(
                     f"action must have the leading axis num_agents = {self.num_agents}, got {shown(leaf)}: use "
-                    "jaxenvs.wrappers.Agents in the place of VectorEnv."
+                    "jaxenvs.wrappers.Agents instead of VectorEnv."
                 )
         actions = {agent: jax.tree.map(lambda leaf, i=i: leaf[i], action) for i, agent in enumerate(self._agents)}
         observations, inner, rewards, dones, _ = self.foreign.env.step_env(key, state.inner, actions)

@@ -50,7 +50,7 @@ def self_play(
       key: a typed key, which determines everything.
       training: what to train, as for `train`: its environment is a SelfPlay, not in other wrappers, and its algorithm
         on-policy, such as MaskablePPO(). The opponents of the environment are not used.
-      every: copy the learner every so many iterations; static.
+      every: copy the learner every this many iterations; static.
       pool_size: the number of members, at least 3; static.
       chance: the share of games against chance, from 0 to 1.
       params: of the network, to start from. If not given, new ones.
