@@ -93,10 +93,9 @@ def make_vec_env(
         are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
         Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
         why.
-      opponent: for a game of several players, who plays the other seats: "self", the learner's past selves, which
-        `learn` of bridge's algorithms copies with a SelfPlayCallback; "random"; the path of a zip of PPO, A2C or
-        MaskablePPO, a model or a policy; a list of these, one of which is drawn for each game; or an Opponents.
-        `wrapper_class` then wraps the game, so that all players see the same observations.
+      opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
+        SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
+        game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
 
     Raises:
       ValueError, TypeError: an argument is invalid.
@@ -119,13 +118,11 @@ def make_vec_env(
         _as_dict("wrapper_kwargs", wrapper_kwargs),
         opponent,
     )
-    if vec_env_cls is not None and opponent is None:
+    if opponent is not None and (vec_env_cls is not None or backend not in ("auto", "jax")):
+        raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
+    if vec_env_cls is not None:
         return _by_sb3(asked, backend, vec_env_cls)
-    if opponent is not None:
-        if vec_env_cls is not None or backend not in ("auto", "jax"):
-            raise ValueError("opponent needs backend='jax' and no vec_env_cls, because SelfPlay is a JAX environment.")
-        backend = "jax"
-    return _make(asked, backend)
+    return _make(asked, backend if opponent is None else "jax")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,10 +199,7 @@ def _batched(asked: _Asked, backend: str) -> VecEnv:
 def _parallel(asked: _Asked) -> VecEnv:
     """Make PettingZoo's parallel environments, with every agent as a sub-environment."""
     if asked.wrapper_class is not None or asked.vec_env_kwargs:
-        raise TypeError(
-            "PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: return the wrapped environment "
-            "from the function that makes it."
-        )
+        raise TypeError("PettingZoo's environments accept no wrapper_class and no vec_env_kwargs: wrap them in env_id.")
     vec_env = GymVecEnv(ParallelVectorEnv([asked.env_id] * asked.n_envs))
     vec_env.seed(asked.seed)
     return _monitored(vec_env, asked.monitor_dir, vec_monitor_kwargs(asked.monitor_kwargs))

@@ -178,19 +178,21 @@ def _returns(
         env = SelfPlay(game, other)
         reset_key, act_key = jax.random.split(key)
         state, timestep = jax.vmap(env.reset)(jax.random.split(reset_key, n_games))
-        act = jax.vmap(lambda *seen: player.act(jnp.zeros((), jnp.int32), *seen))
+        first = jnp.zeros((), jnp.int32)
+        act = jax.vmap(player.act, in_axes=(None, 0, 0, 0))
 
         def advance(carry: Any) -> Any:
             state, timestep, returns, is_on, count = carry
             keys = jax.random.split(jax.random.fold_in(act_key, count), n_games)
-            action = act(timestep.observation, state.action_mask, keys)
+            action = act(first, timestep.observation, state.action_mask, keys)
             state, timestep = jax.vmap(env.step)(state, action)
             returns = returns + jnp.where(is_on, timestep.reward, 0)
             return state, timestep, returns, is_on & ~timestep.done, count + 1
 
         def goes_on(carry: Any) -> jax.Array:
             *_, is_on, count = carry
-            return jnp.any(is_on) & (count < MOST_MOVES)
+            is_unfinished: jax.Array = jnp.any(is_on) & (count < MOST_MOVES)
+            return is_unfinished
 
         begun = state, timestep, timestep.reward, ~timestep.done, jnp.zeros((), jnp.int32)
         returns: jax.Array = jax.lax.while_loop(goes_on, advance, begun)[2]

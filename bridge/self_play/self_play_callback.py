@@ -74,7 +74,7 @@ class SelfPlayCallback(BaseCallback):
     The pool is saved and loaded with the model, as `model.league`, and training continues with it.
 
     Args:
-      every: copy the learner every so many steps of all environments together.
+      every: copy the learner every this many steps of all environments together.
       pool_size: the number of members, at least 2. All have the memory of one policy.
       threshold: copy only if the learner's win rate in the last episodes, `model.ep_info_buffer`, exceeds this number;
         a draw counts as half a win. By default, copy every time.

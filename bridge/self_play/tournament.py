@@ -45,7 +45,7 @@ class Tournament:
 
     @property
     def losses(self) -> np.ndarray:
-        """How many games the player of the row lost against the player of the column, int (players, players)."""
+        """Number of games the player of the row lost against the player of the column, int (players, players)."""
         return self.wins.T
 
     @property
@@ -152,7 +152,8 @@ def _interval(wins: np.ndarray, draws: np.ndarray, seed: int) -> np.ndarray:
         counts = np.array([wins[i, j], draws[i, j], wins[j, i]])
         won, drawn, lost = random.multinomial(counts.sum(), counts / counts.sum(), NUM_RESAMPLES).T
         resampled[:, i, j], resampled[:, j, i] = won + 0.5 * drawn, lost + 0.5 * drawn
-    return np.percentile(elo_of(resampled), INTERVAL, axis=0).T
+    percentiles: np.ndarray = np.percentile(elo_of(resampled), INTERVAL, axis=0)
+    return percentiles.T
 
 
 def plot_tournament(result: Tournament, *, ax: Axes | None = None) -> Axes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
@@ -22,7 +23,12 @@ class AllLanesVecEnv(VecEnv):
     """Base class of VecEnvs that step all environments at once, without Gymnasium wrappers around each of them.
 
     The infos of ended episodes have `episode`, as if each environment were wrapped in a Monitor.
+
+    Attributes:
+      default_callback: the class of a callback that `learn` of bridge's algorithms adds if it is given none of it.
     """
+
+    default_callback: type[BaseCallback] | None = None
 
     def seed(self, seed: int | None = None) -> Sequence[Any]:
         """Seed environment i with `seed + i` at the next reset; if None, NumPy's global generator draws the seed.

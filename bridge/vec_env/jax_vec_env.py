@@ -366,9 +366,7 @@ class JaxVecEnv(AllLanesVecEnv):
     def _use(self, venv: VectorEnv) -> None:
         """Switch to other parameters, with the compiled functions that they need."""
         require_usable()
-        programs = Programs.of(venv, self.mesh)
-        if isinstance(self._state, Packed) and not programs.state.fits(self.programs.state):
-            raise ValueError("The environments would get states of other shapes: make a new JaxVecEnv.")
+        programs: Programs = Programs.of(venv, self.mesh)
         parameters = programs.parameters(venv)
         # One statement, which Ctrl-C cannot interrupt halfway.
         self.venv, self.programs, self._parameters = venv, programs, parameters
@@ -382,9 +380,10 @@ class JaxVecEnv(AllLanesVecEnv):
             return
         observation_space, action_space = checks.shared_spaces(venv, lanes)
         before = self.observation_space, self.action_space
-        checks.require_like(
-            what, (observation_space, action_space), before, changes_all=len(set(lanes)) == self.num_envs
-        )
+        is_of_all = len(set(lanes)) == self.num_envs
+        checks.require_like(what, (observation_space, action_space), before, is_of_all)
+        if self._state is not None and not Programs.of(venv, self.mesh).state.fits(self.programs.state):
+            raise ValueError(f"{what} would give the environments states of other shapes: make a new JaxVecEnv.")
         self._use(venv)
         self.observation_space = observation_space
 

@@ -49,7 +49,8 @@ class Packing:
         if self is other:
             return True
         kinds, others = ([(leaf.shape, leaf.dtype) for leaf in each._leaves] for each in (self, other))
-        return self.structure == other.structure and kinds == others
+        structure: Any = self.structure
+        return bool(structure == other.structure) and kinds == others
 
     def pack(self, tree: Any) -> Packed:
         """Return a pytree of this structure as Packed arrays; callable in traced code."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from jaxenvs.arguments import shown
 from jaxenvs.environment import TimeStep, environment
 from jaxenvs.foreign.adapter import Foreign, ForeignEnvironment, ForeignState, box, require_arrays
 from jaxenvs.foreign.library import entry_points, require_library, shared
@@ -51,26 +52,35 @@ class JaxMarlEnvironment(ForeignEnvironment):
         assert state.key is not None
         assert state.elapsed_steps is not None
         key = jax.random.fold_in(state.key, state.elapsed_steps)
+        for leaf in jax.tree.leaves(action):
+            if jnp.shape(leaf)[:1] != (self.num_agents,):
+                raise ValueError(
+                    f"action must have the leading axis num_agents = {self.num_agents}, got {shown(leaf)}: use "
+                    "jaxenvs.wrappers.Agents instead of VectorEnv."
+                )
         actions = {agent: jax.tree.map(lambda leaf, i=i: leaf[i], action) for i, agent in enumerate(self._agents)}
         observations, inner, rewards, dones, _ = self.foreign.env.step_env(key, state.inner, actions)
         inner = self._cast_state("step", inner)
         done = self._stacked(dones) | dones["__all__"]
         at_limit = self._is_at_limit(inner)
         next_state = ForeignState(inner, state.key, jnp.asarray(state.elapsed_steps + 1))
-        ends = done & ~at_limit, done & at_limit
-        return next_state, self._timestep("step", inner, observations, self._stacked(rewards), *ends)
+        terminated, truncated = done & ~at_limit, done & at_limit
+        reward = self._stacked(rewards)
+        return next_state, self._timestep("step", inner, observations, reward, terminated, truncated)
 
     def _is_at_limit(self, inner: Any) -> Any:
         limit = getattr(self.foreign.env, "max_steps", None)
         count = getattr(inner, "step", getattr(inner, "time", None))
         return False if limit is None or count is None else jnp.asarray(count >= limit).reshape(())
 
-    def _timestep(self, function: str, inner: Any, observations: Any, reward: Any, *ends: Any) -> TimeStep:
+    def _timestep(
+        self, function: str, inner: Any, observations: Any, reward: Any, terminated: Any, truncated: Any
+    ) -> TimeStep:
         info = {}
         if self.foreign.constants:
             info["action_mask"] = self._stacked(self.foreign.env.get_avail_actions(inner)).astype(bool)
         observation = jax.vmap(lambda one: self._cast_observation(function, one))(self._stacked(observations))
-        return TimeStep(observation, jnp.asarray(reward, float), *ends, info)
+        return TimeStep(observation, jnp.asarray(reward, float), terminated, truncated, info)
 
     def _stacked(self, by_agent: dict[str, Any]) -> Any:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(by_agent[agent] for agent in self._agents))

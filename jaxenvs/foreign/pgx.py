@@ -137,7 +137,7 @@ def from_pgx(env: Any) -> PgxEnvironment:
         PgxEnvironment,
         env,
         observation_space=(
-            spaces.Box(0, 1, observation.shape, np.bool_)  # type: ignore[arg-type]
+            spaces.Box(0, 1, observation.shape, np.bool_)
             if is_binary
             else unbounded(observation.shape, observation.dtype)
         ),

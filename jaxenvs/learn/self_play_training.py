@@ -50,7 +50,7 @@ def self_play(
       key: a typed key, which determines everything.
       training: what to train, as for `train`: its environment is a SelfPlay, not in other wrappers, and its algorithm
         on-policy, such as MaskablePPO(). The opponents of the environment are not used.
-      every: copy the learner every so many iterations; static.
+      every: copy the learner every this many iterations; static.
       pool_size: the number of members, at least 3; static.
       chance: the share of games against chance, from 0 to 1.
       params: of the network, to start from. If not given, new ones.
@@ -96,7 +96,7 @@ def self_play(
 def _place(numbers: jax.Array) -> jax.Array:
     """Return the place of the next copy, or if the pool is full, of the member whose neighbors are nearest in time."""
     gaps = numbers[2:] - numbers[:-2]
-    inner = jnp.where(jnp.arange(1, len(numbers) - 1) >= 2, gaps, jnp.iinfo(jnp.int32).max)
+    inner = jnp.where(jnp.arange(1, len(numbers) - 1) >= 2, gaps, 2**31 - 1)
     full = 1 + jnp.argmin(inner) if len(numbers) > 3 else jnp.asarray(len(numbers) - 1)
     return jnp.where(jnp.any(numbers < 0), jnp.argmax(numbers < 0), full)
 

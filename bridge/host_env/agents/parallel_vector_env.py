@@ -106,7 +106,7 @@ class ParallelVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return [observations.get(agent, self._nothing) for agent in self.agents]
 
     def _batch(self, rows: list[Any]) -> Any:
-        out = create_empty_array(self.single_observation_space, n=self.num_envs)
+        out: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, rows, out)
 
 

@@ -41,7 +41,7 @@ class AgentView(Wrapper[AgentState]):
 
 @environment
 class MaskedAgentView(AgentView):
-    """The same for an environment that reports legal actions."""
+    """AgentView of an environment that reports legal actions."""
 
     def action_masks(self, state: AgentState) -> jax.Array:
         """Return which actions are legal for one agent: bool (n,)."""
