@@ -105,7 +105,8 @@ def count_wrong_shifts(options: Mapping[str, str] | None = None) -> int:
 
     def shifted(array: jax.Array) -> jax.Array:
         array = array + 1
-        return array.at[1:].set(array[:-1]).reshape(1, *array.shape)
+        moved: jax.Array = array.at[1:].set(array[:-1]).reshape(1, *array.shape)
+        return moved
 
     array = np.arange(128).reshape(8, 16)
     found = np.asarray(_jit(shifted, options)(array))[0]
@@ -120,7 +121,10 @@ def copies_in_loops(options: Mapping[str, str] | None = None) -> bool:
     """
 
     def fill(array: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, NUM_UPDATES, lambda index, array: array.at[index % 512].set(1.5), array)
+        filled: jax.Array = jax.lax.fori_loop(
+            0, NUM_UPDATES, lambda index, array: array.at[index % 512].set(1.5), array
+        )
+        return filled
 
     def seconds(length: int) -> float:
         array, best = jnp.zeros(length, jnp.float32), float("inf")

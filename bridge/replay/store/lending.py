@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from jax.sharding import Mesh
@@ -81,14 +81,13 @@ def lend(ring: Ring, observation_space: Any, action_space: spaces.Space[Any], nu
     def as_given(tree: Any, put: Callable[[Any], jax.Array], *lead: int) -> Any:
         return map_leaves(lambda leaf, space: put(leaf.reshape(*lead, *space.shape)), tree, observation_space)
 
+    def create() -> Replay:
+        observation = as_given(ring.last_observation, lambda leaf: jnp.zeros(leaf.shape, _dtype(leaf)), num_envs)
+        action = jnp.zeros((num_envs, *shape), _dtype(ring.action))
+        return Replay.create(capacity, observation, action, _num_ends(ring, capacity, 0))
+
     if ring.size == 0:
-        observation = as_given(
-            ring.last_observation, lambda leaf: jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)), num_envs
-        )
-        action = jax.ShapeDtypeStruct((num_envs, *shape), _dtype(ring.action))
-        # One compiled function in the place of one for each array.
-        create = partial(Replay.create, capacity, observation, action, _num_ends(ring, capacity, 0))
-        empty: Replay = jax.jit(create)()
+        empty: Replay = jax.jit(create)()  # one compiled function instead of one for each array
         return empty
     rows = (ring.num_ended + np.arange(len(ring.end_slot))) % len(ring.end_slot)  # the oldest first
     rows = rows[ring.alive_ends(rows)]

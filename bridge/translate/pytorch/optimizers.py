@@ -222,7 +222,7 @@ def _layout(
 ) -> tuple[tuple[str, ...], list[np.ndarray], PyTreeDef]:
     """Return the names of the leaves of the state for a vector, their initial values, and the structure."""
     transformation = exported.transformation(dict.fromkeys(exported._numbers, 0.0))
-    state = jax.jit(transformation.init)(np.zeros(size, dtype))  # one compiled function in the place of one per leaf
+    state = jax.jit(transformation.init)(np.zeros(size, dtype))  # one compiled function instead of one per leaf
     paths, structure = jax.tree_util.tree_flatten_with_path(state)
     names = tuple(path[-1].name for path, _ in paths)
     # In PyTorch's dtype, even where JAX has no float64.
