@@ -91,8 +91,7 @@ def make_vec_env(
         Ray cluster; "native" for a GymVecEnv of EnvPool, or else of a Gymnasium id's `vector_entry_point`. "auto" is
         "jax" for what jaxenvs has, with two exceptions: Gymnasium's Box2D environments step faster on a GPU, or if they
         are few; and the JAX environment may lack what other arguments ask for, such as `render_mode="human"` or a
-        Gymnasium wrapper. These and all other environments are "serial". The log says which backend was chosen, and
-        why.
+        Gymnasium wrapper. These and all other environments are "serial". The log says which one, and why.
       opponent: for a game of several players, who plays the other seats: "self", copies of the learner that a
         SelfPlayCallback makes; "random"; a zip, a model or a policy; a list of these, one of which is drawn for each
         game; or an Opponents. `wrapper_class` then wraps the game, so that all players see the same observations.
@@ -103,14 +102,15 @@ def make_vec_env(
     """
     one_of("backend", backend, BACKENDS)
     start_index = non_negative_int("start_index", start_index)
-    if monitor_dir is not None:
-        monitor_dir = os.fspath(instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str"))
+    folder = (
+        None if monitor_dir is None else os.fspath(instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str"))
+    )
     asked = _Asked(
         env_id,
         positive_int("n_envs", n_envs),
         None if seed is None else as_seed("seed", seed) + start_index,
         start_index,
-        monitor_dir,
+        folder,
         wrapper_class,
         _as_dict("env_kwargs", env_kwargs),
         _as_dict("vec_env_kwargs", vec_env_kwargs),

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 from jax.sharding import Mesh
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from bridge.dlpack import to_jax, to_torch
@@ -50,13 +49,10 @@ class JaxVecEnv(AllLanesVecEnv):
       mesh: the devices among which the environments are divided equally; None if they are not divided.
       programs: the compiled functions, shared by all JaxVecEnvs of this structure.
       quiet_infos: makes the infos of a step in which no episode ended.
-      default_callback: makes the callback that `learn` of bridge's algorithms adds if it is given none of this class;
-        None for none.
       t_start: the time from which `episode["t"]` counts, as in VecMonitor.
     """
 
     mesh: Mesh | None = None  # for objects pickled by versions without this attribute
-    default_callback: type[BaseCallback] | None = None
 
     def __init__(
         self,
