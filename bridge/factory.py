@@ -102,15 +102,12 @@ def make_vec_env(
     """
     one_of("backend", backend, BACKENDS)
     start_index = non_negative_int("start_index", start_index)
-    folder = (
-        None if monitor_dir is None else os.fspath(instance("monitor_dir", monitor_dir, (str, os.PathLike), "a str"))
-    )
     asked = _Asked(
         env_id,
         positive_int("n_envs", n_envs),
         None if seed is None else as_seed("seed", seed) + start_index,
         start_index,
-        folder,
+        _as_path("monitor_dir", monitor_dir),
         wrapper_class,
         _as_dict("env_kwargs", env_kwargs),
         _as_dict("vec_env_kwargs", vec_env_kwargs),
@@ -386,3 +383,7 @@ def _say_once(level: int, message: str) -> None:
 
 def _as_dict(name: str, value: Any) -> dict[str, Any]:
     return {} if value is None else dict(instance(name, value, Mapping, "a dict"))
+
+
+def _as_path(name: str, value: Any) -> str | None:
+    return None if value is None else os.fspath(instance(name, value, (str, os.PathLike), "a str"))
