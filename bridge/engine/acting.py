@@ -39,8 +39,8 @@ class Actor:
 
     Attributes:
       network: the policy as JAX functions.
-      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and `act_and_judge`
-        and `judge` for actor-critics.
+      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for actor-critics,
+        `act_and_evaluate` and `evaluate`.
     """
 
     network: ExportedPolicy | ExportedActor
@@ -115,7 +115,7 @@ class JudgingActor(Actor):
 
     network: ExportedPolicy
 
-    def act_and_judge(self, observation: Observation, noise: np.ndarray) -> tuple[Any, ...]:
+    def act_and_evaluate(self, observation: Observation, noise: np.ndarray) -> tuple[Any, ...]:
         """Act, and evaluate the actions: return what `act` returns, with the values and log-probabilities.
 
         Returns:
@@ -123,15 +123,15 @@ class JudgingActor(Actor):
             state, as in `act`.
         """
         observation = self.network.from_host(observation)
-        *results, was_nan, memory = self.programs.act_and_judge(self.params, observation, noise)
+        *results, was_nan, memory = self.programs.act_and_evaluate(self.params, observation, noise)
         if np.asarray(was_nan):
             raise ValueError(POLICY_IS_NAN)
         return *map(np.asarray, results), *_remembered(memory)
 
-    def judge(
+    def evaluate(
         self,
         rollout: Rollout,
-        judged: tuple[np.ndarray, np.ndarray] | None,
+        evaluated: tuple[np.ndarray, np.ndarray] | None,
         done: np.ndarray,
         last: Observation,
         gamma: float,
@@ -141,13 +141,15 @@ class JudgingActor(Actor):
 
         Args:
           rollout: its observations, actions and rewards are read.
-          judged: the values and the log-probabilities, if these are known.
+          evaluated: the values and the log-probabilities, if these are known.
           done: whether an episode ended with each step, (n_steps, num_envs).
           last: the observations after the rollout.
           gamma, gae_lambda: of generalized advantage estimation.
         """
         steps, last = (rollout.observation, rollout.action, rollout.reward, done), self.network.from_host(last)
-        return [np.asarray(part) for part in self.programs.judge(self.params, steps, judged, last, gamma, gae_lambda)]
+        return [
+            np.asarray(part) for part in self.programs.evaluate(self.params, steps, evaluated, last, gamma, gae_lambda)
+        ]
 
 
 def _remembered(memory: dict[str, Memory] | None) -> tuple[Any, ...]:
@@ -194,16 +196,16 @@ def _programs(network: Any) -> SimpleNamespace:
     def predict(params: Params, observation: Observation, noise: jax.Array | None) -> tuple[jax.Array, ...]:
         return act(params, observation, noise)[1:]
 
-    def act_and_judge(params: Params, observation: Observation, noise: jax.Array) -> tuple[jax.Array, ...]:
+    def act_and_evaluate(params: Params, observation: Observation, noise: jax.Array) -> tuple[jax.Array, ...]:
         distribution, value = network.apply(params, observation)
         action = sample(distribution, noise)
-        judged = value, distribution.log_prob(action), is_nan(distribution)
-        return action, network.to_env(action), *judged, recall(params, observation)
+        evaluated = value, distribution.log_prob(action), is_nan(distribution)
+        return action, network.to_env(action), *evaluated, recall(params, observation)
 
-    def judge(
+    def evaluate(
         params: Params,
         steps: tuple[Observation, jax.Array, jax.Array, jax.Array],
-        judged: tuple[jax.Array, jax.Array] | None,
+        evaluated: tuple[jax.Array, jax.Array] | None,
         last: Observation,
         gamma: float,
         gae_lambda: float,
@@ -213,12 +215,12 @@ def _programs(network: Any) -> SimpleNamespace:
             return value, distribution.log_prob(inputs[1])
 
         observation, action, reward, done = steps
-        value, log_prob = in_chunks(rows, (observation, action)) if judged is None else judged
+        value, log_prob = in_chunks(rows, (observation, action)) if evaluated is None else evaluated
         advantage = advantages(reward, value, done, network.apply(params, last)[1], gamma, gae_lambda)
         return value, log_prob, advantage, advantage + value
 
     jit = functools.partial(jax.jit, compiler_options=compiler_options())
-    programs = {function.__name__: jit(function) for function in (act, predict, act_and_judge, judge)}
+    programs = {function.__name__: jit(function) for function in (act, predict, act_and_evaluate, evaluate)}
     return SimpleNamespace(**programs)
 
 

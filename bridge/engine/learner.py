@@ -43,7 +43,7 @@ class Learner:
     """Parameters, targets and moments: PyTorch's tensors, each list of which is also a vector, by the names of
     networks.
 
-        user code may run:     PyTorch --vectors()--> update --leave()--> PyTorch --vectors()--> update --leave()--> ...
+        user code may run:     PyTorch --vectors()--> update --write_back()--> PyTorch --vectors()--> update ---> ...
         no user code can run:  PyTorch --vectors()--> update ------> update ------> ... --sync()--> PyTorch
 
     While user code may run, PyTorch's tensors are current, and each update reads all of them and writes all of them.
@@ -127,7 +127,7 @@ class Learner:
             states[name] = structure.unflatten([np.int32(count) if leaf == "step" else next(given) for leaf in leaves])
         return params, targets, states
 
-    def leave(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
+    def write_back(self, params: Vectors, targets: Vectors, states: Vectors, keep: bool = False) -> None:
         """Take over what a compiled function made of the vectors: write it to PyTorch, or keep it.
 
         Args:

@@ -1,7 +1,7 @@
 """Steps of environments and of SB3's wrappers around them inside compiled functions, and what the host needs of them.
 
     host                             compiled function                                  host
-    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.leave: back to SB3
+    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.write_back: back to SB3
     state of the environments,                   |       |              |
     packed into few arrays                       +-------+--- Steps ----+               ----> callbacks, infos, logs
 
@@ -96,7 +96,7 @@ class End(NamedTuple):
     observation: Arrays
     memory: Memory | None = None  # of a recurrent policy
 
-    def leave(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
+    def write_back(self, algorithm: Algorithm, chain: Chain, steps: Steps) -> None:
         """Write the states of the environments and of the wrappers back, and what the model keeps of them."""
         chain.base.write_back(self.env_state)
         chain.write_back(to_host(self.wrapper_states))

@@ -99,7 +99,7 @@ def update_from_rollout(
     """Run a `rollout_update`, and write the results back.
 
     Args:
-      keep: keep the results in vectors, as in `Learner.leave`.
+      keep: keep the results in vectors, as in `Learner.write_back`.
 
     Returns:
       The next key, and the metrics except for the explained variance.
@@ -129,7 +129,7 @@ def update_from_samples(
       samples: one batch for each gradient step.
       key: the data of a key.
       first: the number of the first of these updates, among the updates that follow one collection.
-      keep: keep the results in vectors, as in `Learner.leave`.
+      keep: keep the results in vectors, as in `Learner.write_back`.
 
     Returns:
       The next key, the means of the metrics, and for samples with weights the sizes of their temporal-difference
@@ -162,7 +162,7 @@ def _run(
     keep = keep and not any(value != value for value in means.values())
     assert plan.learner is not None
     try:
-        plan.learner.leave(state.params, state.targets, state.optimizer_states, keep)
+        plan.learner.write_back(state.params, state.targets, state.optimizer_states, keep)
     except ValueError as error:
         losses = ", ".join(f"{name} {value:.3g}" for name, value in means.items() if "loss" in name)
         raise ValueError(f"{error} Losses of the update: {losses}.") from None

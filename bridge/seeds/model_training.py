@@ -100,7 +100,7 @@ def take_over(model: Model, state: TrainingState, metrics: dict[str, np.ndarray]
         # An optax chain of one part and the part itself have the same leaves.
         leaves = jax.tree.leaves(state.learner.optimizer_states)
         moments = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        learner.leave(state.learner.params, state.learner.targets, moments)
+        learner.write_back(state.learner.params, state.learner.targets, moments)
         model._episode_num = int(metrics["episodes"].sum()) if metrics else 0
         if isinstance(model, EpsilonGreedyAlgorithm):
             model._n_calls = steps

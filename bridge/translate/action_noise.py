@@ -61,7 +61,7 @@ def noise_state(noise: ActionNoise | None, num_envs: int) -> np.ndarray | None:
     return np.broadcast_to(state, (num_envs, *state.shape[1:]))
 
 
-def leave_noise_state(noise: ActionNoise | None, state: npt.ArrayLike | None) -> None:
+def write_noise_state(noise: ActionNoise | None, state: npt.ArrayLike | None) -> None:
     """Write the state back to where SB3 keeps it."""
     if noise is not None and state is not None:
         for one, row in zip(_noises_of(noise), np.asarray(state)):

@@ -22,8 +22,8 @@ from jaxenvs.learn.devices import pmean
 # critics, two million numbers, updates took from 63 to 89 ms, and now take 57).
 LONG = 2**20
 
-# Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out: `descend` multiplies by
-# it.
+# Adam as Stable-Baselines3 sets it. As in all optimizers here, the learning rate is left out:
+# `apply_gradients` multiplies by it.
 ADAM = optax.scale_by_adam(eps=1e-5)
 
 
@@ -71,7 +71,7 @@ def _join(sizes: tuple[int, ...], _: None, parts: tuple[jax.Array, ...]) -> tupl
 split.defvjp(_split, _join)
 
 
-def descend(
+def apply_gradients(
     optimizer: optax.GradientTransformation,
     learning_rate: Any,
     max_grad_norm: Any,

@@ -39,7 +39,7 @@ class Settings:
     RANGES: ClassVar[dict[str, tuple[float, float]]] = {"learning_rate": (0, math.inf), "gamma": (0, 1)}
     # Settings that are positive integers.
     COUNTS: ClassVar[tuple[str, ...]] = ()
-    # The trained networks, and the optimizer of each, without a learning rate: `descend` multiplies by it.
+    # The trained networks, and the optimizer of each, without a learning rate: `apply_gradients` multiplies by it.
     NETWORKS: ClassVar[tuple[str, ...]] = ()
     OPTIMIZER: ClassVar[optax.GradientTransformation]
 

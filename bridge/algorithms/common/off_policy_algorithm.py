@@ -35,7 +35,7 @@ from bridge.errors import NotCompilable
 from bridge.randomness import get_random_state
 from bridge.replay import HerReplayBuffer, PrioritizedReplayBuffer
 from bridge.sb3 import Infos
-from bridge.translate.action_noise import export_noise_if_known, leave_noise_state, noise_state
+from bridge.translate.action_noise import export_noise_if_known, noise_state, write_noise_state
 from jaxenvs.learn.off_policy.driver import Progress
 from jaxenvs.learn.off_policy.settings import OffPolicySettings
 
@@ -262,10 +262,10 @@ class CompiledOffPolicyAlgorithm(CompiledAlgorithm, WithOurReplayBuffer, OffPoli
         )
         return progress, noise_state(self.action_noise, self.n_envs), self.key
 
-    def _leave_progress(self, progress: Progress, action_noise: np.ndarray | None) -> None:
+    def _write_progress(self, progress: Progress, action_noise: np.ndarray | None) -> None:
         self._iteration, self._step_of_iteration = int(progress.iteration), int(progress.step)
         self._update_is_due = bool(progress.is_due)
-        leave_noise_state(self.action_noise, action_noise)
+        write_noise_state(self.action_noise, action_noise)
 
     # --- On the host --------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
             return False
         signals = self._session.signals
         with signals.waiting():  # otherwise a handler could find new weights but old counts of steps
-            program.leave(self, plan, self.rollout_buffer, ran)
+            program.write_back(self, plan, self.rollout_buffer, ran)
             self._record_compile_time()
             show_rollout(self, ran.chain, door, self.rollout_buffer, ran.steps, False, signals)
             self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
@@ -184,7 +184,7 @@ class CompiledOnPolicyAlgorithm(CompiledAlgorithm, OnPolicyAlgorithm):
         watched, signals = door.sees_steps, self._session.signals
         ran = program.run_rollout(self, plan, rollout_buffer, n_rollout_steps, keeps_final_observation=watched)
         with signals.waiting():
-            program.leave(self, plan, rollout_buffer, ran)
+            program.write_back(self, plan, rollout_buffer, ran)
             self._record_compile_time()
             goes_on = show_rollout(self, ran.chain, door, rollout_buffer, ran.steps, watched, signals)
         return goes_on

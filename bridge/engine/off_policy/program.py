@@ -252,16 +252,16 @@ def _write_back(algorithm: OffPolicy, plan: Plan, run: driver.Run, host: driver.
     assert learner is not None
     try:
         # First, so that nothing has changed if it raises.
-        learner.leave(run.learner.params, run.learner.targets, run.learner.optimizer_states)
+        learner.write_back(run.learner.params, run.learner.targets, run.learner.optimizer_states)
     except ValueError as error:
         raise ValueError(
             f"{error} The environments and all counters were kept from before the update, too, but the replay buffer "
             f"also holds the {int(host.count)} steps of each environment in which this happened."
         ) from None
-    end.leave(algorithm, chain, steps)
+    end.write_back(algorithm, chain, steps)
     normalize = algorithm._vec_normalize_env
     algorithm._last_original_obs = algorithm._last_obs if normalize is None else normalize.get_original_obs()
-    algorithm._leave_progress(host.progress, host.exploration.action_noise)
+    algorithm._write_progress(host.progress, host.exploration.action_noise)
     algorithm._n_updates = int(run.learner.num_updates)
 
 

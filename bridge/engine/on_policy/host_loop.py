@@ -152,7 +152,7 @@ class HostRollout:
         recurrent policy.
         """
         if self._actor is not None:
-            act = self._actor.act_and_judge if self._syncs else self._actor.act
+            act = self._actor.act_and_evaluate if self._syncs else self._actor.act
             return act(seen, self._noise[step])
         if self._algorithm.use_sde and step % self._sde_sample_freq == 0:
             self._algorithm.policy.reset_noise(self._env.num_envs)
@@ -219,10 +219,10 @@ class HostRollout:
             return values_in_torch(algorithm, obs_as_tensor(new_obs, algorithm.device), self._memory, dones)
 
         if self._actor is not None:
-            judged = (buffer.values, buffer.log_probs) if self._syncs else None
+            evaluated = (buffer.values, buffer.log_probs) if self._syncs else None
             ends = np.concatenate([buffer.episode_starts[1:], np.asarray(dones, buffer.episode_starts.dtype)[None]])
             last = new_obs if self._memory is None else Recalled(new_obs, self._memory, np.asarray(dones, bool))
-            results = self._actor.judge(read_rollout(buffer), judged, ends, last, buffer.gamma, buffer.gae_lambda)
+            results = self._actor.evaluate(read_rollout(buffer), evaluated, ends, last, buffer.gamma, buffer.gae_lambda)
             buffer.values[:], buffer.log_probs[:], buffer.advantages[:], buffer.returns[:] = results
         else:
             buffer.compute_returns_and_advantage(last_values=last_values(), dones=dones)

@@ -277,7 +277,7 @@ def run_iterations(algorithm: OnPolicy, plan: Plan, settings: list[OnPolicySetti
     return Collected(chain, end, key, rollout, steps, learnt, of_each)
 
 
-def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected) -> None:
+def write_back(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected) -> None:
     """Write the results of a compiled function back to the policy, the rollout buffer, the environments and the model.
 
     Raises:
@@ -291,10 +291,10 @@ def leave(algorithm: OnPolicy, plan: Plan, buffer: RolloutBuffer, ran: Collected
         algorithm.policy.set_training_mode(False)
     if ran.learner is not None:
         assert plan.learner is not None
-        plan.learner.leave(ran.learner.params, ran.learner.targets, ran.learner.optimizer_states)
+        plan.learner.write_back(ran.learner.params, ran.learner.targets, ran.learner.optimizer_states)
     starts = dones[-n_steps - 1] if len(dones) > n_steps else algorithm._last_episode_starts
     write_rollout(buffer, ran.rollout, starts, dones[-n_steps:])
-    ran.end.leave(algorithm, ran.chain, ran.steps)
+    ran.end.write_back(algorithm, ran.chain, ran.steps)
     algorithm.key = np.array(ran.key)
 
 

@@ -139,8 +139,9 @@ def learned_tensors(
 
 
 def own_parameters(network: nn.Module) -> list[torch.Tensor]:
-    """Return the parameters of a network, except for a features extractor that another network trains."""
-    shares = getattr(network, "share_features_extractor", False)
+    """Return the parameters of a network, except for a critic's features extractor that the actor trains."""
+    # An actor that has an attribute of this name shares nothing.
+    shares = hasattr(network, "n_critics") and getattr(network, "share_features_extractor", False)
     return [each for name, each in network.named_parameters() if not (shares and name.startswith(EXTRACTOR))]
 
 

@@ -17,7 +17,7 @@ from jaxenvs.learn.interfaces import Observation
 from jaxenvs.learn.networks.actor_critic import ActionHead
 from jaxenvs.learn.networks.distributions import SquashedGaussian, StateDependentGaussian
 from jaxenvs.learn.off_policy.contrib.batch_renorm import BatchStatistics
-from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, mix
+from jaxenvs.learn.off_policy.policies import OffPolicyPolicy, polyak_update
 
 # The names of the parameters of a features extractor begin with this.
 EXTRACTOR = "features_extractor."
@@ -222,7 +222,7 @@ class ExportedSACPolicy(ExportedActorCritic):
     """
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
-        return {"critic_target": mix(targets["critic_target"], self.critic_params(params), tau)}
+        return {"critic_target": polyak_update(targets["critic_target"], self.critic_params(params), tau)}
 
 
 class ExportedTD3Policy(ExportedActorCritic):
@@ -232,14 +232,14 @@ class ExportedTD3Policy(ExportedActorCritic):
         return self._critic_params(targets["actor_target"], targets["critic_target"])
 
     def polyak(self, targets: Vectors, params: Vectors, tau: float | jax.Array) -> dict[str, jax.Array]:
-        critic = mix(targets["critic_target"], params["critic"], tau)
+        critic = polyak_update(targets["critic_target"], params["critic"], tau)
         actor = targets["actor_target"]
         if self.critic.shares:
             # SB3 updates the critic's target and then the actor's. Shared parameters are in both, so they move twice.
             start, end = self._extractor
-            shared = mix(actor[start:end], params["actor"][start:end], tau)
+            shared = polyak_update(actor[start:end], params["actor"][start:end], tau)
             actor = jnp.concatenate([actor[:start], shared, actor[end:]])
-        return {"actor_target": mix(actor, params["actor"], tau), "critic_target": critic}
+        return {"actor_target": polyak_update(actor, params["actor"], tau), "critic_target": critic}
 
 
 ExportedOffPolicy = ExportedDQNPolicy | ExportedQRDQNPolicy | ExportedSACPolicy | ExportedTD3Policy

@@ -117,7 +117,7 @@ class DQN(OffPolicySettings):
         (name,) = self.NETWORKS
         loss_of = self._loss_of(policy, state.targets, batch)
         (loss, error), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.params[name])
-        state = self._descend(optimizers, state, name, gradient, self.max_grad_norm)
+        state = self._apply_gradients(optimizers, state, name, gradient, self.max_grad_norm)
         metrics = {"loss": loss} | batch.errors(error)
         return dataclasses.replace(state, num_updates=state.num_updates + 1), metrics
 

@@ -59,13 +59,15 @@ class OffPolicyPolicy:
 
     def polyak(self, targets: Mapping[str, Any], params: Mapping[str, Any], tau: Any) -> dict[str, Any]:
         """Return the targets after a Polyak update with share `tau` of the parameters; all of them vectors."""
-        return {name: mix(target, params[name.removesuffix("_target")], tau) for name, target in targets.items()}
+        return {
+            name: polyak_update(target, params[name.removesuffix("_target")], tau) for name, target in targets.items()
+        }
 
 
-def mix(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
+def polyak_update(target: jax.Array, params: jax.Array, tau: Any) -> jax.Array:
     """Apply a Polyak update: a share `tau` of the parameters and the rest of the target."""
-    mixed: jax.Array = (1 - tau) * target + tau * params
-    return mixed
+    averaged: jax.Array = (1 - tau) * target + tau * params
+    return averaged
 
 
 @dataclasses.dataclass(frozen=True)

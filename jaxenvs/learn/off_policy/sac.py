@@ -98,14 +98,14 @@ class SAC(OffPolicySettings):
         """Return the distribution over actions, given the result of `acting_params`."""
         return policy.actor.apply(params["actor"], observation)
 
-    def _descend_entropy(
+    def _update_entropy(
         self, optimizers: Optimizers, state: LearnerState, log_prob: jax.Array, size: int
     ) -> tuple[jax.Array, LearnerState]:
         """Return the loss of the entropy coefficient, and the state after its step, given the size of an action."""
         log_ent_coef = state.params["log_ent_coef"]
         excess = jnp.mean(log_prob + (-size if self.target_entropy is None else self.target_entropy))
         loss = -log_ent_coef[0] * excess
-        return loss, self._descend(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
+        return loss, self._apply_gradients(optimizers, state, "log_ent_coef", jnp.full_like(log_ent_coef, -excess))
 
     # TQC overrides these three; `values` is what the critics return: (n_critics, batch).
 
@@ -148,7 +148,7 @@ class SAC(OffPolicySettings):
         ent_coef: Any = jnp.asarray(self.ent_coef, log_prob.dtype)
         if self.auto_ent_coef:
             ent_coef = jnp.exp(state.params["log_ent_coef"][0])
-            metrics["ent_coef_loss"], state = self._descend_entropy(optimizers, state, log_prob, action.shape[1])
+            metrics["ent_coef_loss"], state = self._update_entropy(optimizers, state, log_prob, action.shape[1])
 
         distribution = policy.actor.apply(actor_params, batch.next_observation)
         next_action, next_log_prob = distribution.sample_and_log_prob(next_noise)
@@ -163,7 +163,7 @@ class SAC(OffPolicySettings):
         critic_gradient_of = jax.value_and_grad(critic_loss_of, has_aux=True)
         (metrics["critic_loss"], error), gradient = critic_gradient_of(state.params["critic"])
         metrics |= batch.errors(error)
-        state = self._descend(optimizers, state, "critic", gradient)
+        state = self._apply_gradients(optimizers, state, "critic", gradient)
 
         full = policy.critic_params(state.params)
 
@@ -171,7 +171,7 @@ class SAC(OffPolicySettings):
             return jnp.mean(ent_coef * log_prob - self._value(policy.critic.apply(full, batch.observation, action)))
 
         metrics["actor_loss"], gradients = jax.value_and_grad(actor_loss_of, argnums=(0, 1))(action, log_prob)
-        state = self._descend(optimizers, state, "actor", actor_gradient_of(gradients)[0])
+        state = self._apply_gradients(optimizers, state, "actor", actor_gradient_of(gradients)[0])
 
         # A share of 0 rather than a branch, which would copy the targets.
         tau = jnp.where(gradient_step % self.target_update_interval == 0, self.tau, 0)

@@ -20,7 +20,7 @@ from jaxenvs.learn.off_policy.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from jaxenvs.learn.off_policy.policies import OffPolicyPolicy
 from jaxenvs.learn.off_policy.store.hindsight import Hindsight
 from jaxenvs.learn.off_policy.store.replay import TD_ERRORS, Transitions
-from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.optimization import apply_gradients, ravel
 from jaxenvs.learn.settings import Settings
 
 # PyTorch's defaults, which SB3's off-policy algorithms use.
@@ -268,7 +268,7 @@ class OffPolicySettings(Settings):
             name: total / jnp.maximum(delayed if name in self.DELAYED else count, 1) for name, total in sums.items()
         }
 
-    def _descend(
+    def _apply_gradients(
         self,
         optimizers: Optimizers,
         state: LearnerState,
@@ -278,7 +278,7 @@ class OffPolicySettings(Settings):
     ) -> LearnerState:
         """Return the state after one step of one network."""
         rate = self.learning_rate[name] if isinstance(self.learning_rate, dict) else self.learning_rate
-        params, optimizer_state = descend(
+        params, optimizer_state = apply_gradients(
             optimizers[name],
             rate,
             max_grad_norm,

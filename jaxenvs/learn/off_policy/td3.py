@@ -79,7 +79,7 @@ class TD3(OffPolicySettings):
             return jnp.sum(jnp.mean(batch.weighted(error**2), axis=1)), error
 
         (critic_loss, error), gradient = jax.value_and_grad(critic_loss_of, has_aux=True)(state.params["critic"])
-        state = self._descend(optimizers, state, "critic", gradient)
+        state = self._apply_gradients(optimizers, state, "critic", gradient)
         state = dataclasses.replace(state, num_updates=state.num_updates + 1)
 
         def improve(state: LearnerState) -> tuple[LearnerState, jax.Array]:
@@ -90,7 +90,7 @@ class TD3(OffPolicySettings):
                 return -jnp.mean(policy.critic.apply(full, batch.observation, action)[0])
 
             actor_loss, gradient = jax.value_and_grad(actor_loss_of)(state.params["actor"])
-            state = self._descend(optimizers, state, "actor", gradient)
+            state = self._apply_gradients(optimizers, state, "actor", gradient)
             targets = policy.polyak(state.targets, state.params, self.tau)
             return dataclasses.replace(state, targets=targets), actor_loss
 

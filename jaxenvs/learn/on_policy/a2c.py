@@ -14,7 +14,7 @@ from jaxenvs.learn.interfaces import OnPolicyNetwork
 from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
-from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.optimization import apply_gradients, ravel
 
 # Set as in Stable-Baselines3: PyTorch's form, which adds epsilon outside of the root.
 RMSPROP = optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False)
@@ -47,7 +47,7 @@ class A2C(OnPolicySettings):
         data = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rollout)
         params, unravel = ravel(state.params[POLICY])
         gradient, metrics = jax.grad(self._loss, argnums=1, has_aux=True)(network, state.params[POLICY], data)
-        params, optimizer_state = descend(
+        params, optimizer_state = apply_gradients(
             optimizers[POLICY],
             self.learning_rate,
             self.max_grad_norm,

@@ -16,7 +16,7 @@ from jaxenvs.learn.learner_state import POLICY, LearnerState, Optimizers
 from jaxenvs.learn.networks.distributions import Distribution
 from jaxenvs.learn.on_policy.collecting import Rollout, explained_variance
 from jaxenvs.learn.on_policy.settings import OnPolicySettings
-from jaxenvs.learn.optimization import descend, ravel
+from jaxenvs.learn.optimization import apply_gradients, ravel
 
 # The statistics of a gradient step, in this order.
 STATISTICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "clip_fraction", "approx_kl", "loss")
@@ -132,7 +132,7 @@ class PPO(OnPolicySettings):
         def descent() -> Any:
             tree = unravel(params)
             gradient, statistics = jax.grad(self._loss, argnums=1, has_aux=True)(network, tree, batch)
-            descended = descend(
+            updated = apply_gradients(
                 optimizers[POLICY],
                 self.learning_rate,
                 self.max_grad_norm,
@@ -141,19 +141,19 @@ class PPO(OnPolicySettings):
                 ravel(gradient)[0],
                 self.axis_name,
             )
-            return descended, statistics
+            return updated, statistics
 
         if self.target_kl is None:
             (params, optimizer_state), statistics = descent()
             return (params, optimizer_state, going), (statistics, going)
 
         def try_descent() -> Any:
-            descended, statistics = descent()
+            updated, statistics = descent()
             # With the mean, all devices end the update at the same step.
             statistics = devices.pmean(statistics, self.axis_name)
             # Not `<=`: as in SB3, a divergence of NaN does not end the update.
             near = ~(statistics[STATISTICS.index("approx_kl")] > 1.5 * self.target_kl)
-            kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), descended, (params, optimizer_state))
+            kept = jax.tree.map(lambda new, old: jnp.where(near, new, old), updated, (params, optimizer_state))
             return (*kept, near), statistics
 
         def stay() -> Any:
@@ -166,12 +166,12 @@ class PPO(OnPolicySettings):
         """Draw the order of the rows in each epoch, as `update` takes it."""
         return jax.vmap(lambda key: permutation(key, n_steps * num_envs))(jax.random.split(key, self.n_epochs))
 
-    def _judge(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
+    def _evaluate(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
         """Return the distributions over actions and the values of a minibatch."""
         return network.apply(params, batch.observation)
 
     def _loss(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[jax.Array, jax.Array]:
-        distribution, value = self._judge(network, params, batch)
+        distribution, value = self._evaluate(network, params, batch)
         log_prob = distribution.log_prob(batch.action)
         entropy = distribution.entropy()
 

@@ -64,7 +64,7 @@ class RecurrentPPO(PPO):
         begin = jax.random.randint(key, (self.n_epochs,), 0, n_steps * num_envs, jnp.int32)
         return in_rows(begin, n_steps, num_envs)
 
-    def _judge(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
+    def _evaluate(self, network: OnPolicyNetwork, params: Any, batch: Rollout) -> tuple[Distribution, jax.Array]:
         seen: Any = batch.observation
         return network.apply(params, dataclasses.replace(seen, begins=seen.begins.at[0].set(True)))
 

@@ -137,13 +137,13 @@ def is_alike(leaf):
 
 def compare(name):
     """A training over four devices, watched step by step; over as many by `vmap`; and over one, and without."""
-    leave, alike = Learner.leave, []
+    write_back, alike = Learner.write_back, []
 
     def looking(self, params, *rest, **keywords):
         alike.extend(is_alike(leaf) for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array))
-        leave(self, params, *rest, **keywords)
+        write_back(self, params, *rest, **keywords)
 
-    with mock.patch.object(Learner, "leave", looking):
+    with mock.patch.object(Learner, "write_back", looking):
         model, before = learnt(name, DEVICES)
     state, expected = state_of(model, with_store=False), state_of(on_one(name), with_store=False)
     one, alone = (state_of(learnt(name, over)[0], with_store=False) for over in (1, None))

@@ -81,14 +81,14 @@ def test_what_is_read_and_written_is_the_same_bit_for_bit(kind):
         for tensor in itertools.chain(*state._lists.values()):
             tensor.zero_()
     step(policy, entropy, state)
-    state.leave(*jax.jit(lambda *given: given)(*read))
+    state.write_back(*jax.jit(lambda *given: given)(*read))
     assert_same(kept(policy, entropy), before)
 
 
 @every_policy
 def test_a_policy_that_never_learned_learns_what_another_did(kind):
     new, learned = build(kind, steps=0), build(kind)
-    new[2].leave(*jax.tree.map(np.array, learned[2].vectors()))
+    new[2].write_back(*jax.tree.map(np.array, learned[2].vectors()))
     assert_same(kept(*new[:2]), kept(*learned[:2]))
     jax.tree.map(np.testing.assert_array_equal, new[2].vectors(), learned[2].vectors())
 
@@ -123,7 +123,7 @@ def test_results_kept_in_vectors_reach_acting_weights_that_have_moved():
     moved = list(policy.actor.parameters())
     for parameter in moved:
         parameter.data = torch.zeros_like(parameter)
-    state.leave(params, targets, states, keep=True)
+    state.write_back(params, targets, states, keep=True)
     np.testing.assert_array_equal(read_parameters(moved), params["actor"])
 
 
@@ -135,7 +135,7 @@ def test_moments_that_others_load_in_between_are_seen_and_written():
     expected = read_optimizer(other.critic.optimizer)
     params, targets, states = state.vectors()
     jax.tree.map(np.testing.assert_array_equal, states["critic"], expected)
-    state.leave(params, targets, jax.tree.map(lambda leaf: np.array(leaf) + leaf.dtype.type(1), states))
+    state.write_back(params, targets, jax.tree.map(lambda leaf: np.array(leaf) + leaf.dtype.type(1), states))
     got = read_optimizer(policy.critic.optimizer)
     jax.tree.map(lambda now, before: np.testing.assert_array_equal(now, before + 1), got, expected)
 
@@ -147,7 +147,7 @@ def test_weights_with_their_channels_last_are_read_and_written_in_their_order():
     state, target = Learner(*learned_tensors(policy)), policy.q_net_target
     params, _, states = state.vectors()
     np.testing.assert_array_equal(params["q_net"], read_parameters(policy.q_net.parameters()))
-    state.leave(params, {"q_net_target": params["q_net"]}, states)
+    state.write_back(params, {"q_net_target": params["q_net"]}, states)
     for name, weight in policy.q_net.named_parameters():
         assert torch.equal(weight, target.get_parameter(name))
 
@@ -157,7 +157,7 @@ def test_refuses_a_vector_of_another_length_and_changes_nothing():
     before = kept(policy, entropy)
     params, targets, states = state.vectors()
     with pytest.raises(ValueError, match=r"must have \d+ numbers, got the shape \(3,\)"):
-        state.leave({**params, "critic": np.zeros(3, np.float32)}, targets, states)
+        state.write_back({**params, "critic": np.zeros(3, np.float32)}, targets, states)
     assert_same(kept(policy, entropy), before)
 
 

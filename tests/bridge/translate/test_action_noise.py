@@ -11,7 +11,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 
 import bridge
 from bridge import JaxVecEnv
-from bridge.translate.action_noise import export_noise, leave_noise_state, noise_state
+from bridge.translate.action_noise import export_noise, noise_state, write_noise_state
 from bridge.translate.pytorch.operations import NotCompilable
 from jaxenvs import Environment, TimeLimit, TimeStep, environment
 from tests.bridge.algorithms.off_policy.off_policy_models import SETTINGS
@@ -82,7 +82,7 @@ def test_drifting_noise_of_a_matrix_is_handed_back_and_forth():
     exported = export_noise(noise, (2, 2))
     state, added = exported.step(noise_state(noise, 3), np.ones((3, 4), np.float32))
     np.testing.assert_allclose(added, [0.1 * SIGMA.ravel()] * 3, rtol=1e-6)
-    leave_noise_state(noise, state)
+    write_noise_state(noise, state)
     assert all(each.noise_prev.shape == (2, 2) for each in noise.noises)
     np.testing.assert_array_equal(noise_state(noise, 3), state)
 

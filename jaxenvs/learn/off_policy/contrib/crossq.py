@@ -227,7 +227,7 @@ class CrossQ(SAC):
 
         critic_gradient_of = jax.value_and_grad(critic_loss_of, has_aux=True)
         (critic_loss, (error, statistics)), gradient = critic_gradient_of(state.params["critic"])
-        state = self._descend(optimizers, state, "critic", gradient)
+        state = self._apply_gradients(optimizers, state, "critic", gradient)
         state = _follow(state, "critic", statistics)
         state = dataclasses.replace(state, num_updates=state.num_updates + 1)
 
@@ -245,10 +245,10 @@ class CrossQ(SAC):
             (actor_loss, (log_prob, statistics)), gradient = actor_gradient_of(state.params["actor"])
             metrics = {"actor_loss": actor_loss}
             if self.auto_ent_coef:
-                metrics["ent_coef_loss"], state = self._descend_entropy(
+                metrics["ent_coef_loss"], state = self._update_entropy(
                     optimizers, state, log_prob, next_action.shape[1]
                 )
-            state = self._descend(optimizers, state, "actor", gradient)
+            state = self._apply_gradients(optimizers, state, "actor", gradient)
             return _follow(state, "actor", statistics), metrics
 
         is_due = state.num_updates % self.policy_delay == 0
