@@ -39,8 +39,8 @@ class Actor:
 
     Attributes:
       network: the policy as JAX functions.
-      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for actor-critics,
-        `act_and_evaluate` and `evaluate`.
+      programs: the compiled functions: `act`; `predict`, which returns only what `predict` needs; and, for
+        actor-critics, `act_and_evaluate` and `evaluate`.
     """
 
     network: ExportedPolicy | ExportedActor

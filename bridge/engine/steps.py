@@ -1,7 +1,7 @@
 """Steps of environments and of SB3's wrappers around them inside compiled functions, and what the host needs of them.
 
     host                             compiled function                                  host
-    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.write_back: back to SB3
+    Environments.of(chain)  ---->    start() -> step -> step -> ... -> step -> end()    ----> End.write_back: to SB3
     state of the environments,                   |       |              |
     packed into few arrays                       +-------+--- Steps ----+               ----> callbacks, infos, logs
 

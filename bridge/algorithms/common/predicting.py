@@ -58,8 +58,9 @@ class Predictor:
         self._calls: collections.Counter[Any] = collections.Counter()
         self._compiling: dict[Any, Future[object]] = {}
         self._compiled: set[Any] = set()
-        network = None if self._actor is None else self._actor.network
-        self._draw = None if network is None or draws_nothing(network) else NoiseSource(network)
+        self._draw: NoiseSource | None = None
+        if self._actor is not None and not draws_nothing(self._actor.network):
+            self._draw = NoiseSource(self._actor.network)
         space = policy.observation_space
         is_flat = isinstance(space, spaces.Box) and not is_image_space(space)
         self._flat_shape = space.shape if is_flat else None
