@@ -192,7 +192,7 @@ def test_an_id_registered_with_jaxenvs_stays_that_of_jaxenvs(monkeypatch):
 
 def test_arguments_stand_where_they_do_in_sb3():
     ours, theirs = (list(inspect.signature(make).parameters) for make in (make_vec_env, env_util.make_vec_env))
-    assert ours == [*theirs, "backend"]
+    assert ours == [*theirs, "backend", "opponent"]
 
 
 def with_limit(env, limit):
