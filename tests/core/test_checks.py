@@ -78,7 +78,7 @@ def test_check_env_wants_an_environment():
 
 
 def test_check_env_says_what_gymnasiums_environments_are_for():
-    with pytest.raises(TypeError, match=r"got CartPoleEnv of Gymnasium: use jaxenvs\.sb3\.make_vec_env, and check_env of"):
+    with pytest.raises(TypeError, match=r"got CartPoleEnv of Gymnasium: use jaxenvs\.sb3\.make_vec_env, and check_env"):
         check_env(CartPoleEnv())
 
 
