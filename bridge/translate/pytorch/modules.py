@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from bridge.errors import NotCompilable
 from bridge.translate.pytorch.tracing import (
     Computation,
+    Interpreter,
     first_line,
     record,
     replicate,
@@ -222,7 +223,7 @@ def _require_same_results(module: nn.Module, graph: fx.Graph, exported: Exported
     replica, disturbed = replicate(module), replicate(module, disturb)
     trials = on_trial(replica, reach_of(replica)), on_trial(disturbed, reach_of(disturbed))
     with trials[0], trials[1], torch.no_grad():
-        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, fx.Interpreter(replica, graph=graph).run))
+        results, recorded = (jax.tree.leaves(run(*rows)) for run in (replica, Interpreter(replica, graph=graph).run))
         together, first, second = (
             jax.tree.leaves(disturbed(*jax.tree.map(lambda leaf, part=part: leaf[part], rows)))
             for part in (slice(0, 2), slice(0, 1), slice(1, 2))

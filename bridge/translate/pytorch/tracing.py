@@ -161,6 +161,14 @@ def replicate(module: nn.Module, parameter: Callable[[nn.Parameter], nn.Paramete
     return new.eval()
 
 
+class Interpreter(fx.Interpreter):
+    """Interpreter that runs a recorded graph in PyTorch, also that of a module without parts, such as nn.Linear."""
+
+    def call_module(self, target: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Run a submodule, or the module itself if that is all there is."""
+        return self.module.get_submodule(target)(*args, **kwargs)
+
+
 # Functions that turn a tensor into a number, which would become a constant.
 _NUMBERS = frozenset(
     ("item", "tolist", "numpy", "__bool__", "__int__", "__index__", "__float__", "__array__", "is_nonzero", "equal")
