@@ -124,7 +124,9 @@ def make_model(run: Run) -> BaseAlgorithm:
         package = stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib
         stock: BaseAlgorithm = getattr(package, name)(run.task.policy, env, **arguments)
         return stock
-    model: BaseAlgorithm = getattr(bridge, name)(run.task.policy, env, engine="xla", **arguments)
+    # "xla" raises if anything is not compiled, such as environments on the host.
+    engine = "auto" if run.side == GYMNASIUM else "xla"
+    model: BaseAlgorithm = getattr(bridge, name)(run.task.policy, env, engine=engine, **arguments)
     return model
 
 
