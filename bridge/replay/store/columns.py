@@ -67,6 +67,8 @@ def to_tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 def shaped(name: str, value: Any, shape: tuple[int, ...]) -> Any:
     """Return an argument in the expected shape; axes of length one may be missing or added, as in SB3."""
+    if isinstance(value, np.ndarray) and value.shape == shape:  # as nearly always: the rest takes as long as a write
+        return value
     array = value if isinstance(value, torch.Tensor) else np.asarray(value)
     if math.prod(array.shape) != math.prod(shape):
         raise ValueError(f"{name} must have the shape {shape}, got {tuple(array.shape)}.")

@@ -266,8 +266,10 @@ class RingReplayBuffer(SB3Attributes):
         return functools.partial(columns.to_tensor, device=self.device)
 
     def _as_stored(self, name: str, observation: Any, lead: tuple[int, ...]) -> Any:
-        names: list[str] = list(self.obs_shape) if isinstance(self.obs_shape, dict) else []
-        if names and not (isinstance(observation, dict) and observation.keys() >= set(names)):
+        if not isinstance(self.obs_shape, dict):
+            return shaped(name, observation, (*lead, *self.obs_shape))
+        names: list[str] = list(self.obs_shape)
+        if not (isinstance(observation, dict) and observation.keys() >= set(names)):
             came = list(observation) if isinstance(observation, dict) else type(observation).__name__
             raise ValueError(f"{name} must be a dict with the keys {names}, got {came}.")
         return map_leaves(lambda shape, leaf: shaped(name, leaf, (*lead, *shape)), self.obs_shape, observation)

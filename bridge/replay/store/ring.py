@@ -225,12 +225,12 @@ class Ring:
         """
         if not self.size:
             return np.zeros(0, np.int64)
-        is_end, broken = replay_tags.is_end(self.tag[self.newest]), []
-        ended = is_end.nonzero()[0]
+        ended, broken = replay_tags.is_end(self.tag[self.newest]).nonzero()[0], []
         for last, now in pairs(self.last_observation, observation):
             now = np.asarray(now, last.dtype)  # cast as it will be stored
             # Next observations of ends are in the side ring and not read here. So in most steps, nothing differs.
-            last[ended] = now[ended]
+            if len(ended):
+                last[ended] = now[ended]
             if (last == now).all():
                 continue
             differs = columns.differs(last, now).reshape(self.num_envs, -1)
