@@ -1,8 +1,10 @@
 """Compare stock SB3 with `bridge` and engine="auto" after changing the import: speed and memory, over many scripts.
 
-    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--inductor] [--rounds 9] [--quick]
+    python -m benchmarks.never_slower [--only "A2C CnnPolicy .* JAX"] [--inductor | --first] [--rounds 9] [--quick]
 
-No script ("cell") may be slower with `bridge`. The scripts most at risk are measured first.
+No script ("cell") may be slower with `bridge`. The scripts most at risk are measured first. --first measures only how
+long they take to the end of the first iteration, and their memory, where an earlier run has filled the compilation
+cache.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import functools
 import math
 import os
 import re
+import statistics
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +59,7 @@ PICTURES_SETTINGS = {"buffer_size": 2000, "batch_size": 32, "learning_starts": 1
 
 # A run is of so many iterations that it takes this long; a cell of as many rounds as fit, but of no fewer than two.
 SHORTEST_RUN_SECONDS, SECONDS = 0.5, 6.0
+FIRST_ROUNDS = 3  # of --first
 
 SPEED, MEMORY = 1.0, 1.1  # at least, at most
 NAMED_SPEED, NAMED_FIRST_SECONDS = 1.2, 15
@@ -79,6 +84,8 @@ NOTES = [
     "compiles what acts. Updates call evaluate_actions, which stays as it is.",
     "first: seconds from the end of the imports to the end of the first iteration, including the creation of "
     "environments and model.",
+    "--first: each side is three new processes in turns, of which the medians count. One run before has filled the "
+    "compilation cache of bridge.",
     f"MB: peak resident memory during {MEMORY_ITERATIONS} iterations, minus the memory after importing "
     "Stable-Baselines3 or bridge. With JAX environments, the process of stock SB3 also imports bridge. kept: the "
     "same for the memory that remains afterwards.",
@@ -196,6 +203,32 @@ def time_cells(
         return common.interleave(runs, rounds, warm_up=int(not is_warm)), begun
 
 
+def measure_first(report: common.Report, cell: Cell) -> None:
+    """Time the first iteration of both sides in new processes, with a compilation cache that one run has filled."""
+
+    def begin(side: str) -> dict[str, Any]:
+        with client.Worker("benchmarks.peers.cell", sys.executable) as worker:
+            worker.ask(do="load", side=side, environments=cell.environments)
+            answer: dict[str, Any] = worker.ask(do="begin", cell=dataclasses.asdict(cell))
+            return answer
+
+    begin(OURS)
+    begun: dict[str, list[dict[str, Any]]] = {side: [] for side in (STOCK, OURS)}
+    for _ in range(FIRST_ROUNDS):
+        for side, answers in begun.items():
+            answers.append(begin(side))
+    stock, ours = (
+        {what: statistics.median(answer[what] for answer in answers) for what in answers[0]}
+        for answers in begun.values()
+    )
+    row = {"cell": str(cell), "stock_first": stock["first_seconds"], "bridge_first": ours["first_seconds"]}
+    row |= {"times": stock["first_seconds"] / ours["first_seconds"]}
+    row |= {"stock_MB": stock["peak_megabytes"], "bridge_MB": ours["peak_megabytes"]}
+    row |= {"stock_imports_MB": stock["imports_megabytes"], "bridge_imports_MB": ours["imports_megabytes"]}
+    report.add("first", [row])
+    report.bar(f"{cell}: to the end of the first iteration, {STOCK} / {OURS}", row["times"], SPEED)
+
+
 def measure(report: common.Report, cell: Cell, options: Options, at_least: float = SPEED) -> None:
     """Time both sides of a cell in turns, and read their memory.
 
@@ -272,19 +305,26 @@ def main(argv: list[str] | None = None) -> None:
     parser = common.Command(__doc__, rounds=9)
     parser.add_argument("--only", metavar="REGEX", default="", help="cells in whose name it is found; default: all")
     parser.add_argument("--inductor", action="store_true", help='also SB3 with th.compile(policy, backend="inductor")')
+    parser.add_argument("--first", action="store_true", help="only first iterations, with a filled compilation cache")
     arguments = parser.options(argv)
     quick = arguments.quick
     options = Options(arguments.rounds, quick, inductor=arguments.inductor)
     cells = [cell for cell in (quick_cells() if quick else all_cells()) if re.search(arguments.only, str(cell))]
     if not cells:
         parser.error(f"--only {arguments.only!r} is found in no cell: {'; '.join(map(str, all_cells()))}.")
-    if not quick:
+    if arguments.first:
+        os.environ["JAXENVS_CACHE"] = tempfile.mkdtemp()
+    elif not quick:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of the workers, whose compile times are figures here
 
-    settings = {"only": arguments.only, "cells": len(cells), "rounds": options.rounds, "quick": quick}
+    settings = {"only": arguments.only, "first": arguments.first, "cells": len(cells)}
+    settings |= {"rounds": options.rounds, "quick": quick}
     report = common.Report("never_slower", settings, NOTES)
     for cell in cells:
         try:
+            if arguments.first:
+                measure_first(report, cell)
+                continue
             measure(report, cell, options, NAMED_SPEED if cell in named_cells() else SPEED)
         except RuntimeError as error:
             # A side that ended has said why. The other cells are worth knowing all the same.

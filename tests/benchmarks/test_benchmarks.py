@@ -229,6 +229,29 @@ def test_a_cell_is_held_against_the_faster_stock_sb3_each_side_at_its_best_and_i
     assert [bar["met"] for bar in report.content["bars"]] == [True, False]
 
 
+def test_first_iterations_are_compared_after_a_run_that_fills_the_cache(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAXENVS_CACHE", "")  # restored afterwards
+    begun = []
+
+    class Worker(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def ask(self, do, side=None, **_):
+            if do == "load":
+                begun.append(side)
+                return {"threads": 2}
+            sizes = {"imports_megabytes": 100.0, "peak_megabytes": 9.0}
+            return {"first_seconds": 2.0 if begun[-1] == STOCK else float(len(begun))} | sizes
+
+    monkeypatch.setattr(never_slower.client, "Worker", lambda *_: Worker())
+    content = run(never_slower, "never_slower", tmp_path, "--first")
+    assert begun[:7] == [OURS, STOCK, OURS, STOCK, OURS, STOCK, OURS]
+    row = content["tables"]["first"][0]
+    assert (row["stock_first"], row["bridge_first"], row["times"]) == (2.0, 5.0, 0.4)  # ours: 3, 5 and 7
+    assert [bar["met"] for bar in content["bars"]] == [False, False]
+
+
 def test_a_side_that_ends_is_a_bar_missed_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     class Ends(contextlib.nullcontext):
         def ask(self, **_):
