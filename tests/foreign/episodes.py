@@ -55,7 +55,7 @@ class Shown(NamedTuple):
     truncated: Any
 
 
-def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, rtol=0.0):
+def assert_same_episodes(env, reset, step, num_steps=100, num_envs=4, seed=0, rtol=0.0):
     """Ours and the library's own reset and step show the same, step by step, up to the end of each episode.
 
     Args:
@@ -64,15 +64,15 @@ def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, r
       rtol: 0 for equal bits.
 
     Returns:
-      What was shown, with the axes steps and lanes.
+      What was shown, with the axes (steps, environments).
     """
     env = env.unwrapped
-    keys = jax.random.split(jax.random.key(seed), num_lanes)
+    keys = jax.random.split(jax.random.key(seed), num_envs)
     space = env.action_space
     space.seed(seed)
     state, timestep = jax.jit(jax.vmap(env.reset))(keys)
     library_state, observation = jax.jit(jax.vmap(reset))(keys)
-    running = np.ones(num_lanes, bool)
+    running = np.ones(num_envs, bool)
     assert_same(observation, timestep.observation, running, rtol)
     our_step = jax.jit(jax.vmap(env.step))
     library_step = jax.jit(jax.vmap(step, in_axes=(0, 0, 0, None)))
@@ -88,11 +88,11 @@ def assert_same_episodes(env, reset, step, num_steps=100, num_lanes=4, seed=0, r
     return jax.tree.map(lambda *leaves: np.stack(leaves), *seen)
 
 
-def assert_same(theirs, ours, lanes, rtol):
+def assert_same(theirs, ours, mask, rtol):
     theirs, ours = (jax.tree.leaves(tree) for tree in (theirs, ours))
     assert len(theirs) == len(ours)
     for their, our in zip(theirs, ours, strict=True):
-        our, their = (np.asarray(leaf, float)[lanes].ravel() for leaf in (our, their))
+        our, their = (np.asarray(leaf, float)[mask].ravel() for leaf in (our, their))
         np.testing.assert_allclose(our, their, rtol=rtol, atol=rtol)
 
 

@@ -88,7 +88,7 @@ def test_parameters_are_data():
         env.replace(gain=float("nan"))
 
 
-def test_a_parameter_of_some_lanes_is_changed_by_set_attr():
+def test_a_parameter_of_some_environments_is_changed_by_set_attr():
     bridge = pytest.importorskip("bridge")
     venv = bridge.JaxVecEnv(sloppy(), 3, seed=0)
     venv.reset()
