@@ -118,7 +118,7 @@ class VectorEnv:
         return env
 
     def lane_env(self, lane: int) -> Environment[Any]:
-        """Return the environment at `lane`. Deprecated: use `env_at`."""
+        """Return the environment at an index. Deprecated: use `env_at`."""
         warn_renamed("VectorEnv.lane_env", "VectorEnv.env_at")
         return self.env_at(lane)
 

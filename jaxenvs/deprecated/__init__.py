@@ -19,6 +19,8 @@ REMOVED_IN = "0.4.0"
 
 # Fields whose former names are in states that 0.2.0 saved.
 FORMER_PATHS = {"env_states": "lanes", "env_keys": "lane_key"}
+# Names in the descriptions of environments that `JaxVecEnv.get_state` returns.
+FORMER_DESCRIPTIONS = {"foreign=Foreign(": "source=Source("}
 
 
 def warn_renamed(former: str, current: str, stacklevel: int = 2) -> None:
@@ -100,3 +102,10 @@ def with_current_paths(expected: Iterable[str], arrays: Mapping[str, Any]) -> di
         if path not in current and former in current:
             current[path] = current.pop(former)
     return current
+
+
+def with_current_description(description: str) -> str:
+    """Return a saved description of an environment with the current names."""
+    for former, current in FORMER_DESCRIPTIONS.items():
+        description = description.replace(former, current)
+    return description

@@ -187,7 +187,7 @@ class Sharded:
 def place(tree: Any, specs: Any, mesh: Mesh) -> Any:
     """Copy a pytree to the devices of a mesh; traced leaves, and leaves that are already there, stay as they are.
 
-    All processes call it, and the values are those of the first process.
+    All processes call it, and the values come from the first process.
 
     Args:
       tree: a pytree of arrays, NumPy arrays or numbers.

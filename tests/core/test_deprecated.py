@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 import warnings
 
 import jax
@@ -9,9 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxenvs
 from jaxenvs import VectorEnv, VectorState, struct
 from jaxenvs.arrays import from_arrays, to_arrays
-from jaxenvs.deprecated import REMOVED_IN, FormerName, accept_former_names, with_current_paths
+from jaxenvs.deprecated import (
+    REMOVED_IN,
+    FormerName,
+    accept_former_names,
+    with_current_description,
+    with_current_paths,
+)
 from tests.environments import Counter
 
 VENV = VectorEnv(jax.vmap(lambda length: Counter(length=length))(jnp.array([3, 4])), 2, env_axis=0)
@@ -110,3 +118,33 @@ def test_only_the_names_of_our_own_fields_are_replaced():
     current = {**dict(zip(expected, (1, 2, 3))), "value": 4}
     assert with_current_paths(expected, former) == with_current_paths(expected, current) == current
     assert with_current_paths([".x"], former) == former
+
+
+def test_the_description_of_an_adapter_is_brought_up_to_date():
+    former = "TimeLimit(env=PgxEnvironment(foreign=Foreign(env=<Pgx>, state=None)))"
+    assert with_current_description(former) == former.replace("foreign=Foreign(", "source=Source(")
+    assert with_current_description("TimeLimit(env=CartPole())") == "TimeLimit(env=CartPole())"
+
+
+def test_every_name_of_the_former_package_is_one_of_third_party():
+    for name in jaxenvs.foreign.__all__:
+        current = name.replace("Foreign", "ThirdParty")
+        with warns_of(f"jaxenvs.foreign.{name}", f"jaxenvs.third_party.{current}") as found:
+            value = getattr(jaxenvs.foreign, name)
+        assert value is getattr(jaxenvs.third_party, current)
+        assert found[0].filename == __file__
+    assert len(jaxenvs.foreign.__all__) == len(jaxenvs.third_party.__all__)
+    assert not hasattr(jaxenvs.foreign, "from_nobody")
+
+
+def test_an_import_from_the_former_package_warns():
+    with warns_of("jaxenvs.foreign.ids", "jaxenvs.third_party.ids"):
+        from jaxenvs.foreign import ids
+    assert ids is jaxenvs.third_party.ids
+
+
+def test_modules_of_the_former_package_are_found():
+    from jaxenvs.foreign import jumanji
+
+    assert jumanji.__file__ == importlib.import_module("jaxenvs.third_party.jumanji").__file__
+    assert issubclass(jumanji.JumanjiEnvironment, jaxenvs.third_party.ThirdPartyEnvironment)

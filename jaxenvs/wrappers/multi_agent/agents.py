@@ -154,7 +154,7 @@ class Agents(VectorEnv):
         return AgentState(inner, none_is_out, timestep.info.get("action_mask")), timestep
 
     def _restarted(self, is_over: jax.Array, now: Any, env_keys: jax.Array, episode: jax.Array) -> Any:
-        """Return states, observations and infos of the agents, those of environments that are over started again."""
+        """Return states, observations and infos of the agents, after restarting the environments that are over."""
 
         def start(_: Any, per_env: Any) -> Any:
             keys, episodes = (leaf.reshape(-1) for leaf in per_env)

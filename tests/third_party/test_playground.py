@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import jaxenvs
-from jaxenvs.foreign import from_playground
+from jaxenvs.third_party import from_playground
 from jaxenvs.wrappers import TimeLimit
-from tests.foreign.episodes import Shown, all_ids, assert_same_episodes
+from tests.third_party.episodes import Shown, all_ids, assert_same_episodes
 
 pytest.importorskip("mujoco_playground")
 

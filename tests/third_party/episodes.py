@@ -30,20 +30,20 @@ Go1Footstand Go1Getup Go1Handstand Go1JoystickFlatTerrain Go1JoystickRoughTerrai
 H1JoystickGaitTracking LeapCubeReorient LeapCubeRotateZAxis Op3Joystick PandaOpenCabinet PandaPickCube
 PandaPickCubeCartesian PandaPickCubeOrientation PandaRobotiqPushCube SpotFlatTerrainJoystick SpotGetup
 SpotJoystickGaitTracking T1JoystickFlatTerrain T1JoystickRoughTerrain"""
-SKIPPED |= {f"pgx/{name}": "several players: tests/foreign/multi_agent" for name in _SEVERAL_PLAYERS.split()}
+SKIPPED |= {f"pgx/{name}": "several players: tests/third_party/multi_agent" for name in _SEVERAL_PLAYERS.split()}
 SKIPPED |= {f"playground/{name}": "clones the robot's model with git" for name in _CLONED.split()}
 
 
 def all_ids(library, *cheap):
     """Every id as a parameter of a test. All but the cheap ones, by name, are left out unless asked for."""
-    return [pytest.param(id, marks=[*_marks(id, cheap)]) for id in jaxenvs.foreign.ids(library)]
+    return [pytest.param(id, marks=[*_marks(id, cheap)]) for id in jaxenvs.third_party.ids(library)]
 
 
 def _marks(id, cheap):
     if id in SKIPPED:
         yield pytest.mark.skip(SKIPPED[id])
     if id.partition("/")[2] not in cheap:
-        yield pytest.mark.foreign
+        yield pytest.mark.third_party
 
 
 class Shown(NamedTuple):
